@@ -37,7 +37,7 @@ from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 from otel_torchdist.tape.names.lines import decode_line
 from otel_torchdist.tape.names.reader import Names
-from otel_torchdist.tape.names.written import encode_line
+from otel_torchdist.tape.names.writer import encode_line
 from otel_torchdist.tape.records.operations import OPERATION_KINDS
 
 _LEVEL: Final = 5

@@ -10,7 +10,7 @@ from typing import Final
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.model import Segment
 from otel_torchdist.model.operations import Splits
-from otel_torchdist.tape.records.bounds import MAX_NUMBER
+from otel_torchdist.tape.layout import MAX_NUMBER
 
 SPLIT_COLUMNS: Final = ("number", "largest", "received", "members")
 """By the number of their operation; what is sent to each member follows in one column."""

@@ -17,7 +17,7 @@ import msgspec
 
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.tape.records.bounds import MAX_NUMBER
+from otel_torchdist.tape.layout import MAX_NUMBER
 
 MAX_COMPARED: Final = 1_024
 """Exchanges of a group that are compared, the newest ones."""

@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.memory import TapeMemory
-from otel_torchdist.tape.records.bounds import clipped
 
 _MASK_64: Final = (1 << 64) - 1
 _FLOAT: Final = struct.Struct("=d")

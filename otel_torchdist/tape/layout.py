@@ -29,7 +29,7 @@ import math
 import struct
 from typing import Final
 
-from otel_torchdist.model.kinds import Blame
+from otel_torchdist.model.kinds import ActivityKind, Blame, RecordKind
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
 VERSION: Final = 7
@@ -214,3 +214,35 @@ def float_bits(value: float) -> int:
 def float_of(bits: int) -> float:
     """The number with these bits as float32."""
     return _FLOAT.unpack(_BITS.pack(bits))[0]
+
+
+# A tape has 64 unsigned bits for a time, a position or a size. OTLP, archives and MessagePack have 63, and an exporter
+# logs an error for each larger number. A damaged record does not pass its CRC, so such a number is a forged one, or the
+# size of a tensor that takes no memory (`expand`, device `meta`). Everything that is made of a record is checked here.
+
+MAX_NUMBER: Final = MAX_TIME_NS
+"""Upper bound of times in nanoseconds, positions and sizes. The sum of two fits 63 bits."""
+_NUMBER_BITS: Final = MAX_NUMBER.bit_length()
+
+
+def check_position(number: int, time_ns: int, step: int, sequence: int) -> None:
+    """Check the three numbers that say which record it is.
+
+    Raises:
+        ValueError: One is negative or larger than `MAX_NUMBER`.
+    """
+    if (time_ns | step | sequence) >> _NUMBER_BITS:  # also of a negative one, whose upper bits are all set
+        raise ValueError(f"record {number} is at an impossible time or position")
+
+
+def clipped(size: int) -> int:
+    """Clip a size or a count to `MAX_NUMBER`: its record stays evidence of a stall."""
+    return min(size, MAX_NUMBER)
+
+
+def prepare_activity(kind: ActivityKind, detail: int, thread: int, message_bytes: int = 0) -> bytes:
+    """Pack an activity for `TapeWriter.begin_prepared`; its sequence is its parent's number.
+
+    The arguments are those of `Activity`.
+    """
+    return PAYLOAD_TAIL.pack(message_bytes, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0, 0)

@@ -17,11 +17,10 @@ from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import decode_identity
-from otel_torchdist.tape.layout import LiveWord
+from otel_torchdist.tape.layout import MAX_NUMBER, LiveWord, clipped
 from otel_torchdist.tape.live_words import ProfileRequest, asked_at_ns
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
 from otel_torchdist.tape.names.reader import NamesReader
-from otel_torchdist.tape.records.bounds import MAX_NUMBER, clipped
 from otel_torchdist.tape.status import TapeStatus
 
 if TYPE_CHECKING:

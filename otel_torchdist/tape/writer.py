@@ -19,11 +19,10 @@ from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWords
 from otel_torchdist.tape.identity import TapeIdentity, encode_identity
 from otel_torchdist.tape.layout import LiveWord, Word
-from otel_torchdist.tape.life_lock import LifeLock
 from otel_torchdist.tape.live_words import LiveWords
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.refuge import Refuge
-from otel_torchdist.tape.shared_map import map_shared
+from otel_torchdist.tape.writer_file import LifeLock, map_shared
 
 _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
 _RING_WORD: Final = layout.RING_OFFSET // 8

@@ -20,10 +20,9 @@ from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import StepMark
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import TapeIdentity
-from otel_torchdist.tape.layout import LiveWord, Word
+from otel_torchdist.tape.layout import LiveWord, Word, prepare_activity
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
 

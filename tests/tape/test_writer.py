@@ -25,9 +25,8 @@ from otel_torchdist.model.kinds import Blame, Flag, How, Kernel, RecordKind, Run
 from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_identity, identify
-from otel_torchdist.tape.layout import Word, pack_failure
+from otel_torchdist.tape.layout import MAX_NUMBER, Word, pack_failure
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import begin, new_writer, open_descriptors, settled_descriptors
 from tests.support.waiting import until

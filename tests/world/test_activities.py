@@ -14,7 +14,7 @@ from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.records.prepared import prepare_activity
+from otel_torchdist.tape.layout import prepare_activity
 from tests.support.tapes.fake_tape import SECOND, FollowedTape
 
 PAIR = GroupName("1", "mesh_dp", (0, 1), 1, "gloo", True)

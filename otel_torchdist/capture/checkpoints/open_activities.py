@@ -17,8 +17,7 @@ from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
-from otel_torchdist.tape.layout import ActivityWord
-from otel_torchdist.tape.records.prepared import prepare_activity
+from otel_torchdist.tape.layout import ActivityWord, prepare_activity
 
 if TYPE_CHECKING:
     from types import FrameType

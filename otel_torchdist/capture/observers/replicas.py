@@ -27,9 +27,8 @@ from otel_torchdist.capture.torch_api import Patches, hook_before_optimizers, sk
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import MAX_PARAMETERS, SPARE_OF_SHAPES, ParameterNames
 from otel_torchdist.model.numerics import Parameters, Unseen
-from otel_torchdist.tape.records.numerics import NumericsWord, pack_parameters
-from otel_torchdist.tape.records.parameters import MAX_PARAMETERS as MAX_COMPARED
-from otel_torchdist.tape.records.parameters import mixed, summed
+from otel_torchdist.tape.records.numerics import MAX_PARAMETERS as MAX_COMPARED
+from otel_torchdist.tape.records.numerics import NumericsWord, mixed, pack_parameters, summed
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import GroupState

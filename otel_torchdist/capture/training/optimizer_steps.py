@@ -16,7 +16,7 @@ from otel_torchdist.capture.torch_api import HOOKED_STEP, backward_id
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
 from otel_torchdist.tape.figures import FigureWord
-from otel_torchdist.tape.records.prepared import prepare_activity
+from otel_torchdist.tape.layout import prepare_activity
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

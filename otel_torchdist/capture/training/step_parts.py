@@ -24,7 +24,7 @@ from otel_torchdist.capture.torch_api import backward_id, skip_in_dynamo
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
 from otel_torchdist.tape.figures import FigureWord
-from otel_torchdist.tape.records.prepared import prepare_activity
+from otel_torchdist.tape.layout import prepare_activity
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

@@ -15,7 +15,7 @@ from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.names.written import site_document
+from otel_torchdist.tape.names.writer import site_document
 
 MAX_BYTES: Final = 32 << 20
 NOT_RUNNING: Final = -1

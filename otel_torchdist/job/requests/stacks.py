@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.tape.names.written import site_document
+from otel_torchdist.tape.names.writer import site_document
 
 
 def stacks_path(tape: Path) -> Path:

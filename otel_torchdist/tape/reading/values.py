@@ -9,9 +9,9 @@ import msgspec
 
 from otel_torchdist.model.numerics import Numerics, NumericsFlag
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.tape.layout import check_position
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records.bounds import check_position
 from otel_torchdist.tape.records.numerics import numerics_of, with_words
 
 MAX_AWAITED: Final = 512

@@ -18,8 +18,7 @@ from otel_torchdist.model.activities import Activity, Interval
 from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.kinds import ActivityKind, RecordKind
 from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.layout import ActivityWord, Word
-from otel_torchdist.tape.records.bounds import check_position, clipped
+from otel_torchdist.tape.layout import ActivityWord, Word, check_position, clipped
 from otel_torchdist.tape.records.operations import operation_of, renewed
 from otel_torchdist.tape.records.remote_calls import call_of, renewed_call
 

@@ -12,8 +12,7 @@ from otel_torchdist.model.kinds import Blame, Flag, Phase, RecordKind
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.layout import unpack_failure
-from otel_torchdist.tape.records.bounds import MAX_NUMBER, check_position
+from otel_torchdist.tape.layout import MAX_NUMBER, check_position, unpack_failure
 
 
 def _is_operation(kind: RecordKind) -> bool:

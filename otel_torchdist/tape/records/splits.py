@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.records.bounds import MAX_NUMBER
+from otel_torchdist.tape.layout import MAX_NUMBER
 
 MAX_LISTED: Final = 64
 """Members whose parts are listed: at most eight records for both directions, of parts below 65,536 units."""

@@ -10,9 +10,9 @@ from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, CHECKPOIN
 from otel_torchdist.model.checkpoints import STAGES
 from otel_torchdist.model.kinds import How
 from otel_torchdist.semconv import OTHER
+from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
 
 WHOLE: Final = "whole"

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.tape.records.bounds import clipped
+from otel_torchdist.tape.layout import clipped
 
 BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005,

@@ -15,7 +15,7 @@ from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.naming import activity_span_id
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
-from otel_torchdist.tape.reading.clock import WallClock
+from otel_torchdist.tape.status import WallClock
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
 from otel_torchdist.telemetry.spans.remote_calls import attributes_of, kind_of, parent_of

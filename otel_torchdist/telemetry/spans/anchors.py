@@ -13,7 +13,7 @@ from otel_torchdist.model.operations import Operation
 from otel_torchdist.naming import anchor_span_id, compress_ranks, run_label, trace_id_of_step
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
-from otel_torchdist.tape.reading.clock import WallClock
+from otel_torchdist.tape.status import WallClock
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS
 from otel_torchdist.telemetry.spans.segments import StepSegment

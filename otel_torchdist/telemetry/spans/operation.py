@@ -14,7 +14,7 @@ from otel_torchdist.model.operations import Operation
 from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
-from otel_torchdist.tape.reading.clock import WallClock
+from otel_torchdist.tape.status import WallClock
 from otel_torchdist.telemetry.spans.call_attributes import of_label, of_names, of_piece, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 

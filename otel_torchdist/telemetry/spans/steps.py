@@ -24,9 +24,8 @@ from otel_torchdist.naming import (
     trace_id_of_step,
 )
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.status import TapeStatus
+from otel_torchdist.tape.status import TapeStatus, WallClock
 from otel_torchdist.telemetry.spans.activities import ActivitySpans, HeldActivities
 from otel_torchdist.telemetry.spans.anchors import AnchorSpans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink

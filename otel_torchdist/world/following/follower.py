@@ -22,11 +22,11 @@ from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
 from otel_torchdist.tape.figures import FigureWord
+from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
+from otel_torchdist.tape.status import WallClock
 from otel_torchdist.world.following.baselines import Baselines
 from otel_torchdist.world.following.call_history import RankLogs
 from otel_torchdist.world.following.channel_progress import ChannelProgress

@@ -12,9 +12,8 @@ from otel_torchdist.model.kinds import ActivityKind, Flag, How, RecordKind, RunI
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import Word
+from otel_torchdist.tape.layout import Word, prepare_activity
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.records.splits import pack_splits
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter

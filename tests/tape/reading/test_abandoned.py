@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.tape.layout import Word
-from otel_torchdist.tape.reading.abandoned import GRACE_NS
+from otel_torchdist.tape.reading.open_intervals import GRACE_NS
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.waiting import until

@@ -15,10 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from otel_torchdist.model.kinds import Blame, Flag, How, RecordKind, RunIdState
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import REFUGE_SLOTS, Word, pack_failure
+from otel_torchdist.tape.layout import MAX_NUMBER, REFUGE_SLOTS, Word, pack_failure
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from tests.support.tapes.tapes import BEGIN_FIELDS, new_writer
 

@@ -10,10 +10,10 @@ from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind, How, RecordKind
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.reading.abandoned import GRACE_NS
+from otel_torchdist.tape.layout import prepare_activity
+from otel_torchdist.tape.reading.open_intervals import GRACE_NS
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import operation_of
-from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import begin
 

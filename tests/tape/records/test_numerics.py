@@ -18,11 +18,12 @@ from otel_torchdist.tape.records.numerics import (
     NumericsWord,
     checksum_word,
     float_word,
+    mixed,
     numerics_of,
     pack_numerics,
     pack_parameters,
+    summed,
 )
-from otel_torchdist.tape.records.parameters import mixed, summed
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import new_writer
 

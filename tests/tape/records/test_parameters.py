@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.model.numerics import Places
-from otel_torchdist.tape.records.parameters import WORDS, differing_places, mixed, summed
+from otel_torchdist.tape.records.numerics import WORDS, differing_places, mixed, summed
 
 Sums = tuple[int, tuple[int, ...]]
 

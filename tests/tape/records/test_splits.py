@@ -14,8 +14,8 @@ from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.tape import layout
+from otel_torchdist.tape.layout import MAX_NUMBER
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.records.splits import MAX_LISTED, PendingSplits, pack_splits
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import WriterProcess, begin, new_writer

@@ -18,8 +18,16 @@ from typing import Any, Final
 import torch
 
 from otel_torchdist.capture.observers.values.statistics import HALVES, MASK, checksum_tensor, sample_of, signed
-from otel_torchdist.tape.records.numerics import NumericsWord, checksum_word, float_word
-from otel_torchdist.tape.records.parameters import FACTORS, SUM_MASK, WORDS, bits_of_places, position_of
+from otel_torchdist.tape.records.numerics import (
+    FACTORS,
+    SUM_MASK,
+    WORDS,
+    NumericsWord,
+    bits_of_places,
+    checksum_word,
+    float_word,
+    position_of,
+)
 
 _torch: Any = torch
 _vector_norm: Final = _torch.linalg.vector_norm

@@ -14,9 +14,9 @@ from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
+from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.metrics.checkpoints import CheckpointMetrics
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar

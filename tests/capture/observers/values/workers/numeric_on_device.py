@@ -19,8 +19,7 @@ from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, moments_of
 from otel_torchdist.capture.training.steps import mark_step
 from otel_torchdist.config import NumericsMode
-from otel_torchdist.tape.records.numerics import checksum_word
-from otel_torchdist.tape.records.parameters import mixed, summed
+from otel_torchdist.tape.records.numerics import checksum_word, mixed, summed
 from tests.support.devices.simulated_cuda import MAIN_STREAM, SimulatedCuda
 from tests.support.ranks.rank import own_tape, say, start_capture
 from tests.support.waiting import until
