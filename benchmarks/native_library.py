@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.native.compiling import SOURCES
+from otel_torchdist.native.build import SOURCES
 from otel_torchdist.native.library import library_name
 
 MISSING: Final = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from otel_torchdist.native.build import build, installed_torch
-from otel_torchdist.native.compiling import find_compiler
+from otel_torchdist.native.build import build, find_compiler, installed_torch
 from otel_torchdist.native.library import NativeError
 
 

@@ -11,7 +11,7 @@
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
   + ProfileError            job.requests.profile_file      a rank does not answer with a profile
   + NativeError             native.library                 the native library cannot be built, or not be used here
-  + NoToolError             native.compiling               a compiler, or torch, is not installed
+  + NoToolError             native.build                   a compiler, or torch, is not installed
   These are handled where they arise:
   + NoLibraryError          native.library                 there is no native library for this torch
   + DamagedSegmentError     archive.columns                a part of an archive is damaged

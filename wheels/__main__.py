@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from otel_torchdist.native.compiling import NoToolError
+from otel_torchdist.native.build import NoToolError
 from otel_torchdist.native.library import NativeError
 from wheels.libraries import MACHINES, RequirementsError, build_library, compiler_for
 from wheels.package import platform_wheel, pure_wheel, source_distribution

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.native.compiling import TORCH_LIBRARIES, NoToolError, TorchFiles, compile_library, find_compiler
+from otel_torchdist.native.build import TORCH_LIBRARIES, NoToolError, TorchFiles, compile_library, find_compiler
 from otel_torchdist.native.library import library_name
 from wheels.requirements import found_everywhere, unmet
 from wheels.torches import Torch

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.native.compiling import SOURCES
+from otel_torchdist.native.build import SOURCES
 from wheels.elf import Symbol, symbols_of
 
 _NEWEST: Final = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 11), "GCC": (4, 5, 0)}

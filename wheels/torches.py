@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.native.build import installed_torch, installed_version
-from otel_torchdist.native.compiling import TORCH_LIBRARIES
+from otel_torchdist.native.build import TORCH_LIBRARIES, installed_torch, installed_version
 from otel_torchdist.native.library import library_cache
 from wheels.elf import symbols_of
 

@@ -16,7 +16,7 @@ from otel_torchdist.config import CaptureKernel
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState
 from otel_torchdist.model.names import GroupName, SignatureName
 from otel_torchdist.native.library import chosen_library
-from otel_torchdist.native.tape_writer import NativeTapeWriter
+from otel_torchdist.native.recording import NativeTapeWriter
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.writer import TapeWriter

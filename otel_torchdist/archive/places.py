@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.archive.heads import HEAD_SIZE, MAGIC, Head, decode_head
+from otel_torchdist.archive.format import HEAD_SIZE, MAGIC, Head, decode_head
 from otel_torchdist.archive.model import SegmentOrigin, SegmentPlace
 from otel_torchdist.files.others import open_regular
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError
-from otel_torchdist.archive.heads import MAGIC
+from otel_torchdist.archive.decoding import Columns, decode
+from otel_torchdist.archive.format import MAGIC
 from otel_torchdist.archive.model import Archived, SegmentOrigin, SegmentPlace
 from otel_torchdist.archive.places import SUFFIX, read_segment, segments_in
-from otel_torchdist.archive.segments import Columns, decode
 from otel_torchdist.files.others import read_part, reason
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.history import RankHistory

@@ -1,14 +1,19 @@
-"""Tapes in the form of segments, so that what reads archives reads them too."""
+"""Tapes in the form of segments: collected until a segment is due, and as a whole for readers of archives."""
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
+from otel_torchdist.archive.decoding import Columns, decode
+from otel_torchdist.archive.encoding import encode, parts_of
 from otel_torchdist.archive.model import Archived, Moment, Segment, SegmentOrigin
-from otel_torchdist.archive.parts import parts_of
-from otel_torchdist.archive.segments import Columns, decode, encode
+from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import lone_run_id
-from otel_torchdist.tape.reading.batch import TapeCursor
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 
@@ -75,3 +80,69 @@ def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
     groups = tape.names.group_ids()
     whole = Segment(origin, moment, 0, ended, cursor.open, steps, [*activities, *cursor.open_activities])
     return [decode(encode(part, tape.names, groups)) for part in parts_of(whole, Archived())]
+
+
+ROWS: Final = 16_384
+"""Larger segments take no fewer bytes for an operation, and these are about 10 MB as objects."""
+EVERY_NS: Final = 30_000_000_000
+"""What is lost at most if the node fails; tapes in memory are lost then as well."""
+
+
+class TapeArchive:
+    """The archive of one tape."""
+
+    def __init__(self, tape: TapeReader, writer: ArchiveWriter) -> None:
+        """Archive a tape; segments go to `writer`."""
+        self._tape = tape
+        self._writer = writer
+        self._names = NamesReader(tape.path.with_suffix(".names"), tape.owner)  # the writer's thread has its own
+        self._status: TapeStatus | None = None
+        self._cut_ns = time.monotonic_ns()
+        self._written: tuple[int, frozenset[int], int] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ended: list[Operation] = []
+        self._steps: list[StepMark] = []
+        self._activities: list[Activity] = []
+
+    def resume(self, past: Batch) -> None:
+        """Take what another reader had read: the writer leaves out what is archived already."""
+        self._take(past)
+
+    def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
+        """Take what was read; a segment is due after `ROWS` operations, or `EVERY_NS` after the last one."""
+        self._take(batch)
+        self._status = status
+        is_due = status.run_id and now_ns - self._cut_ns >= EVERY_NS
+        if is_due or len(self._ended) >= ROWS:
+            self._cut(status, now_ns)
+
+    def close(self) -> None:
+        """Make a segment of the rest."""
+        if self._status is not None:
+            self._cut(self._status, time.monotonic_ns())
+        self._status = None
+
+    def _take(self, batch: Batch) -> None:
+        self._ended += batch.ended
+        self._steps += batch.steps
+        self._activities += batch.activities_ended
+
+    def _cut(self, status: TapeStatus, now_ns: int) -> None:
+        self._cut_ns = now_ns
+        tape, cursor = self._tape, self._tape.cursor
+        segment = Segment(
+            origin=origin_of(tape, status),
+            moment=moment_of(tape, status, cursor, now_ns),
+            archived=0,
+            ended=self._ended,
+            open=cursor.open,
+            steps=self._steps,
+            activities=[*self._activities, *cursor.open_activities],
+        )
+        written = (cursor.next_number, segment.open_numbers, int(status.state))
+        if self._ended or self._steps or self._activities or written != self._written:
+            self._writer.put(segment, self._names)
+            self._written = written
+        self._clear()

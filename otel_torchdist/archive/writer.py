@@ -21,10 +21,10 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.archive.columns import DamagedSegmentError
+from otel_torchdist.archive.decoding import decode
+from otel_torchdist.archive.encoding import encode, parts_of
 from otel_torchdist.archive.model import Archived, Segment, SegmentOrigin
-from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.places import files_in, folder_of, new_file, read_segment, segments_in
-from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.config import Config
 from otel_torchdist.files.others import reason
 from otel_torchdist.tape.names.reader import NamesReader

@@ -94,8 +94,7 @@ class Recorder:
         if library is None:
             self.tape = TapeWriter(directory, identity, room.names_bytes)
         else:
-            from otel_torchdist.native.recording import NativeRecording
-            from otel_torchdist.native.tape_writer import NativeTapeWriter
+            from otel_torchdist.native.recording import NativeRecording, NativeTapeWriter
 
             self.tape = tape = NativeTapeWriter(library, directory, identity, room.names_bytes)
             self.native = NativeRecording(tape)

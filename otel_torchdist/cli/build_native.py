@@ -8,8 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.native.build import build
-from otel_torchdist.native.compiling import NoToolError
+from otel_torchdist.native.build import NoToolError, build
 from otel_torchdist.native.library import NativeError, library_cache
 from otel_torchdist.native.trust import why_not_trusted
 

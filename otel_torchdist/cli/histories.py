@@ -17,9 +17,8 @@ from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.flight.condensed import CondensedDump
-from otel_torchdist.flight.durations import with_durations
 from otel_torchdist.flight.groups import RecordedGroups
+from otel_torchdist.flight.history import CondensedDump, with_durations
 from otel_torchdist.flight.history import history_of as history_of_dump
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
 from otel_torchdist.history.tapes import history_of

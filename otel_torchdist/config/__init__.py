@@ -1,8 +1,16 @@
 """The settings of a process, and the actions that some of them list."""
 
-from otel_torchdist.config.accepted import ALL_RANKS, TRACE_ID_PLACE, Accepted, Parameter
+from otel_torchdist.config.accepted import (
+    ALL_RANKS,
+    TRACE_ID_PLACE,
+    Accepted,
+    CaptureKernel,
+    NumericsMode,
+    PageAccess,
+    Parameter,
+    ReaderHome,
+)
 from otel_torchdist.config.actions import Action, ActionKind, parse_actions, parse_finding_actions
-from otel_torchdist.config.choices import CaptureKernel, NumericsMode, PageAccess, ReaderHome
 from otel_torchdist.config.settings import Config
 
 __all__ = [

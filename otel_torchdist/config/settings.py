@@ -21,7 +21,11 @@ from otel_torchdist import environment_variables as env
 from otel_torchdist.config.accepted import (
     ALL_RANKS,
     Accepted,
+    CaptureKernel,
+    NumericsMode,
+    PageAccess,
     Parameter,
+    ReaderHome,
     absolute_path,
     integer,
     list_of_names,
@@ -35,7 +39,6 @@ from otel_torchdist.config.accepted import (
     trace_url_template,
 )
 from otel_torchdist.config.actions import Action, parse_actions, parse_finding_actions
-from otel_torchdist.config.choices import CaptureKernel, NumericsMode, PageAccess, ReaderHome
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
 _PARAMETER = "parameter"

@@ -9,18 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.code_owner import FrameOwner, owner_of
-from otel_torchdist.evidence.model import (
-    CalledAt,
-    Ended,
-    Raised,
-    Reached,
-    SeenStacks,
-    Statement,
-    StatementKind,
-    TextSource,
-    TimedOut,
-)
-from otel_torchdist.evidence.texts.fingerprints import TITLE
+from otel_torchdist.evidence.facts import CalledAt, Ended, Raised, Reached, SeenStacks, TimedOut
+from otel_torchdist.evidence.model import Statement, StatementKind, TextSource
+from otel_torchdist.evidence.texts.process_groups import TITLE
 from otel_torchdist.evidence.together import put_together
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack

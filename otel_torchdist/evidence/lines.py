@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.evidence.model import MAX_TEXT, Fact, Statement, StatementKind, TextSource
+from otel_torchdist.evidence.facts import Fact
+from otel_torchdist.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.naming import readable
 
 MAX_LINE: Final = 8_192
@@ -52,6 +54,19 @@ class LogLine:
     local_rank: int | None
     pid: int | None
     time: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """A tool's lines, each of which says something by itself.
+
+    Attributes:
+        markers: Phrases, of which each such line contains one.
+        read: Yields the statements of a line of a file with a path; none for a line of another format.
+    """
+
+    markers: tuple[bytes, ...]
+    read: Callable[[LogLine, str], Iterator[Statement]]
 
 
 def statement(line: LogLine, path: str, kind: StatementKind, text: str, fact: Fact | None = None) -> Statement:

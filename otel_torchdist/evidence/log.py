@@ -7,28 +7,79 @@ as bytes; a line that contains none is never decoded.
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import BinaryIO, Final
 
+from otel_torchdist.evidence.facts import Reached
 from otel_torchdist.evidence.lines import MAX_LINE, LogLine, parsed
-from otel_torchdist.evidence.model import Statement, has_failure
-from otel_torchdist.evidence.repeats import MAX_KEPT, Repeats
-from otel_torchdist.evidence.texts import desync, errors, fingerprints, gloo, python_stacks, store, torchrun, watchdog
+from otel_torchdist.evidence.model import Statement, StatementKind, has_failure
+from otel_torchdist.evidence.texts import errors, python_stacks, torchrun
+from otel_torchdist.evidence.texts.process_groups import DESYNC, FINGERPRINTS, GLOO, WATCHDOG
+from otel_torchdist.evidence.texts.store import STORE
 from otel_torchdist.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget
+
+MAX_KEPT: Final = 50_000
+_LATEST: Final = (StatementKind.PROGRESS, StatementKind.STACKS)
+"""Of these, the last of a rank and group counts: earlier ones show how it was before."""
+
+
+class Repeats:
+    """Collects statements.
+
+    Attributes:
+        dropped: How many were left out for lack of room.
+    """
+
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        self._most = most
+        self._kept: dict[Hashable, Statement] = {}
+        self.dropped = 0
+
+    @property
+    def statements(self) -> list[Statement]:
+        """Those that are kept, in the order of lines."""
+        return sorted(self._kept.values(), key=lambda one: one.source.line)
+
+    def add(self, statements: Iterable[Statement]) -> None:
+        """Keep what is new."""
+        for one in statements:
+            key = _key(one)
+            before = self._kept.get(key)
+            if before is None and len(self._kept) >= self._most:
+                self.dropped += 1
+            elif before is None:
+                self._kept[key] = one
+            else:
+                self._kept[key] = _merged(before, one)
+
+
+def _key(one: Statement) -> Hashable:
+    who = (one.rank, one.local_rank, one.pid, one.label)
+    if isinstance(one.fact, Reached):
+        return one.kind, who, one.group, one.fact.failed
+    if one.kind is StatementKind.TIMED_OUT and one.fact is not None:
+        # The same text is repeated when the thread ends, then with the group's name.
+        return one.kind, who, one.group.rank if one.group is not None else None, one.fact
+    return one.kind, who, one.group, one.fact if one.kind is StatementKind.ENDED else one.text
+
+
+def _merged(before: Statement, after: Statement) -> Statement:
+    kept = after if before.kind in _LATEST else before
+    group = max(before.group, after.group, key=lambda mark: bool(mark and mark.uid))
+    return dataclasses.replace(kept, group=group, repeated=before.repeated + 1)
+
 
 BLOCK_BYTES: Final = 4 << 20
 MAX_PIECE: Final = 4 << 20
 """Bytes of a line that are looked at together."""
+FORMATS: Final = (WATCHDOG, GLOO, DESYNC, FINGERPRINTS, STORE)
 MARKERS: Final = (
-    *watchdog.MARKERS,
-    *gloo.MARKERS,
+    *(marker for one in FORMATS for marker in one.markers),
     *torchrun.MARKERS,
     *python_stacks.MARKERS,
-    *desync.MARKERS,
-    *fingerprints.MARKERS,
-    *store.MARKERS,
     *errors.MARKERS,
 )
 MAX_OTHER: Final = 50
@@ -94,11 +145,8 @@ class _Readers:
         if is_of_table:
             return
         yield from self._stacks.read(line)
-        yield from watchdog.statements_of(line, self._path)
-        yield from gloo.statements_of(line, self._path)
-        yield from desync.statements_of(line, self._path)
-        yield from fingerprints.statements_of(line, self._path)
-        yield from store.statements_of(line, self._path)
+        for one in FORMATS:
+            yield from one.read(line, self._path)
         yield from self._errors.read(line)
 
     def other(self, line: LogLine) -> Iterator[Statement]:

@@ -10,18 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.evidence.model import (
-    MAX_TEXT,
-    AtBarrier,
-    Awaited,
-    Behind,
-    Called,
-    GroupMark,
-    Mismatched,
-    Reached,
-    Statement,
-    StatementKind,
-)
+from otel_torchdist.evidence.facts import AtBarrier, Awaited, Behind, Called, GroupMark, Mismatched, Reached
+from otel_torchdist.evidence.model import MAX_TEXT, Statement, StatementKind
 from otel_torchdist.naming import name_ranks, readable
 
 MAX_NAMED: Final = 64

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statement, TimedOut
+from otel_torchdist.evidence.facts import CalledAt, GroupMark, Reached, TimedOut
+from otel_torchdist.evidence.model import Statement
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.model.collectives import MESSAGES, operations_where
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState

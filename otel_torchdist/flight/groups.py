@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.flight.dump import FlightDump
-from otel_torchdist.flight.names import called_name
+from otel_torchdist.flight.vocabulary import called_name
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 

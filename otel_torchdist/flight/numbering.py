@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry
-from otel_torchdist.flight.names import COALESCED, GLOO, called_name
+from otel_torchdist.flight.vocabulary import COALESCED, GLOO, called_name
 
 PAIR: Final = 2
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError
-from otel_torchdist.archive.heads import HEAD_SIZE, decode_head
+from otel_torchdist.archive.decoding import decode
+from otel_torchdist.archive.encoding import encode
+from otel_torchdist.archive.format import HEAD_SIZE, decode_head
 from otel_torchdist.archive.model import Segment
 from otel_torchdist.archive.reading import history_in
-from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.archive.tapes import moment_of, origin_of, rest_of
 from otel_torchdist.errors import TapeError
 from otel_torchdist.model.activities import Activity

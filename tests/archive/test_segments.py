@@ -14,11 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from otel_torchdist.archive.columns import MAX_VALUE, MIN_VALUE, DamagedSegmentError, pack, unpack
-from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head
+from otel_torchdist.archive.decoding import decode
+from otel_torchdist.archive.encoding import encode, parts_of
+from otel_torchdist.archive.format import HEAD_SIZE, MAX_ROWS, decode_head
 from otel_torchdist.archive.model import Archived, Moment, Segment
-from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.reading import fresh_rows
-from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.kinds import ActivityKind, CallMode, Flag, How, RecordKind, TapeState

@@ -33,7 +33,6 @@ ON_DEMAND = (
     "otel_torchdist.capture.rpc.workers",
     "otel_torchdist.instrumentor",
     "otel_torchdist.native.recording",
-    "otel_torchdist.native.tape_writer",
     "otel_torchdist.tape.names.lines",
     "otel_torchdist.tape.reading",
     "otel_torchdist.tape.records.operations",

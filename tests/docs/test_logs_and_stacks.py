@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.evidence.live import py_spy
+from otel_torchdist.evidence.texts import py_spy
 from tests.evidence import quoted
 from tests.evidence.reading import DATA
 from tests.flight.made_dumps import late_rank, write_json

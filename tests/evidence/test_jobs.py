@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.evidence.facts import Ended, SeenStacks
 from otel_torchdist.evidence.files import read_files
 from otel_torchdist.evidence.findings import ToolFinding, findings_of, outside_of_collectives
-from otel_torchdist.evidence.model import Ended, Evidence, SeenStacks, StatementKind
+from otel_torchdist.evidence.model import Evidence, StatementKind
 from tests.evidence.reading import DATA, read, read_data
 
 

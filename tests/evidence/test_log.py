@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_torchdist.evidence.facts import Ended, SeenStacks, TimedOut
 from otel_torchdist.evidence.findings import findings_of
 from otel_torchdist.evidence.log import BLOCK_BYTES, MARKERS, read_log
-from otel_torchdist.evidence.model import Ended, SeenStacks, StatementKind, TimedOut
+from otel_torchdist.evidence.model import StatementKind
 from tests.evidence import quoted
 from tests.evidence.reading import DATA, read
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.evidence.model import Launched, StatementKind
+from otel_torchdist.evidence.facts import Launched
+from otel_torchdist.evidence.model import StatementKind
 from tests.evidence import quoted
 from tests.evidence.reading import read
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from otel_torchdist.evidence.facts import GroupMark, Reached, TimedOut
 from otel_torchdist.evidence.lines import parsed
-from otel_torchdist.evidence.model import GroupMark, Reached, Statement, StatementKind, TimedOut
-from otel_torchdist.evidence.texts import watchdog
+from otel_torchdist.evidence.model import Statement, StatementKind
+from otel_torchdist.evidence.texts.process_groups import WATCHDOG
 from tests.evidence import quoted
 
 
 def said(line: str) -> list[Statement]:
     """What a line says."""
-    return [*watchdog.statements_of(parsed(1, line.encode()), "job.log")]
+    return [*WATCHDOG.read(parsed(1, line.encode()), "job.log")]
 
 
 def facts(line: str) -> list[object]:
@@ -22,8 +23,8 @@ def facts(line: str) -> list[object]:
 
 def test_timeouts_of_old_releases() -> None:
     """What a release does not write is None and not guessed: position, sizes, and the global rank."""
-    assert facts(quoted.TORCH_1_13) == [TimedOut("all_reduce", None, None, None, 1_800_834, 1_800_000)]
-    assert facts(quoted.TORCH_2_0) == [TimedOut("broadcast", 56_693, None, None, 1_804_371, 1_800_000)]
+    assert facts(quoted.TORCH_1_13) == [TimedOut("all_reduce", None, None, 1_800_834, 1_800_000)]
+    assert facts(quoted.TORCH_2_0) == [TimedOut("broadcast", 56_693, None, 1_804_371, 1_800_000)]
     [one] = said(quoted.TORCH_2_0)
     assert (one.rank, one.group) == (None, GroupMark("", "", 3))
 
@@ -31,7 +32,7 @@ def test_timeouts_of_old_releases() -> None:
 def test_timeout_with_sizes_and_rank() -> None:
     """`[rank1]:` is the global rank, `[Rank 1]` the one within the group."""
     [one] = said(quoted.TORCH_2_2)
-    assert one.fact == TimedOut("broadcast", 880, 131_137_536, 131_137_536, 1_800_695, 1_800_000)
+    assert one.fact == TimedOut("broadcast", 880, 131_137_536, 1_800_695, 1_800_000)
     assert (one.rank, one.kind) == (1, StatementKind.TIMED_OUT)
 
 

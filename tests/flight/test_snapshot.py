@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from otel_torchdist.flight.condensed import condense
 from otel_torchdist.flight.groups import RecordedGroups
-from otel_torchdist.flight.history import history_of
+from otel_torchdist.flight.history import condense, history_of
 from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
 from otel_torchdist.model.kinds import Flag, How

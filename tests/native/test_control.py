@@ -11,8 +11,7 @@ import pytest
 from otel_torchdist.capture.call_sites import CodeKind
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.native.library import OperationLayout, find_library
-from otel_torchdist.native.recording import NativePlan, NativeRecording, PlanFlag
-from otel_torchdist.native.tape_writer import NativeTapeWriter
+from otel_torchdist.native.recording import NativePlan, NativeRecording, NativeTapeWriter, PlanFlag
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Word

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.native.header import PATH, header
 from otel_torchdist.native.library import find_library
-from otel_torchdist.native.tape_writer import NativeTapeWriter
+from otel_torchdist.native.recording import NativeTapeWriter
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import LiveWord, Word

@@ -14,7 +14,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from otel_torchdist.native import compiling
+from otel_torchdist.native import build as compiling
 from tests.support.repository import REPOSITORY
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from benchmarks.native_library import BUILT, has_compiler
-from otel_torchdist.native.compiling import find_compiler
+from otel_torchdist.native.build import find_compiler
 from otel_torchdist.native.library import library_name
 from tests.support.environments import Run, at_hand, make_environment, run_program
 from tests.support.repository import REPOSITORY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from otel_torchdist.archive.recorder import TapeArchive
+from otel_torchdist.archive.tapes import TapeArchive
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus

@@ -22,7 +22,7 @@ from otel_torchdist.agent.reading.followed_rank import FollowedRank, ReadingStat
 from otel_torchdist.agent.reading.losses import LossLog
 from otel_torchdist.agent.reading.memory_shares import MemoryShares
 from otel_torchdist.agent.reading.stall_metrics import show
-from otel_torchdist.archive.recorder import TapeArchive
+from otel_torchdist.archive.tapes import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
 from otel_torchdist.live.feed import LiveFeed

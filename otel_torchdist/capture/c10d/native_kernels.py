@@ -18,8 +18,7 @@ from otel_torchdist.capture.c10d.devices import LEFT_ALONE, RETURNS_WORK
 from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.native.library import Library, OperationLayout
-from otel_torchdist.native.recording import NativePlan, PlanFlag
-from otel_torchdist.native.tape_writer import NativeTapeWriter
+from otel_torchdist.native.recording import NativePlan, NativeTapeWriter, PlanFlag
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema

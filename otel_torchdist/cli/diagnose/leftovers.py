@@ -11,7 +11,7 @@ from otel_torchdist.cli.diagnose.section import Section
 from otel_torchdist.cli.diagnose.texts import contradictions, section_of, with_stacks
 from otel_torchdist.evidence.files import read_files
 from otel_torchdist.evidence.model import Evidence
-from otel_torchdist.flight.condensed import CondensedDump
+from otel_torchdist.flight.history import CondensedDump
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
 from otel_torchdist.model.snapshot import RankView

@@ -16,9 +16,9 @@ from otel_torchdist.cli.export.folder import FolderError, check_folder, write_du
 from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
 from otel_torchdist.config import Config
-from otel_torchdist.flight.export.choice import ExportChoice
 from otel_torchdist.flight.export.dumps import Exported, dumps_of
 from otel_torchdist.flight.export.pickles import pickled
+from otel_torchdist.flight.export.selection import ExportChoice
 from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory

@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from otel_torchdist.flight.export.choice import ExportChoice
+from otel_torchdist.flight.export.selection import ExportChoice
 
 _LAST: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h)?")
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}

@@ -18,9 +18,8 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
 from otel_torchdist.config import Config
-from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.groups import RecordedGroups
-from otel_torchdist.flight.history import history_of
+from otel_torchdist.flight.history import CondensedDump, history_of
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
 from otel_torchdist.imported.findings import Findings, Judgement, Provenance
 from otel_torchdist.imported.recording import Recording, recording_of

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from otel_torchdist.archive.decoding import Columns
+from otel_torchdist.archive.format import OPERATION_COLUMNS, STEP_COLUMNS
 from otel_torchdist.archive.reading import fresh_rows
-from otel_torchdist.archive.segments import OPERATION_COLUMNS, STEP_COLUMNS, Columns
 from otel_torchdist.cli.export.tables import ARROW_TYPES, PLAN, TABLES, Column
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.ends import COARSE, EXACT

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import typer
 
+from otel_torchdist.archive.decoding import Columns
 from otel_torchdist.archive.reading import ArchivedRun, is_archive, segments_of
-from otel_torchdist.archive.segments import Columns
 from otel_torchdist.archive.tapes import segments_of_tape
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.parquet import ParquetError, check_place, write_parquet

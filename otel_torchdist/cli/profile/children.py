@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.evidence.live.py_spy import program
-from otel_torchdist.evidence.live.ranks import command_of
+from otel_torchdist.evidence.live_ranks import command_of
+from otel_torchdist.evidence.texts.py_spy import program
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.children import ChildView, children_of, look_at
 

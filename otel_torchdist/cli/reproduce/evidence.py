@@ -15,7 +15,7 @@ from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.flight.last_calls import last_calls_of
+from otel_torchdist.flight.history import last_calls_of
 from otel_torchdist.history.tapes import TapeHistory
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory

@@ -7,14 +7,14 @@ an error in it is never taken for that of a healthy job.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
 from otel_torchdist.evidence.model import Statement, StatementKind
-from otel_torchdist.evidence.texts.watchdog import group_of, rank_of
+from otel_torchdist.evidence.texts.process_groups import group_of, rank_of
+from otel_torchdist.model.lives import name_signal
 
 MARKERS: Final = (
     b"  what():",
@@ -78,13 +78,13 @@ class Errors:
             yield replace(statement(line, self._path, StatementKind.CRASHED, text), rank=rank)
         launcher = _LAUNCHER.search(line.text)
         if launcher is not None:
-            name = _name_of(int(launcher["signal"]))
+            name = name_signal(int(launcher["signal"]))
             ended = statement(line, self._path, StatementKind.ENDED, f"was ended by {name}, and is a launcher")
             yield replace(ended, pid=int(launcher["pid"]), rank=None)
         child = _CHILD.search(line.text)
         if child is not None and int(child["code"]):
             code = int(child["code"])
-            how = f"exit code {code}" if code > 0 else _name_of(-code)
+            how = f"exit code {code}" if code > 0 else name_signal(-code)
             ended = statement(line, self._path, StatementKind.ENDED, f"a rank ended with {how}")
             yield replace(ended, label=ended.label or "the launcher")
         slurm = _SLURM.search(line.text)
@@ -102,10 +102,3 @@ class Errors:
             text = line.body.strip()
         if text and not text.lstrip().startswith(_NO_CAUSE):
             yield statement(line, self._path, StatementKind.ERROR, text)
-
-
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.evidence.facts import CalledAt, Raised, SeenStacks
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Raised, SeenStacks, Statement, StatementKind
+from otel_torchdist.evidence.model import MAX_TEXT, Statement, StatementKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import readable

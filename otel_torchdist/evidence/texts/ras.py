@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.evidence.model import MAX_TEXT, GroupMark, Launched, Statement, StatementKind, TextSource
+from otel_torchdist.evidence.facts import GroupMark, Launched
+from otel_torchdist.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 

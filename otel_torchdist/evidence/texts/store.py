@@ -11,20 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import MAX_TEXT, AtBarrier, Awaited, Fact, Statement, StatementKind
+from otel_torchdist.evidence.facts import AtBarrier, Awaited, Fact
+from otel_torchdist.evidence.lines import LineFormat, LogLine, statement
+from otel_torchdist.evidence.model import MAX_TEXT, Statement, StatementKind
 from otel_torchdist.naming import readable
 
-MARKERS: Final = (
-    b"n store based barrier",
-    b"d store-based barrier",
-    b"store_based_barrier_key",
-    b"from [0] via",
-    b"niqueIds from roots",
-    b"waiting for clients",
-    b"while trying to connect to (",
-    b"any network address of (",
-)
 _BARRIER: Final = re.compile(
     r"n store based barrier (?:to initialize process group for [\d.e-]* ?(?:seconds)?|on )rank:? (?P<rank>\d{1,7}),"
     r" (?:for )?key: (?P<key>\S+) \(world_size=(?P<size>\d{1,7}),"
@@ -53,7 +44,7 @@ _CONNECT: Final = re.compile(
 _TIMEOUT: Final = re.compile("timeout|Timeout|timed out")
 
 
-def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
+def _statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield what a line says about who waits at the store, or does not reach it; nothing for other lines."""
     blank = statement(line, path, StatementKind.AT_STORE, "")
     barrier = _at_barrier(line.text)
@@ -94,3 +85,18 @@ def _at_barrier(text: str) -> AtBarrier | None:
         return AtBarrier(readable(found["key"], MAX_TEXT), int(found["rank"]), size, size, is_over=True)
     found = _ADDED.search(text)
     return AtBarrier(readable(found["key"], MAX_TEXT), int(found["rank"])) if found is not None else None
+
+
+STORE: Final = LineFormat(
+    (
+        b"n store based barrier",
+        b"d store-based barrier",
+        b"store_based_barrier_key",
+        b"from [0] via",
+        b"niqueIds from roots",
+        b"waiting for clients",
+        b"while trying to connect to (",
+        b"any network address of (",
+    ),
+    _statements_of,
+)

@@ -2,24 +2,85 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
-from otel_torchdist.flight.export.choice import ExportChoice
 from otel_torchdist.flight.export.groups import NumberedGroup, groups_of
-from otel_torchdist.flight.export.left_out import LeftOut
-from otel_torchdist.flight.export.positions import Positions, in_order
-from otel_torchdist.flight.export.sizes import NOTHING, Sides, exchanged, sides_of
-from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
-from otel_torchdist.flight.names import recorded_dtype
+from otel_torchdist.flight.export.selection import ExportChoice, LeftOut, Positions, in_order
+from otel_torchdist.flight.vocabulary import backend_on, recorded_dtype, recorded_library, recorded_operation
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
-from otel_torchdist.model.collectives import SEND
+from otel_torchdist.model.collectives import COLLECTIVES, EXCHANGES, SEND, Waiting
 from otel_torchdist.model.ends import RAISED, UNMET
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.units import item_bytes
+
+Shape = tuple[int, ...]
+
+NOTHING: Final[Shape] = (0,)
+"""What only the root has, on other ranks."""
+
+
+class Sides(NamedTuple):
+    """Shapes of the tensors on both sides of an operation."""
+
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+
+
+def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: bool) -> Sides:
+    """Compute the side that the tape does not describe.
+
+    What a rank receives in an `all_to_all` is taken to be as large as what it sends; see `exchanged` for uneven ones.
+
+    Args:
+        operation: Our name of the operation.
+        shapes: Those on the tape, a shape for each tensor.
+        members: How many ranks the group has.
+        is_root: Whether this rank is the root, if there is one.
+    """
+    row = COLLECTIVES.get(operation)
+    if row is None:
+        return Sides(shapes, shapes)
+    if row.describes_share:  # the output is on the tape
+        has_input = is_root or not row.family.is_rooted
+        return Sides(tuple((members, *shape) for shape in shapes) if has_input else (NOTHING,), shapes)
+    if row.family.waiting is Waiting.ROOT and not row.family.reduces and not is_root:
+        return Sides(shapes, (NOTHING,))
+    if row.family.is_in_place or row.name in EXCHANGES:
+        return Sides(shapes, shapes)
+    if row.family.has_input_parts:
+        return Sides(shapes, tuple(_share(shape, members) for shape in shapes))
+    if row.is_flat or row.is_coalesced:
+        return Sides(shapes, tuple(_concatenated(shape, members) for shape in shapes))
+    return Sides(shapes, tuple((members, *shape) for shape in shapes))
+
+
+def exchanged(shape: Shape, received: int) -> Sides:
+    """The sizes of an uneven `all_to_all` of one tensor.
+
+    Args:
+        shape: What a rank sends; its rows are split among the members.
+        received: How many elements it receives.
+    """
+    row = math.prod(shape[1:])
+    is_whole = bool(shape) and row > 0 and received % row == 0
+    return Sides((shape,), ((received // row, *shape[1:]) if is_whole else (received,),))
+
+
+def _concatenated(shape: Shape, members: int) -> Shape:
+    return (shape[0] * members, *shape[1:]) if shape else (members,)
+
+
+def _share(shape: Shape, members: int) -> Shape:
+    """A rank's share of a tensor; flat if that is not a part of its first dimension."""
+    if shape and shape[0] % members == 0:
+        return (shape[0] // members, *shape[1:])
+    return (math.prod(shape) // members,)
+
 
 VERSION: Final = (2, 10)
 """That of torch 2.13 to 2.15."""

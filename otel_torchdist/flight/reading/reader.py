@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from otel_torchdist.flight.condensed import CondensedDump, condense
 from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.history import CondensedDump, condense
 from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
-from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
 from otel_torchdist.flight.reading.limits import NO_MEMORY, USUAL, ReadingLimits, UnreadableError
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.naming import name_ranks
+from otel_torchdist.tape.layout import MAX_RANKS
 from otel_torchdist.this_process.garbage import without_collecting_garbage
+
+_ENDINGS: Final = frozenset(
+    {"json", "et", "pkl", "pickle", "p", "bin", "pt", "dump", "trace", "log", "txt", "gz", "fr"}
+)
+_PATTERNS: Final = (
+    re.compile(r"rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE),
+    re.compile(r"dump[-_.](\d{1,7})$", re.IGNORECASE),
+    re.compile(r"(?<!\d)(\d{1,7})$"),
+    re.compile(r"^(\d{1,7})(?!\d)"),
+)
+
+
+def rank_in(name: str) -> int | None:
+    """The rank that a file's name states, as in `nccl_trace_rank_3`, `_dump_3` or `rank3.json`; None for none."""
+    stem = _without_endings(name)
+    for pattern in _PATTERNS:
+        found = pattern.findall(stem)
+        if found and int(found[-1]) < MAX_RANKS:
+            return int(found[-1])
+    return None
+
+
+def _without_endings(name: str) -> str:
+    stem, dot, ending = name.rpartition(".")
+    while dot and ending.lower() in _ENDINGS:
+        name = stem
+        stem, dot, ending = name.rpartition(".")
+    return name
+
 
 MAX_LINES: Final = 10
 """Files of one kind of fault that are reported one by one."""

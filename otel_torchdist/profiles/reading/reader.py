@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.limits import NO_MEMORY, ReadingLimits, UnreadableError
 from otel_torchdist.flight.reading.parallel import read_each
-from otel_torchdist.flight.reading.reader import shortened
+from otel_torchdist.flight.reading.reader import rank_in, shortened
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.profiles.profile import DecodedTrace, RankProfile, TraceKind

@@ -29,10 +29,10 @@ from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters, Pl
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import clipped
 
-# Beside the sum of all checksums there is, for each bit of a parameter's place, the sum over those in whose place it is
-# set. If one parameter differs, exactly the sums of its place's bits differ, and all by the same amount. If several do,
-# what is known of their places is what they have in common. So five words are enough for a million parameters: no rank
-# has to be asked for more.
+# Checksums of many parameters in one record. Beside the sum of all there is, for each bit of a parameter's place, the
+# sum over those in whose place it is set. If one parameter differs, exactly the sums of its place's bits differ, and
+# all by the same amount. If several do, what is known of their places is what they have in common. So five words are
+# enough for a million parameters: no rank has to be asked for more.
 
 WORDS: Final = 5
 """Words of a record that hold the sums."""

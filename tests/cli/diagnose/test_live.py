@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from deploy.native.ports import free_port
-from otel_torchdist.evidence.live import py_spy, recorder
-from otel_torchdist.evidence.live.ranks import LiveProcess
+from otel_torchdist.evidence import live_recorder
+from otel_torchdist.evidence.live_ranks import LiveProcess
+from otel_torchdist.evidence.texts import py_spy
 from otel_torchdist.processes.system_calls import call_of
 from tests.flight.made_dumps import SECOND, START_NS, late_rank, write_json
 from tests.support.commands.asking import ask
@@ -202,9 +203,9 @@ def test_dump_from_before_the_first_look(tmp_path: Path) -> None:
         rank = LiveProcess(process.pid, os.getpid(), "sleep 600", 0, variables=variables)
         dump.touch()
         time.sleep(0.1)
-        found = recorder.dumps_of(rank)
+        found = live_recorder.dumps_of(rank)
         os.utime(dump, (0, 0))
-        older = recorder.dumps_of(rank)
+        older = live_recorder.dumps_of(rank)
         process.kill()
     assert (found, older) == ([dump], [])
 
@@ -214,8 +215,8 @@ def test_debug_server(recorded: Callable[[int], int], base: Path, monkeypatch: p
     debug = pytest.importorskip("torch.distributed.debug")
     usual = inspect.signature(debug.start_debug_server).parameters["port"].default
     port = free_port()
-    assert usual == recorder.DEBUG_PORT
-    monkeypatch.setattr(recorder, "DEBUG_PORT", port)
+    assert usual == live_recorder.DEBUG_PORT
+    monkeypatch.setattr(live_recorder, "DEBUG_PORT", port)
     answer = ask(base, "--pid", str(recorded(port)))
     assert answer.code == 1
     assert re.search(

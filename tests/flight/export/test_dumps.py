@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, GroupStatus
-from otel_torchdist.flight.export.choice import ExportChoice
 from otel_torchdist.flight.export.dumps import Exported, dumps_of
-from otel_torchdist.flight.export.left_out import Reason
 from otel_torchdist.flight.export.pickles import is_marked, pickled
+from otel_torchdist.flight.export.selection import ExportChoice, Reason
 from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.model.calls import ANY_RANK, OperationView
 from otel_torchdist.model.kinds import Flag, How, RecordKind

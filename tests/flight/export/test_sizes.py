@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.flight.export.sizes import NOTHING, Shape, exchanged, sides_of
+from otel_torchdist.flight.export.dumps import NOTHING, Shape, exchanged, sides_of
 
 GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_into_tensor_coalesced")
 SCATTERING = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")

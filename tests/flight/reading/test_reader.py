@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.limits import ReadingLimits
-from otel_torchdist.flight.reading.reader import FoundDumps, read_dumps, read_whole
+from otel_torchdist.flight.reading.reader import FoundDumps, rank_in, read_dumps, read_whole
 from tests.flight.made_dumps import START_NS, call, document, late_rank, write, write_json
 
 

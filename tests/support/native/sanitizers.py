@@ -18,8 +18,7 @@ import pytest
 import torch
 
 from benchmarks.native_library import BUILT
-from otel_torchdist.native.build import installed_torch
-from otel_torchdist.native.compiling import SOURCES, TORCH_LIBRARIES, all_sources, include_flags
+from otel_torchdist.native.build import SOURCES, TORCH_LIBRARIES, all_sources, include_flags, installed_torch
 from otel_torchdist.native.library import library_name
 from tests.support.repository import REPOSITORY
 

@@ -1,22 +1,27 @@
-"""What activities of a segment have beyond a time and a name: sizes and parents of checkpoints, ends of remote calls.
-
-Most activities, optimizers' steps above all, have none of it. So there is a row only for those that do, by the number
-of their activity, in tables of their own behind the splits. Segments that were written before have no such rows.
-"""
+"""Tables of a segment besides its rows: sizes and parents of checkpoints, ends of remote calls, uneven splits."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
+from otel_torchdist.archive.model import Segment
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import CallMode
+from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.remote_calls import RemoteCall
-from otel_torchdist.tape.layout import MAX_TIME_NS
+from otel_torchdist.tape.layout import MAX_NUMBER, MAX_TIME_NS
+
+# What activities of a segment have beyond a time and a name: sizes and parents of checkpoints, ends of remote calls.
+#
+# Most activities, optimizers' steps above all, have none of it. So there is a row only for those that do, by the
+# number of their activity, in tables of their own behind the splits. Segments that were written before have no such
+# rows.
 
 FACT_COLUMNS: Final = ("parent", "message_bytes", "files", "storage", "explanation")
 CALL_COLUMNS: Final = (
@@ -123,3 +128,60 @@ def _table(view: memoryview, offset: int, rows: int, columns: int) -> tuple[dict
         column, offset = unpack(view, offset, rows)
         found.append(column)
     return dict(zip(numbers, zip(*found, strict=True), strict=True)), offset
+
+
+SPLIT_COLUMNS: Final = ("number", "largest", "received", "members")
+"""By the number of their operation; what is sent to each member follows in one column."""
+MAX_PARTS: Final = 1 << 20
+
+
+def splits_of(segment: Segment) -> list[tuple[int, Splits]]:
+    """The splits of uneven exchanges with the numbers of these; without the parts of some if there are too many."""
+    found: list[tuple[int, Splits]] = []
+    room = MAX_PARTS
+    for operation in (*segment.ended, *segment.open):
+        if operation.splits is not None:
+            room -= len(operation.splits.sent)
+            found.append((operation.number, operation.splits if room >= 0 else replace(operation.splits, sent=())))
+    return found
+
+
+def pack_splits(splits: Sequence[tuple[int, Splits]]) -> Iterator[bytes]:
+    """Pack the columns."""
+    yield pack([number for number, _ in splits], grows=True)
+    yield pack([one.largest for _, one in splits])
+    yield pack([one.received for _, one in splits])
+    yield pack([len(one.sent) for _, one in splits])
+    yield pack([part for _, one in splits for part in one.sent])
+
+
+def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> tuple[dict[int, Splits], int]:
+    """Unpack the columns.
+
+    Args:
+        view: Holds them.
+        offset: Where they begin.
+        rows: How many exchanges there are.
+        count: How many parts these have together.
+
+    Returns:
+        The splits by the number of their operation, and where the next table begins.
+
+    Raises:
+        DamagedSegmentError: They do not fit together, or are impossible.
+    """
+    columns: list[array[int]] = []
+    for _ in SPLIT_COLUMNS:
+        column, offset = unpack(view, offset, rows)
+        columns.append(column)
+    parts, offset = unpack(view, offset, count)
+    if any(not 0 <= value <= MAX_NUMBER for column in (*columns, parts) for value in column):
+        raise DamagedSegmentError("splits of an impossible size")
+    if sum(columns[3]) != len(parts):
+        raise DamagedSegmentError("splits of other members than they have")
+    found: dict[int, Splits] = {}
+    first = 0
+    for number, largest, received, members in zip(*columns, strict=True):
+        found[number] = Splits(tuple(parts[first : first + members]), largest, received)
+        first += members
+    return found, offset

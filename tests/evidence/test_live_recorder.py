@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.evidence.live.ranks import LiveProcess
-from otel_torchdist.evidence.live.recorder import request_dumps
+from otel_torchdist.evidence.live_ranks import LiveProcess
+from otel_torchdist.evidence.live_recorder import request_dumps
 
 USER, OTHER = 23456, 23457
 

@@ -1,4 +1,4 @@
-"""What the recorder's names mean: `nccl:_all_gather_base` is our `all_gather_into_tensor`."""
+"""The words of PyTorch's flight recorder, in both directions: `nccl:_all_gather_base` is `all_gather_into_tensor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from otel_torchdist.model.collectives import MESSAGES, RECV, SEND, operation_named, operations_where
+from otel_torchdist.model.collectives import COLLECTIVES, MESSAGES, RECV, SEND, operation_named, operations_where
 
 _FROM_OUTPUTS: Final = operations_where(lambda row: not row.has_input_everywhere)
 _DTYPES: Final = {
@@ -75,3 +75,30 @@ def dtype_name(recorded: str) -> str:
 def recorded_dtype(name: str) -> str:
     """Return the recorder's name of a dtype: `Float` for `float32`."""
     return _RECORDED_DTYPES.get(name, name)
+
+
+_LIBRARIES: Final = frozenset({"nccl", "ncclx", "xccl", "gloo", "rccl", "rcclx", "mccl", "hccl"})
+"""Those that torch 2.13 knows; 2.15 accepts any."""
+_VARIANTS: Final = {"nccl2": "nccl", "nccl-lazy": "nccl"}
+UNKNOWN_LIBRARY: Final = "gloo"
+
+
+def recorded_operation(name: str) -> str | None:
+    """The recorder's name of an operation: `_all_gather_base` for `all_gather_into_tensor`; None if it has none."""
+    row = COLLECTIVES.get(name)
+    return (row.recorded or None) if row is not None else None
+
+
+def backend_on(configured: str, device: str) -> str:
+    """The backend for a device type of a group that was created with `gloo`, or with `cpu:gloo,cuda:nccl`."""
+    if ":" not in configured:
+        return configured.lower()
+    by_device = dict(part.split(":", 1) for part in configured.lower().split(",") if ":" in part)
+    return by_device.get(device, next(iter(by_device.values()), ""))
+
+
+def recorded_library(backend: str) -> str:
+    """The library under which calls of a backend are recorded, so that `torchfrtrace` accepts them."""
+    if backend in _LIBRARIES:
+        return backend
+    return _VARIANTS.get(backend, UNKNOWN_LIBRARY)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.evidence.live.ranks import LiveProcess
+from otel_torchdist.evidence.live_ranks import LiveProcess
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.users import belongs_to
 from otel_torchdist.tape.identity import process_start_ticks

@@ -1,19 +1,98 @@
-"""Decides for all ranks together which calls are written.
-
-`torchfrtrace` takes a rank for missing that has no entry where others of its group have one. So a position in a group's
-order is written for all members that have come there, or for none.
-"""
+"""Decides for all ranks together which calls are written, and counts those that are left out."""
 
 from __future__ import annotations
 
+import enum
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
 
-from otel_torchdist.flight.export.choice import ExportChoice
-from otel_torchdist.flight.export.left_out import LeftOut, Reason
-from otel_torchdist.flight.export.vocabulary import recorded_operation
+from otel_torchdist.flight.vocabulary import recorded_operation
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
+
+
+@dataclass(frozen=True, slots=True)
+class ExportChoice:
+    """Which calls are written. With the defaults, all.
+
+    Attributes:
+        kinds: Names of operations, or shell patterns such as `all_*`; empty for all.
+        newest: How many calls of each rank, the newest; None for all.
+        within_ns: How old a call may be when the newest call of the run is entered; None for any age.
+    """
+
+    kinds: tuple[str, ...] = ()
+    newest: int | None = None
+    within_ns: int | None = None
+
+    def is_of_kind(self, operation: OperationView) -> bool:
+        """Whether an operation is of a kind that is wanted."""
+        return not self.kinds or _matches(operation.name, self.kinds)
+
+    def starts(self, histories: Sequence[RankHistory]) -> dict[int, int]:
+        """By rank, the number of the first record that is recent enough."""
+        newest_ns = max(map(_newest_ns, histories), default=0)
+        return {history.rank: self._start(history, newest_ns) for history in histories}
+
+    def _start(self, history: RankHistory, newest_ns: int) -> int:
+        operations = history.operations
+        if self.newest is not None:
+            operations = operations[max(len(operations) - self.newest, 0) :]
+        if self.within_ns is not None:
+            oldest_ns = newest_ns - self.within_ns - history.wall_offset_ns
+            operations = tuple(one for one in operations if one.record.entered_ns >= oldest_ns)
+        if operations:
+            return operations[0].record.number
+        return history.operations[-1].record.number + 1 if history.operations else 0
+
+
+def _newest_ns(history: RankHistory) -> int:
+    return history.operations[-1].record.entered_ns + history.wall_offset_ns if history.operations else 0
+
+
+@lru_cache(maxsize=1_024)
+def _matches(name: str, kinds: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, kind) for kind in kinds)
+
+
+class Reason(enum.Enum):
+    """Why calls are not in the dumps; the value completes `12 calls are left out: …`."""
+
+    UNKNOWN_OPERATION = "a flight recorder does not know these operations"
+    OPEN_CREATION = (
+        "a flight recorder does not record that a group is created, so a rank that waits there may look as if it were "
+        "missing elsewhere; `otel-torchdist diagnose` reads the tapes, which show it"
+    )
+    UNALIGNED = "their numbers mean nothing on other ranks, as in groups that existed before recording was switched on"
+    ANY_SOURCE = "they are received from any rank, or by a rank that receives from any"
+    OVERWRITTEN = "it is not known what other members called in their place: that is overwritten or damaged"
+
+
+class LeftOut:
+    """Counts calls that are left out."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Reason, Counter[str]] = {}
+
+    def add(self, reason: Reason, operation: OperationView) -> None:
+        """Count a call."""
+        self._counts.setdefault(reason, Counter())[operation.name] += 1
+
+    def counts(self) -> Iterator[tuple[Reason, Counter[str]]]:
+        """For each reason, how many calls of which operations."""
+        for reason in Reason:
+            if reason in self._counts:
+                yield reason, self._counts[reason]
+
+
+# Decides for all ranks together which calls are written.
+#
+# `torchfrtrace` takes a rank for missing that has no entry where others of its group have one. So a position in a
+# group's order is written for all members that have come there, or for none.
 
 _ByRank = dict[int, OperationView]
 
