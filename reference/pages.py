@@ -11,16 +11,16 @@ import yaml
 
 from otel_torchdist import environment_variables, semconv
 from otel_torchdist.cli.export.tables import TABLES
-from otel_torchdist.semconv import attributes, spans, stalls
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.semconv import attributes, spans
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from reference.constants import Constant, constants
 
 TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `make docs`: change it there. -->"
 TABLES_END: Final = "<!-- Until here. -->"
 OURS: Final = "OTEL_PYTHON_TORCHDIST_"
 FOR_TESTS: Final = frozenset({environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL})
-NAMES: Final = (spans, attributes, stalls)
+NAMES: Final = (spans, attributes)
 SPANS: Final = "spans"
 EVENTS: Final = "events (OpenTelemetry log records)"
 ATTRIBUTES: Final = (
@@ -55,7 +55,7 @@ def settings_page() -> str:
 def metrics_page() -> str:
     """Every metric, from the table that both ways out are made from."""
     rows = [
-        [f"`{one.name}`", ", ".join(one.labels) or "-", f"`{semconv.OTEL_METRIC_NAMES[one.name]}`", one.help]
+        [f"`{one.name}`", ", ".join(one.labels) or "-", f"`{one.otel_name}`", one.help]
         for one in (*NUMBER_METRICS, *HISTOGRAM_METRICS)
     ]
     labels = [[f"`{label}`", f"`{attribute}`"] for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()]

@@ -27,10 +27,9 @@ from otel_torchdist.naming import (
     run_label,
     trace_id_of_step,
 )
-from otel_torchdist.telemetry.spans.anchors import MAX_GROUPS
-from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
+from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR, of_names, of_record
+from otel_torchdist.telemetry.spans.segments import MAX_GROUPS
 
 CLOCK: Final = "each host's own"
 

@@ -6,34 +6,38 @@ import enum
 
 
 class FindingKind(enum.Enum):
-    """The kinds of findings. The value is the verdict in spans, log events, metrics and `--json`."""
+    """The kinds of findings. The value is the verdict in spans, log events, metrics and `--json`.
 
-    MISMATCHED = "mismatched"
-    """Ranks have made different calls, and nothing stalls."""
-    STRAGGLER = "straggler"
-    """A rank repeatedly comes last."""
-    SLOW_RANK = "slow_rank"
-    """A rank without which steps would be notably shorter."""
-    SLOW_NODE = "slow_node"
-    """The same of all ranks of a node."""
-    SLOW_STAGE = "slow_stage"
-    """The same of all ranks of a stage of a pipeline."""
-    NON_FINITE = "non_finite"
-    """The ranks that were the first with an input that is infinite or not a number."""
-    DIVERGED = "diverged"
-    """Ranks have different results or parameters where all must have the same."""
-    CHECKPOINT_FAILED = "checkpoint_failed"
-    """A checkpoint could not be saved; its ranks are those on which an exception was raised."""
-    SHARED_GROUP = "shared_group"
-    """Two threads of a rank use one group at the same time."""
-    STARVED = "starved"
-    """All threads that serve remote procedure calls wait in calls of their own."""
-    FROZEN = "frozen"
-    """The process that should run remote procedure calls does not run."""
-    DEAD = "dead"
-    """A process that serves remote procedure calls is gone, while others go on."""
-    IDLE = "idle"
-    """No rank has called an operation for long, and all stand still; no rank is to blame."""
+    Attributes:
+        meaning: A clause for the help of the metric of findings.
+    """
+
+    _value_: str
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> FindingKind:
+        """Make the member of a row."""
+        kind = object.__new__(cls)
+        kind._value_ = value
+        kind.meaning = meaning
+        return kind
+
+    MISMATCHED = "mismatched", "ranks have made calls that do not match, and nothing stalls"
+    STRAGGLER = "straggler", "a rank repeatedly comes last"
+    SLOW_RANK = "slow_rank", "a rank without which steps would be notably shorter"
+    SLOW_NODE = "slow_node", "a node without which steps would be notably shorter"
+    SLOW_STAGE = "slow_stage", "a stage of a pipeline without which steps would be notably shorter"
+    NON_FINITE = "non_finite", "the first ranks with an input that is infinite or not a number"
+    DIVERGED = "diverged", "ranks have different results or parameters where all must have the same"
+    CHECKPOINT_FAILED = (
+        "checkpoint_failed",
+        "a checkpoint could not be saved, because an exception was raised on these ranks",
+    )
+    SHARED_GROUP = "shared_group", "two threads of a rank use one group at the same time"
+    STARVED = "starved", "all threads that serve remote procedure calls wait in calls of their own"
+    FROZEN = "frozen", "a process that should run remote procedure calls does not run"
+    DEAD = "dead", "a process that serves remote procedure calls is gone, while others go on"
+    IDLE = "idle", "no rank has called an operation for long, and all stand still"
 
 
 class Severity(enum.Enum):

@@ -1,149 +1,94 @@
-"""Names of metrics: in Prometheus, and in OpenTelemetry."""
+"""Labels of metrics, the attributes that represent them in OpenTelemetry, and the names of histograms.
+
+Other metrics have their names in their rows in `telemetry.metrics.definitions`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-# --- metrics: their Prometheus names -------------------------------------------------------------------------------
-OPERATIONS_IN_FLIGHT: Final = "torchdist_operations_in_flight"
-OPERATION_OLDEST_AGE: Final = "torchdist_operation_oldest_age_seconds"
-OPERATIONS: Final = "torchdist_operations_total"
-OPERATION_DURATION: Final = "torchdist_operation_duration_seconds"
-TIMED_OPERATIONS: Final = "torchdist_timed_operations_total"
-TIMED_OPERATION_SECONDS: Final = "torchdist_timed_operation_seconds_total"
-MESSAGE_BYTES: Final = "torchdist_message_bytes_total"
-TIMED_MESSAGE_BYTES: Final = "torchdist_timed_message_bytes_total"
-BLOCKED_SECONDS: Final = "torchdist_blocked_seconds_total"
-COMMUNICATION_SECONDS: Final = "torchdist_communication_seconds_total"
-LAST_STARTED_SEQUENCE: Final = "torchdist_last_started_sequence"
-LAST_COMPLETED_SEQUENCE: Final = "torchdist_last_completed_sequence"
-STEP_DURATION: Final = "torchdist_step_duration_seconds"
-IDLE_SECONDS: Final = "torchdist_idle_seconds"
-TIMED_STEPS: Final = "torchdist_timed_steps_total"
-TIMED_STEP_SECONDS: Final = "torchdist_timed_step_seconds_total"
-DATA_WAIT_SECONDS: Final = "torchdist_data_wait_seconds_total"
-BATCHES: Final = "torchdist_batches_total"
-BACKWARD_SECONDS: Final = "torchdist_backward_seconds_total"
-OPTIMIZER_SECONDS: Final = "torchdist_optimizer_seconds_total"
-SAMPLES: Final = "torchdist_samples_total"
-TOKENS: Final = "torchdist_tokens_total"
-FLOPS: Final = "torchdist_flops_total"
-GRADIENT_SYNC_SECONDS: Final = "torchdist_gradient_sync_seconds"
-GRADIENT_SYNC_EXPOSED_SECONDS: Final = "torchdist_gradient_sync_exposed_seconds"
-STALLED_METRIC: Final = "torchdist_stalled"
-STALL_INFO: Final = "torchdist_stall_info"
-ATTEMPT_ENDED: Final = "torchdist_attempt_ended_info"
-FINDING_INFO: Final = "torchdist_finding_info"
-ARRIVALS: Final = "torchdist_arrivals_compared_total"
-LAST_ARRIVALS: Final = "torchdist_last_arrivals_total"
-LATENESS: Final = "torchdist_lateness_seconds_total"
-WAITED_SECONDS: Final = "torchdist_waited_seconds_total"
-GROUP_INFO: Final = "torchdist_group_info"
-GROUP_MEMBERS: Final = "torchdist_group_members"
-GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
-CAPTURE_INFO: Final = "torchdist_capture_info"
-OVERHEAD: Final = "torchdist_overhead_seconds_total"
-RECORDS_LOST: Final = "torchdist_records_lost_total"
-NAMES_DROPPED: Final = "torchdist_names_dropped_total"
-OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
-OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
-SAMPLED_OPERATIONS: Final = "torchdist_sampled_operations_total"
-NON_FINITE_OPERATIONS: Final = "torchdist_non_finite_operations_total"
-UNSEEN_OPERATIONS: Final = "torchdist_unseen_operations_total"
-AMP_SKIPPED_STEPS: Final = "torchdist_amp_skipped_steps_total"
-AMP_SCALE: Final = "torchdist_amp_scale"
-PARAMETERS_COMPARED: Final = "torchdist_parameter_checksums_total"
-REPLICAS_LEFT_OUT: Final = "torchdist_replicas_left_out"
-INPUT_NORM_METRIC: Final = "torchdist_input_norm"
-INPUT_ABSMAX_METRIC: Final = "torchdist_input_absmax"
-INPUT_HEADROOM_METRIC: Final = "torchdist_input_headroom"
-CHECKPOINTS: Final = "torchdist_checkpoints_total"
-CHECKPOINT_SECONDS: Final = "torchdist_checkpoint_seconds_total"
-CHECKPOINT_BYTES: Final = "torchdist_checkpoint_size_bytes_total"
-CHECKPOINT_FILE_COUNT: Final = "torchdist_checkpoint_files_total"
-CHECKPOINT_FAILURES: Final = "torchdist_checkpoint_failures_total"
-CHECKPOINT_AGE: Final = "torchdist_checkpoint_age_seconds"
-CHECKPOINT_INTERVAL: Final = "torchdist_checkpoint_interval_seconds"
-SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
-ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
-PATH_SECONDS: Final = "torchdist_critical_path_seconds"
-PATH_RANK_SECONDS: Final = "torchdist_critical_path_rank_seconds"
-PATH_GAIN_SECONDS: Final = "torchdist_critical_path_gain_seconds"
-RPC_CLIENT_DURATION: Final = "rpc_client_call_duration_seconds"
-RPC_SERVER_DURATION: Final = "rpc_server_call_duration_seconds"
-UP: Final = "torchdist_up"
-RANK_INFO: Final = "torchdist_rank_info"
-JOB_INFO: Final = "torchdist_job_info"
-OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
-    OPERATIONS_IN_FLIGHT: "torchdist.operations.in_flight",
-    OPERATION_OLDEST_AGE: "torchdist.operation.oldest_age",
-    OPERATIONS: "torchdist.operations",
-    OPERATION_DURATION: "torchdist.operation.duration",
-    TIMED_OPERATIONS: "torchdist.timed_operations",
-    TIMED_OPERATION_SECONDS: "torchdist.timed_operation",
-    MESSAGE_BYTES: "torchdist.message",
-    TIMED_MESSAGE_BYTES: "torchdist.timed_message",
-    BLOCKED_SECONDS: "torchdist.blocked",
-    COMMUNICATION_SECONDS: "torchdist.communication",
-    LAST_STARTED_SEQUENCE: "torchdist.last_started_sequence",
-    LAST_COMPLETED_SEQUENCE: "torchdist.last_completed_sequence",
-    STEP_DURATION: "torchdist.step.duration",
-    IDLE_SECONDS: "torchdist.idle",
-    TIMED_STEPS: "torchdist.timed_steps",
-    TIMED_STEP_SECONDS: "torchdist.timed_step",
-    DATA_WAIT_SECONDS: "torchdist.data_wait",
-    BATCHES: "torchdist.batches",
-    BACKWARD_SECONDS: "torchdist.backward",
-    OPTIMIZER_SECONDS: "torchdist.optimizer",
-    SAMPLES: "torchdist.samples",
-    TOKENS: "torchdist.tokens",
-    FLOPS: "torchdist.flops",
-    GRADIENT_SYNC_SECONDS: "torchdist.gradient_sync",
-    GRADIENT_SYNC_EXPOSED_SECONDS: "torchdist.gradient_sync.exposed",
-    STALLED_METRIC: "torchdist.stalled",
-    STALL_INFO: "torchdist.stall.info",
-    ATTEMPT_ENDED: "torchdist.attempt_ended.info",
-    FINDING_INFO: "torchdist.finding.info",
-    ARRIVALS: "torchdist.arrivals_compared",
-    LAST_ARRIVALS: "torchdist.last_arrivals",
-    LATENESS: "torchdist.lateness",
-    WAITED_SECONDS: "torchdist.waited",
-    GROUP_INFO: "torchdist.group.info",
-    GROUP_MEMBERS: "torchdist.group.members",
-    GROUPS_FOLDED: "torchdist.groups.folded",
-    CAPTURE_INFO: "torchdist.capture.info",
-    OVERHEAD: "torchdist.overhead",
-    RECORDS_LOST: "torchdist.records.lost",
-    NAMES_DROPPED: "torchdist.names.dropped",
-    OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
-    OPERATIONS_FAILED: "torchdist.operations.failed",
-    SAMPLED_OPERATIONS: "torchdist.sampled_operations",
-    NON_FINITE_OPERATIONS: "torchdist.non_finite_operations",
-    UNSEEN_OPERATIONS: "torchdist.unseen_operations",
-    AMP_SKIPPED_STEPS: "torchdist.amp.skipped_steps",
-    AMP_SCALE: "torchdist.amp.scale",
-    PARAMETERS_COMPARED: "torchdist.parameter_checksums",
-    REPLICAS_LEFT_OUT: "torchdist.replicas.left_out",
-    INPUT_NORM_METRIC: "torchdist.input.norm",
-    INPUT_ABSMAX_METRIC: "torchdist.input.absmax",
-    INPUT_HEADROOM_METRIC: "torchdist.input.headroom",
-    CHECKPOINTS: "torchdist.checkpoints",
-    CHECKPOINT_SECONDS: "torchdist.checkpoint",
-    CHECKPOINT_BYTES: "torchdist.checkpoint.size",
-    CHECKPOINT_FILE_COUNT: "torchdist.checkpoint.files",
-    CHECKPOINT_FAILURES: "torchdist.checkpoint.failures",
-    CHECKPOINT_AGE: "torchdist.checkpoint.age",
-    CHECKPOINT_INTERVAL: "torchdist.checkpoint.interval",
-    SPANS_DROPPED: "torchdist.spans.dropped",
-    ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
-    PATH_SECONDS: "torchdist.critical_path",
-    PATH_RANK_SECONDS: "torchdist.critical_path.rank",
-    PATH_GAIN_SECONDS: "torchdist.critical_path.gain",
-    RPC_CLIENT_DURATION: "rpc.client.call.duration",
-    RPC_SERVER_DURATION: "rpc.server.call.duration",
-    UP: "torchdist.up",
-    RANK_INFO: "torchdist.rank.info",
-    JOB_INFO: "torchdist.job.info",
+from otel_torchdist.semconv import attributes as _attributes
+
+# --- histograms, as OpenTelemetry calls them: ranks' durations are handed on under these names ----------------------
+OPERATION_DURATION: Final = "torchdist.operation.duration"
+STEP_DURATION: Final = "torchdist.step.duration"
+RPC_CLIENT_DURATION: Final = "rpc.client.call.duration"
+RPC_SERVER_DURATION: Final = "rpc.server.call.duration"
+# --- labels of metrics, and the attributes that represent them in OpenTelemetry ------------------------------------
+LABEL_RUN: Final = "run"
+LABEL_RANK: Final = "rank"
+LABEL_GROUP: Final = "group"
+LABEL_OPERATION: Final = "operation"
+LABEL_DESCRIPTION: Final = "description"
+LABEL_SIZE: Final = "size"
+LABEL_MESSAGE_SIZE: Final = "message_size"
+"""A class of message sizes, see `size_classes`."""
+LABEL_VERDICT: Final = "verdict"
+LABEL_RANKS: Final = "ranks"
+LABEL_COVERAGE: Final = "coverage"
+LABEL_TRACE_ID: Final = "trace_id"
+LABEL_KIND: Final = "kind"
+"""What happens on a critical path: `computing` or `transfer`."""
+LABEL_CAUSE: Final = "cause"
+"""What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
+LABEL_STAGE: Final = "stage"
+"""A stage of a checkpoint, `whole`, or `other`."""
+LABEL_UNSEEN: Final = "unseen"
+"""Why values were not looked at: `type`, `layout`, `device`, `graph`, `full` or `failed`."""
+LABEL_RPC_SYSTEM: Final = "rpc_system_name"
+LABEL_RPC_METHOD: Final = "rpc_method"
+LABEL_ERROR_TYPE: Final = "error_type"
+"""Type of an error; empty if a call went well."""
+LABEL_KERNEL: Final = "kernel"
+LABEL_TORCH: Final = "torch"
+LABEL_HOST: Final = "host_name"
+LABEL_DEVICE: Final = "hw_id"
+LABEL_SLURM_JOB_ID: Final = "slurm_job_id"
+LABEL_SLURM_JOB_NAME: Final = "slurm_job_name"
+LABEL_K8S_NAMESPACE: Final = "k8s_namespace_name"
+LABEL_K8S_POD: Final = "k8s_pod_name"
+LABEL_RAY_JOB_ID: Final = "ray_job_id"
+LABEL_ELASTIC_RUN_ID: Final = "torchelastic_run_id"
+LABEL_RESTART_COUNT: Final = "restart_count"
+LABEL_MLFLOW_RUN_ID: Final = "mlflow_run_id"
+LABEL_WANDB_RUN_ID: Final = "wandb_run_id"
+OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
+    LABEL_RUN: _attributes.RUN,
+    LABEL_RANK: _attributes.RANK,
+    LABEL_GROUP: _attributes.GROUP_HASH,
+    LABEL_OPERATION: _attributes.OPERATION,
+    LABEL_DESCRIPTION: _attributes.GROUP_DESCRIPTION,
+    LABEL_SIZE: _attributes.GROUP_SIZE,
+    LABEL_MESSAGE_SIZE: _attributes.MESSAGE_SIZE_CLASS,
+    LABEL_VERDICT: _attributes.VERDICT,
+    LABEL_RANKS: _attributes.VERDICT_RANKS,
+    LABEL_COVERAGE: _attributes.VERDICT_COVERAGE,
+    LABEL_TRACE_ID: _attributes.STALL_TRACE_ID,
+    LABEL_KIND: _attributes.PATH_KIND,
+    LABEL_CAUSE: _attributes.PATH_CAUSE,
+    LABEL_STAGE: _attributes.CHECKPOINT_STAGE,
+    LABEL_UNSEEN: _attributes.UNSEEN_REASON,
+    LABEL_RPC_SYSTEM: _attributes.RPC_SYSTEM,
+    LABEL_RPC_METHOD: _attributes.RPC_METHOD,
+    LABEL_ERROR_TYPE: _attributes.ERROR_TYPE,
+    LABEL_KERNEL: _attributes.CAPTURE_KERNEL,
+    LABEL_TORCH: _attributes.TORCH_VERSION,
+    LABEL_HOST: _attributes.HOST_NAME,
+    LABEL_DEVICE: _attributes.HW_ID,
+    LABEL_SLURM_JOB_ID: _attributes.SLURM_JOB_ID,
+    LABEL_SLURM_JOB_NAME: _attributes.SLURM_JOB_NAME,
+    LABEL_K8S_NAMESPACE: _attributes.K8S_NAMESPACE_NAME,
+    LABEL_K8S_POD: _attributes.K8S_POD_NAME,
+    LABEL_RAY_JOB_ID: _attributes.RAY_JOB_ID,
+    LABEL_ELASTIC_RUN_ID: _attributes.ELASTIC_RUN_ID,
+    LABEL_RESTART_COUNT: _attributes.RESTART_COUNT,
+    LABEL_MLFLOW_RUN_ID: _attributes.MLFLOW_RUN_ID,
+    LABEL_WANDB_RUN_ID: _attributes.WANDB_RUN_ID,
 }
-"""Without unit and `_total`: OpenTelemetry's rules for Prometheus turn these into the names above."""
+OTHER_METHOD: Final = "_OTHER"
+"""OpenTelemetry's `rpc.method` of a function that is not known, or beyond the limit, and its `error.type` likewise."""
+OTHER: Final = "other"
+"""The label of a group or operation that is unknown, or beyond the limit."""
+RENDEZVOUS: Final = "rendezvous"
+"""The operation of creating a group."""

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from otel_torchdist import environment_variables
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from tests.support.repository import REPOSITORY
 
 DOCS = REPOSITORY / "docs"

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from otel_torchdist import semconv
 from tests.figures.expectations import (
     DDP,
     GROUPS,
@@ -79,25 +78,30 @@ def span_s(run: Run) -> float:
 
 def arrivals(run: Run) -> None:
     """Whole windows of the default group are compared, each call has one last rank, and rank 1 is late as it slept."""
-    compared = run.final.series(semconv.ARRIVALS)
+    compared = run.final.series("torchdist_arrivals_compared_total")
     [(group, calls)] = compared.items()
     assert group == (DEFAULT,)
     assert calls in range(WINDOW, collectives(run.witnesses[0], DEFAULT) + 1, WINDOW)
-    last = run.final.series(semconv.LAST_ARRIVALS)
+    last = run.final.series("torchdist_last_arrivals_total")
     assert {key[1] for key in last} == {DEFAULT}
     assert sum(last.values()) == calls
     most_s = span_s(run)
-    lateness = run.final.series(semconv.LATENESS)
+    lateness = run.final.series("torchdist_lateness_seconds_total")
     assert lateness_s(run) <= lateness["1", DEFAULT] <= most_s
     assert sum(lateness.values()) <= most_s
     # Of two ranks one has waited, so on average half of that.
-    assert abs(run.final.series(semconv.WAITED_SECONDS)[DEFAULT,] - sum(lateness.values()) / 2) <= 1e-6 * calls
+    assert (
+        abs(run.final.series("torchdist_waited_seconds_total")[DEFAULT,] - sum(lateness.values()) / 2) <= 1e-6 * calls
+    )
 
 
 def path(run: Run) -> None:
     """The path is as long as a step, ranks compute on it as long as it says, and it can gain no more than that."""
-    kinds, ranks = run.final.series(semconv.PATH_SECONDS), run.final.series(semconv.PATH_RANK_SECONDS)
-    gains = run.final.series(semconv.PATH_GAIN_SECONDS)
+    kinds, ranks = (
+        run.final.series("torchdist_critical_path_seconds"),
+        run.final.series("torchdist_critical_path_rank_seconds"),
+    )
+    gains = run.final.series("torchdist_critical_path_gain_seconds")
     least, most = step_bounds_s(run)
     assert kinds.keys() <= {("computing",), ("transfer",)}
     assert least <= sum(kinds.values()) <= most
@@ -117,7 +121,7 @@ def saved(what: str) -> Callable[[Run], Series]:
 
 def checkpoint_seconds(run: Run) -> None:
     """A checkpoint takes no longer than the program saw, all together half of that; stages lie within it."""
-    found = run.final.series(semconv.CHECKPOINT_SECONDS)
+    found = run.final.series("torchdist_checkpoint_seconds_total")
     whole = {key[:2]: value for key, value in found.items() if key[2] == "whole"}
     assert whole.keys() == saved("files")(run).keys()
     own = {key: run.witnesses[int(key[0])].seconds(key[1]) for key in whole}
@@ -133,19 +137,19 @@ def checkpoint_seconds(run: Run) -> None:
 
 def saved_age(run: Run) -> None:
     """The age counts from the last save, and ends with the ranks."""
-    [(_, age_s)] = run.live.series(semconv.CHECKPOINT_AGE).items()
+    [(_, age_s)] = run.live.series("torchdist_checkpoint_age_seconds").items()
     newest = max(witness.report["saved_at"] for witness in run.witnesses)
     assert run.live.at - newest - 5 <= age_s <= run.live.at - newest + 1
-    assert run.final.series(semconv.CHECKPOINT_AGE) == {}
+    assert run.final.series("torchdist_checkpoint_age_seconds") == {}
 
 
 def idle(run: Run) -> None:
     """While the program runs, no rank has been without a call since before its last one; nothing is idle in the end."""
-    found = run.live.series(semconv.IDLE_SECONDS)
+    found = run.live.series("torchdist_idle_seconds")
     newest = {str(one.rank): max(call.created_ns for call in one.calls) / 1e9 for one in run.witnesses}
     assert found.keys() == {(rank,) for rank in newest}
     assert all(0 <= seconds <= max(run.live.at - newest[rank], 0) + 5 for (rank,), seconds in found.items())
-    assert run.final.series(semconv.IDLE_SECONDS) == {}
+    assert run.final.series("torchdist_idle_seconds") == {}
 
 
 def step_seconds(run: Run, bound: int) -> Series:
@@ -168,14 +172,14 @@ def histogram(name: str, counts: Callable[[Run], Series], sums: str) -> Check:
 
 def timed_by_size(run: Run) -> Series:
     """Return how many operations have a duration by size, which the ranks' own counts must add up to."""
-    found = run.final.series(semconv.OPERATION_DURATION, "_count")
+    found = run.final.series("torchdist_operation_duration_seconds", "_count")
     least, most = of_sizes(run, True, lambda _: 1), of_sizes(run, False, lambda _: 1)
     assert all(least.get(key, 0) <= value <= most[key] for key, value in found.items())
     by_operation: Counter[tuple[str, str]] = Counter()
     for (group, operation, _), value in found.items():
         by_operation[group, operation] += int(value)
     ranks: Counter[tuple[str, str]] = Counter()
-    for (_, group, operation), value in run.final.series(semconv.TIMED_OPERATIONS).items():
+    for (_, group, operation), value in run.final.series("torchdist_timed_operations_total").items():
         ranks[group, operation] += int(value)
     assert +by_operation == +ranks
     return found
@@ -234,87 +238,124 @@ def on_host(run: Run) -> Series:
 
 NUMBERS: Final = by_rank(zero)
 PROGRAM_FAMILIES: Final[dict[str, Check]] = {
-    semconv.UP: shown_live(semconv.UP, by_rank(lambda _: 1)),
-    semconv.STALLED_METRIC: shown(semconv.STALLED_METRIC, of_groups(0)),
-    semconv.STALL_INFO: absent(semconv.STALL_INFO),
-    semconv.ATTEMPT_ENDED: shown_finally(semconv.ATTEMPT_ENDED, lambda _: {("", "", "finished", "", ""): 1}),
-    semconv.FINDING_INFO: absent(semconv.FINDING_INFO),
-    **dict.fromkeys((semconv.ARRIVALS, semconv.LAST_ARRIVALS, semconv.LATENESS, semconv.WAITED_SECONDS), arrivals),
-    semconv.OPERATIONS_IN_FLIGHT: shown(semconv.OPERATIONS_IN_FLIGHT, by_operation(zero)),
-    semconv.OPERATION_OLDEST_AGE: shown(semconv.OPERATION_OLDEST_AGE, by_operation(zero)),
-    semconv.OPERATIONS: shown(semconv.OPERATIONS, by_operation(entered)),
-    semconv.MESSAGE_BYTES: shown(semconv.MESSAGE_BYTES, by_operation(sizes)),
-    semconv.TIMED_OPERATIONS: within(semconv.TIMED_OPERATIONS, by_operation(waited_for), most_timed),
-    semconv.TIMED_OPERATION_SECONDS: within(semconv.TIMED_OPERATION_SECONDS, slept, by_operation(most_seconds)),
-    semconv.TIMED_MESSAGE_BYTES: within(
-        semconv.TIMED_MESSAGE_BYTES,
+    "torchdist_up": shown_live("torchdist_up", by_rank(lambda _: 1)),
+    "torchdist_stalled": shown("torchdist_stalled", of_groups(0)),
+    "torchdist_stall_info": absent("torchdist_stall_info"),
+    "torchdist_attempt_ended_info": shown_finally(
+        "torchdist_attempt_ended_info", lambda _: {("", "", "finished", "", ""): 1}
+    ),
+    "torchdist_finding_info": absent("torchdist_finding_info"),
+    **dict.fromkeys(
+        (
+            "torchdist_arrivals_compared_total",
+            "torchdist_last_arrivals_total",
+            "torchdist_lateness_seconds_total",
+            "torchdist_waited_seconds_total",
+        ),
+        arrivals,
+    ),
+    "torchdist_operations_in_flight": shown("torchdist_operations_in_flight", by_operation(zero)),
+    "torchdist_operation_oldest_age_seconds": shown("torchdist_operation_oldest_age_seconds", by_operation(zero)),
+    "torchdist_operations_total": shown("torchdist_operations_total", by_operation(entered)),
+    "torchdist_message_bytes_total": shown("torchdist_message_bytes_total", by_operation(sizes)),
+    "torchdist_timed_operations_total": within(
+        "torchdist_timed_operations_total", by_operation(waited_for), most_timed
+    ),
+    "torchdist_timed_operation_seconds_total": within(
+        "torchdist_timed_operation_seconds_total", slept, by_operation(most_seconds)
+    ),
+    "torchdist_timed_message_bytes_total": within(
+        "torchdist_timed_message_bytes_total",
         lambda run: of_sizes(run, True, float),
         lambda run: {key: of_sizes(run, False, float)[key] for key in timed_by_size(run)},
     ),
-    semconv.BLOCKED_SECONDS: within(semconv.BLOCKED_SECONDS, blocked, by_rank(calling)),
-    semconv.COMMUNICATION_SECONDS: within(semconv.COMMUNICATION_SECONDS, waiting, communicating),
-    semconv.LAST_STARTED_SEQUENCE: shown(semconv.LAST_STARTED_SEQUENCE, by_group(collectives)),
-    semconv.LAST_COMPLETED_SEQUENCE: shown(semconv.LAST_COMPLETED_SEQUENCE, by_group(collectives)),
-    semconv.OPERATIONS_UNTRACKED: shown(semconv.OPERATIONS_UNTRACKED, NUMBERS),
-    semconv.OPERATIONS_FAILED: shown(semconv.OPERATIONS_FAILED, NUMBERS),
-    **dict.fromkeys((semconv.PATH_SECONDS, semconv.PATH_RANK_SECONDS, semconv.PATH_GAIN_SECONDS), path),
-    semconv.CHECKPOINTS: shown(semconv.CHECKPOINTS, saved("")),
-    semconv.CHECKPOINT_SECONDS: if_saving(checkpoint_seconds, absent(semconv.CHECKPOINT_SECONDS)),
-    semconv.CHECKPOINT_BYTES: shown(semconv.CHECKPOINT_BYTES, saved("bytes")),
-    semconv.CHECKPOINT_FILE_COUNT: shown(semconv.CHECKPOINT_FILE_COUNT, saved("files")),
-    semconv.CHECKPOINT_FAILURES: absent(semconv.CHECKPOINT_FAILURES),
-    semconv.CHECKPOINT_AGE: if_saving(saved_age, absent(semconv.CHECKPOINT_AGE)),
-    semconv.CHECKPOINT_INTERVAL: absent(semconv.CHECKPOINT_INTERVAL),
-    semconv.IDLE_SECONDS: idle,
-    semconv.TIMED_STEPS: shown(semconv.TIMED_STEPS, by_rank(lambda witness: witness.steps - 1)),
-    semconv.TIMED_STEP_SECONDS: within(
-        semconv.TIMED_STEP_SECONDS, lambda run: step_seconds(run, 0), lambda run: step_seconds(run, 1)
+    "torchdist_blocked_seconds_total": within("torchdist_blocked_seconds_total", blocked, by_rank(calling)),
+    "torchdist_communication_seconds_total": within("torchdist_communication_seconds_total", waiting, communicating),
+    "torchdist_last_started_sequence": shown("torchdist_last_started_sequence", by_group(collectives)),
+    "torchdist_last_completed_sequence": shown("torchdist_last_completed_sequence", by_group(collectives)),
+    "torchdist_operations_untracked_total": shown("torchdist_operations_untracked_total", NUMBERS),
+    "torchdist_operations_failed_total": shown("torchdist_operations_failed_total", NUMBERS),
+    **dict.fromkeys(
+        (
+            "torchdist_critical_path_seconds",
+            "torchdist_critical_path_rank_seconds",
+            "torchdist_critical_path_gain_seconds",
+        ),
+        path,
     ),
-    semconv.DATA_WAIT_SECONDS: within(semconv.DATA_WAIT_SECONDS, slept_in("data"), clock_of("data")),
-    semconv.BATCHES: shown(semconv.BATCHES, by_rank(lambda one: one.report["counts"]["batches"])),
-    semconv.BACKWARD_SECONDS: within(semconv.BACKWARD_SECONDS, slept_in("backward"), clock_of("backward")),
-    semconv.OPTIMIZER_SECONDS: within(semconv.OPTIMIZER_SECONDS, slept_in("optimizer"), clock_of("optimizer")),
-    semconv.SAMPLES: shown(semconv.SAMPLES, by_rank(lambda one: one.report["counts"].get("samples"))),
-    semconv.TOKENS: shown(semconv.TOKENS, by_rank(lambda one: one.report["counts"].get("tokens"))),
-    semconv.FLOPS: shown(semconv.FLOPS, by_rank(lambda one: one.report["counts"].get("flops"))),
-    semconv.GRADIENT_SYNC_SECONDS: shown(
-        semconv.GRADIENT_SYNC_SECONDS, by_rank(lambda one: one.report["sync_ns"] / 1e9)
+    "torchdist_checkpoints_total": shown("torchdist_checkpoints_total", saved("")),
+    "torchdist_checkpoint_seconds_total": if_saving(checkpoint_seconds, absent("torchdist_checkpoint_seconds_total")),
+    "torchdist_checkpoint_size_bytes_total": shown("torchdist_checkpoint_size_bytes_total", saved("bytes")),
+    "torchdist_checkpoint_files_total": shown("torchdist_checkpoint_files_total", saved("files")),
+    "torchdist_checkpoint_failures_total": absent("torchdist_checkpoint_failures_total"),
+    "torchdist_checkpoint_age_seconds": if_saving(saved_age, absent("torchdist_checkpoint_age_seconds")),
+    "torchdist_checkpoint_interval_seconds": absent("torchdist_checkpoint_interval_seconds"),
+    "torchdist_idle_seconds": idle,
+    "torchdist_timed_steps_total": shown("torchdist_timed_steps_total", by_rank(lambda witness: witness.steps - 1)),
+    "torchdist_timed_step_seconds_total": within(
+        "torchdist_timed_step_seconds_total", lambda run: step_seconds(run, 0), lambda run: step_seconds(run, 1)
     ),
-    semconv.GRADIENT_SYNC_EXPOSED_SECONDS: shown(
-        semconv.GRADIENT_SYNC_EXPOSED_SECONDS,
+    "torchdist_data_wait_seconds_total": within(
+        "torchdist_data_wait_seconds_total", slept_in("data"), clock_of("data")
+    ),
+    "torchdist_batches_total": shown("torchdist_batches_total", by_rank(lambda one: one.report["counts"]["batches"])),
+    "torchdist_backward_seconds_total": within(
+        "torchdist_backward_seconds_total", slept_in("backward"), clock_of("backward")
+    ),
+    "torchdist_optimizer_seconds_total": within(
+        "torchdist_optimizer_seconds_total", slept_in("optimizer"), clock_of("optimizer")
+    ),
+    "torchdist_samples_total": shown(
+        "torchdist_samples_total", by_rank(lambda one: one.report["counts"].get("samples"))
+    ),
+    "torchdist_tokens_total": shown("torchdist_tokens_total", by_rank(lambda one: one.report["counts"].get("tokens"))),
+    "torchdist_flops_total": shown("torchdist_flops_total", by_rank(lambda one: one.report["counts"].get("flops"))),
+    "torchdist_gradient_sync_seconds": shown(
+        "torchdist_gradient_sync_seconds", by_rank(lambda one: one.report["sync_ns"] / 1e9)
+    ),
+    "torchdist_gradient_sync_exposed_seconds": shown(
+        "torchdist_gradient_sync_exposed_seconds",
         by_rank(lambda one: (one.report["sync_ns"] - one.report["overlap_ns"]) / 1e9),
     ),
-    semconv.GROUP_INFO: shown(semconv.GROUP_INFO, lambda _: {(group, group, "2"): 1 for group in GROUPS}),
-    semconv.GROUP_MEMBERS: shown(semconv.GROUP_MEMBERS, of_groups(2)),
-    semconv.GROUPS_FOLDED: shown(semconv.GROUPS_FOLDED, NUMBERS),
-    semconv.CAPTURE_INFO: shown(
-        semconv.CAPTURE_INFO,
+    "torchdist_group_info": shown("torchdist_group_info", lambda _: {(group, group, "2"): 1 for group in GROUPS}),
+    "torchdist_group_members": shown("torchdist_group_members", of_groups(2)),
+    "torchdist_groups_folded_total": shown("torchdist_groups_folded_total", NUMBERS),
+    "torchdist_capture_info": shown(
+        "torchdist_capture_info",
         lambda run: {(str(one.rank), run.kernel, one.report["torch"]): 1 for one in run.witnesses},
     ),
-    semconv.OVERHEAD: within(semconv.OVERHEAD, nothing, by_rank(lambda one: one.took_s / 5)),
-    semconv.RECORDS_LOST: shown(semconv.RECORDS_LOST, NUMBERS),
-    semconv.NAMES_DROPPED: shown(semconv.NAMES_DROPPED, NUMBERS),
-    semconv.SPANS_DROPPED: shown(semconv.SPANS_DROPPED, lambda _: {(): 0}),
-    semconv.ARCHIVE_DROPPED: shown(semconv.ARCHIVE_DROPPED, lambda _: {(): 0}),
+    "torchdist_overhead_seconds_total": within(
+        "torchdist_overhead_seconds_total", nothing, by_rank(lambda one: one.took_s / 5)
+    ),
+    "torchdist_records_lost_total": shown("torchdist_records_lost_total", NUMBERS),
+    "torchdist_names_dropped_total": shown("torchdist_names_dropped_total", NUMBERS),
+    "torchdist_spans_dropped_total": shown("torchdist_spans_dropped_total", lambda _: {(): 0}),
+    "torchdist_archive_operations_dropped_total": shown(
+        "torchdist_archive_operations_dropped_total", lambda _: {(): 0}
+    ),
     **{
         name: absent(name)
         for name in (
-            semconv.SAMPLED_OPERATIONS,
-            semconv.NON_FINITE_OPERATIONS,
-            semconv.UNSEEN_OPERATIONS,
-            semconv.AMP_SKIPPED_STEPS,
-            semconv.AMP_SCALE,
-            semconv.PARAMETERS_COMPARED,
-            semconv.REPLICAS_LEFT_OUT,
-            semconv.INPUT_NORM_METRIC,
-            semconv.INPUT_ABSMAX_METRIC,
-            semconv.INPUT_HEADROOM_METRIC,
-            semconv.RPC_CLIENT_DURATION,
-            semconv.RPC_SERVER_DURATION,
+            "torchdist_sampled_operations_total",
+            "torchdist_non_finite_operations_total",
+            "torchdist_unseen_operations_total",
+            "torchdist_amp_skipped_steps_total",
+            "torchdist_amp_scale",
+            "torchdist_parameter_checksums_total",
+            "torchdist_replicas_left_out",
+            "torchdist_input_norm",
+            "torchdist_input_absmax",
+            "torchdist_input_headroom",
+            "rpc_client_call_duration_seconds",
+            "rpc_server_call_duration_seconds",
         )
     },
-    semconv.RANK_INFO: within(semconv.RANK_INFO, on_host, on_host, lives=True),
-    semconv.JOB_INFO: shown(semconv.JOB_INFO, job),
-    semconv.OPERATION_DURATION: histogram(semconv.OPERATION_DURATION, timed_by_size, semconv.TIMED_OPERATION_SECONDS),
-    semconv.STEP_DURATION: histogram(semconv.STEP_DURATION, steps_of_node, semconv.TIMED_STEP_SECONDS),
+    "torchdist_rank_info": within("torchdist_rank_info", on_host, on_host, lives=True),
+    "torchdist_job_info": shown("torchdist_job_info", job),
+    "torchdist_operation_duration_seconds": histogram(
+        "torchdist_operation_duration_seconds", timed_by_size, "torchdist_timed_operation_seconds_total"
+    ),
+    "torchdist_step_duration_seconds": histogram(
+        "torchdist_step_duration_seconds", steps_of_node, "torchdist_timed_step_seconds_total"
+    ),
 }

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from tests.agent.training import environment, page_of, target_in
 from tests.figures.witness import Witness, testify
 from tests.support.commands.running import kill_processes_of, processes_of, stacks_of

@@ -16,7 +16,6 @@ from typing import Any, Final
 import duckdb
 import pytest
 
-from otel_torchdist import semconv
 from tests.figures.expectations import step_bounds_s
 from tests.figures.running import RANKS, Run
 from tests.figures.witness import DEFAULT, GROUPS, TEAM, Witness
@@ -78,7 +77,7 @@ def test_statistics(run: Run, source: Path) -> None:
     for row in rows.values():
         assert row["timed"] + row["not_timed"] == row["calls"]
     timed = {key: row["timed"] for key, row in rows.items() if key[2] not in CREATIONS.values()}
-    metric = run.final.series(semconv.TIMED_OPERATIONS)
+    metric = run.final.series("torchdist_timed_operations_total")
     assert timed == {(rank, group, operation): metric[str(rank), group, operation] for rank, group, operation in timed}
 
 

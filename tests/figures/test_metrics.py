@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from tests.figures.families import PROGRAM_FAMILIES
 from tests.figures.running import Run
 

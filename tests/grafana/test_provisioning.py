@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from otel_torchdist import semconv
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from tests.grafana.queries import DASHBOARDS
 from tests.grafana.selectors import selectors
 from tests.support.repository import REPOSITORY

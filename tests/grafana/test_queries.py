@@ -8,8 +8,8 @@ import re
 import pytest
 import yaml
 
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from tests.grafana.queries import DASHBOARDS, EVERYTHING, PanelQuery, queries
 from tests.grafana.selectors import Selector, kept_labels, selectors
 from tests.support.repository import REPOSITORY

@@ -15,7 +15,7 @@ from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
-from otel_torchdist.telemetry.metrics.snapshots import FindingSnapshot, RunFindings
+from otel_torchdist.telemetry.metrics.snapshots import RunFindings, ShownVerdict
 from tests.support.browser import Browser, loaded
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import SECOND
@@ -126,7 +126,7 @@ def test_findings(browser: Browser, site: Served) -> None:
     """What was found without a stall stands above the ranks, each with its trace, until it holds no longer."""
     snapshot = snapshot_of(calm(4))
     text = f"rank 3 computes 5.00 ms longer than its peers before all_reduce at {ATTACK} (train.py:12)"
-    findings = RunFindings((FindingSnapshot("other", "all_reduce", "slow_rank", "3", "ab" * 16, text),))
+    findings = RunFindings((ShownVerdict("other", "all_reduce", "slow_rank", "3", "ab" * 16, text),))
     site.snapshot = dataclasses.replace(snapshot, runs=(dataclasses.replace(snapshot.runs[0], findings=findings),))
     with browser.quiet_page(site.address) as page:
         page.wait_for_selector("section[aria-labelledby=findings] li")

@@ -15,7 +15,7 @@ from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.peer_agents import JudgingAgent
-from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, FindingSnapshot, RunFindings
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, RunFindings, ShownVerdict
 from tests.support.worlds.fake_world import SECOND
 from tests.support.worlds.live_pages import FACTS, seen_in, snapshot_of, stalled_world, with_stack
 
@@ -266,7 +266,7 @@ def test_findings_and_who_came_last() -> None:
     counts = ArrivalCounts(100, 3.0)
     counts.last.update({3: 90, 1: 10})
     counts.late_s.update({1: 0.1, 3: 2.5})
-    finding = FindingSnapshot(key, "all_reduce", "straggler", "3", "ab" * 16)
+    finding = ShownVerdict(key, "all_reduce", "straggler", "3", "ab" * 16)
     findings = RunFindings((finding,), {key: counts})
     found = shown(dataclasses.replace(snapshot, runs=(dataclasses.replace(run, findings=findings),)))
     [late] = found.lateness

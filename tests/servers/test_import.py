@@ -21,8 +21,8 @@ from deploy.native.program import Running
 from deploy.native.stack import Stack
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import run_label
-from otel_torchdist.telemetry.export.delivery import file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.environment import DEFAULT_SERVICE_NAME, imported_resource
+from otel_torchdist.telemetry.export.outputs import file_delivery, otlp_delivery
 from tests.imported.recordings import at, stalled
 
 PAGE: Final = servers.DEPLOY.parent / "docs" / "leftovers.md"

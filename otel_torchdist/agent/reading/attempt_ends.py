@@ -18,7 +18,7 @@ from otel_torchdist.stall.incidents.incident import run_of
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.run_status import EndStatus
+from otel_torchdist.telemetry.metrics.snapshots import VerdictStatus
 from otel_torchdist.verdict.model import Outcome, Verdict
 
 
@@ -32,7 +32,7 @@ class _End:
         created_ns: When the newest tape of its run was created.
     """
 
-    status: EndStatus
+    status: VerdictStatus
     step: int
     created_ns: int
 
@@ -43,7 +43,7 @@ class AttemptEnds:
     def __init__(self, metrics: NodeMetrics) -> None:
         """Show it in these metrics."""
         self._metrics = metrics
-        self._verdicts: dict[int, EndStatus] = {}
+        self._verdicts: dict[int, VerdictStatus] = {}
         self._shown: dict[Path, _End] = {}
 
     def update(
@@ -115,11 +115,11 @@ class AttemptEnds:
             if shown is not None and shown.status.run_id == run:
                 return
             finished = all(life_in(view) is RankLife.FINISHED for view in world.ranks.values())
-            status = EndStatus(run, "", "", semconv.FINISHED if finished else semconv.ENDED, (), 0)
+            status = VerdictStatus(run, "", "", semconv.FINISHED if finished else semconv.ENDED, (), 0)
         if shown is None or shown.status != status:
             self._show(directory, status, world)
 
-    def _show(self, directory: Path, status: EndStatus, world: WorldSnapshot) -> None:
+    def _show(self, directory: Path, status: VerdictStatus, world: WorldSnapshot) -> None:
         self.leave(directory)
         self._shown[directory] = _End(status, _step(world), created_ns(world))
         self._metrics.set_end(status)
@@ -170,11 +170,11 @@ def _step(world: WorldSnapshot) -> int:
     return max(view.step for view in world.ranks.values() if not view.is_remote)
 
 
-def _status_of(verdict: Verdict, run: int, trace_id: int) -> EndStatus:
+def _status_of(verdict: Verdict, run: int, trace_id: int) -> VerdictStatus:
     group, ranks = verdict.operation_id.channel.group, tuple(sorted(verdict.ranks))
-    return EndStatus(run, group, verdict.operation, verdict.kind.value, ranks, trace_id)
+    return VerdictStatus(run, group, verdict.operation, verdict.kind.value, ranks, trace_id)
 
 
-def _status_of_ruling(ruling: Ruling, run: int) -> EndStatus:
+def _status_of_ruling(ruling: Ruling, run: int) -> VerdictStatus:
     group, ranks = ruling.operation_id.channel.group, tuple(listed_ranks(ruling.ranks))
-    return EndStatus(run, group, ruling.operation, ruling.verdict, ranks, ruling.incident.trace_id)
+    return VerdictStatus(run, group, ruling.operation, ruling.verdict, ranks, ruling.incident.trace_id)

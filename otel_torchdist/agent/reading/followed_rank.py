@@ -10,7 +10,7 @@ from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
-from otel_torchdist.telemetry.metrics.rank.state import MetricsState
+from otel_torchdist.telemetry.metrics.rank.series import MetricsState
 from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
 
 

@@ -40,9 +40,9 @@ from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.telemetry.export.job_attributes import described_beyond
+from otel_torchdist.telemetry.export.environment import described_beyond
 from otel_torchdist.telemetry.export.outputs import Outputs
-from otel_torchdist.telemetry.export.prompt_push import PromptPush
+from otel_torchdist.telemetry.export.providers import PromptPush
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.spans.sampling import StepSampler

@@ -21,8 +21,7 @@ from otel_torchdist.stall.findings.slow import PathMeasured
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared, Lateness
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.run_status import StallStatus
-from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot, VerdictStatus
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
@@ -45,9 +44,9 @@ def show(event: Event, metrics: NodeMetrics) -> None:
             pass
 
 
-def _status_of(event: VerdictGiven) -> StallStatus:
+def _status_of(event: VerdictGiven) -> VerdictStatus:
     verdict = event.verdict
-    return StallStatus(
+    return VerdictStatus(
         run_id=event.incident.run,
         group_key=verdict.operation_id.channel.group,
         operation=verdict.operation,

@@ -17,6 +17,7 @@ from otel_torchdist.model.finding import Finding
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.reporting.attributes import resolution
+from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO
 from otel_torchdist.verdict.model import Verdict
 
 
@@ -76,7 +77,7 @@ class Findings:
         if self.verdict is not None and self.trace_id and not self.metrics:
             sample = self.scrape(self.verdict.operation)
             # The agent polls by itself, and may not have seen the stall yet.
-            self.metrics = sample if any(line.startswith(semconv.STALL_INFO) for line in sample) else []
+            self.metrics = sample if any(line.startswith(STALL_INFO.name) for line in sample) else []
 
     def _take_verdict(self, event: VerdictGiven) -> None:
         self.verdict = self.latest = event.verdict

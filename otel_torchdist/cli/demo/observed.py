@@ -14,16 +14,13 @@ from otel_torchdist.agent.log_relay import LOG_NAME, LogTail, pass_on
 from otel_torchdist.files.locks import is_file_locked
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.telemetry.metrics.definitions.operations import LAST_STARTED_SEQUENCE, OLDEST_AGE
+from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO, STALLED
 
 _TIMEOUT_S: Final = 2.0
 _SERIES: Final = 4
 """Series shown of each metric."""
-_SHOWN: Final = (
-    semconv.STALLED_METRIC,
-    semconv.STALL_INFO,
-    semconv.OPERATION_OLDEST_AGE,
-    semconv.LAST_STARTED_SEQUENCE,
-)
+_SHOWN: Final = (STALLED.name, STALL_INFO.name, OLDEST_AGE.name, LAST_STARTED_SEQUENCE.name)
 
 
 def scrape(target: str, operation: str) -> list[str]:

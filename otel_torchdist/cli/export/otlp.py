@@ -26,8 +26,8 @@ from otel_torchdist.imported.recording import Recording, recording_of
 from otel_torchdist.imported.selection import Selection, choose
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import compress_ranks, name_ranks, run_label
-from otel_torchdist.telemetry.export.delivery import Delivery, file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.environment import imported_resource
+from otel_torchdist.telemetry.export.outputs import Delivery, file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.this_process.garbage import without_collecting_garbage

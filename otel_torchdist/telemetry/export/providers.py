@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from opentelemetry.environment_variables import OTEL_LOGS_EXPORTER, OTEL_METRICS_EXPORTER
 from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.metrics import MeterProvider as ApiMeterProvider
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.environment_variables import (
@@ -37,6 +38,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 
+from otel_torchdist import guard
 from otel_torchdist.telemetry.export.exporters import (
     LogCapture,
     by_protocol,
@@ -188,3 +190,36 @@ def _exporter(name: str) -> Any | None:
             "%s=%.100s: the exporter cannot be created (%s): no events are sent there", OTEL_LOGS_EXPORTER, name, error
         )
         return None
+
+
+PUSH_MS = 10_000
+
+
+class PromptPush:
+    """Has a meter provider export outside of its intervals, on a thread of its own."""
+
+    def __init__(self, provider: ApiMeterProvider | None) -> None:
+        """Push through `provider`; None, or one that is not the SDK's, pushes nothing."""
+        self._provider = provider if isinstance(provider, MeterProvider) else None
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def request(self) -> None:
+        """Push soon; returns at once. Requests during a push are answered by one more."""
+        if self._provider is None:
+            return
+        self._wanted.set()
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="otel-torchdist push", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts none while it ends; closing the provider exports, too
+                return
+            self._thread = thread
+
+    def _run(self) -> None:
+        while self._provider is not None:
+            self._wanted.wait()
+            self._wanted.clear()
+            with guard.guarded("pushing metrics"):
+                self._provider.force_flush(PUSH_MS)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LABEL_RUN
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram
-from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot, OperationSnapshot, RankSnapshot
 
 Labels: TypeAlias = tuple[str, ...]
 Numbers: TypeAlias = Iterable[tuple[Labels, float]]
@@ -52,7 +53,7 @@ class NumberMetric:
     """A metric with one number per series.
 
     Attributes:
-        name: Prometheus name.
+        otel_name: Its name in OpenTelemetry.
         kind: How it behaves.
         unit: Its unit.
         help: One sentence for users.
@@ -60,19 +61,66 @@ class NumberMetric:
         read: Reads its series, each the values of `labels` and a number.
     """
 
-    name: str
+    otel_name: str
     kind: MetricKind
     unit: Unit
     help: str
     labels: Labels
     read: Callable[[NodeSnapshot], Numbers]
 
+    @property
+    def name(self) -> str:
+        """Its name in Prometheus, by OpenTelemetry's rules: `torchdist_blocked_seconds_total`."""
+        return _prometheus_name(self.otel_name, self.unit) + ("_total" if self.kind is MetricKind.COUNTER else "")
+
 
 @dataclass(frozen=True, slots=True)
 class HistogramMetric:
     """A histogram of durations in seconds; attributes as in `NumberMetric`."""
 
-    name: str
+    otel_name: str
     help: str
     labels: Labels
     read: Callable[[NodeSnapshot], Histograms]
+
+    @property
+    def name(self) -> str:
+        """Its name in Prometheus: `torchdist_step_duration_seconds`."""
+        return _prometheus_name(self.otel_name, Unit.SECONDS)
+
+
+_SUFFIXES: Final = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes"}
+
+
+def _prometheus_name(otel_name: str, unit: Unit) -> str:
+    return otel_name.replace(".", "_") + _SUFFIXES.get(unit, "")
+
+
+BY_RANK: Final = (LABEL_RUN, LABEL_RANK)
+BY_GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)
+BY_OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
+
+Reader: TypeAlias = Callable[[NodeSnapshot], Numbers]
+
+
+def of_rank(value: Callable[[RankSnapshot], float | None]) -> Reader:
+    """Make a reader of one number per rank; ranks with None have no series."""
+
+    def read(node: NodeSnapshot) -> Numbers:
+        for rank in node.ranks:
+            number = value(rank)
+            if number is not None:
+                yield (rank.run, str(rank.rank)), number
+
+    return read
+
+
+def of_operation(value: Callable[[OperationSnapshot], float]) -> Callable[[NodeSnapshot], Numbers]:
+    """Make a reader of one number per operation of each rank."""
+
+    def read(node: NodeSnapshot) -> Numbers:
+        for rank in node.ranks:
+            for one in rank.operations:
+                yield (rank.run, str(rank.rank), one.group, one.operation), value(one)
+
+    return read

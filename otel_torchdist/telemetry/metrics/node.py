@@ -20,12 +20,9 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunIdentity, RunLabels, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
-from otel_torchdist.telemetry.metrics.run_status import EndStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import (
     ArrivalCounts,
     DurationListeners,
-    EndSnapshot,
-    FindingSnapshot,
     GroupInfo,
     Listener,
     NodeSnapshot,
@@ -34,7 +31,8 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     RankTimes,
     RunFindings,
     RunSnapshot,
-    StallSnapshot,
+    ShownVerdict,
+    VerdictStatus,
 )
 
 MAX_FINDINGS: Final = 64
@@ -48,15 +46,15 @@ class _Run:
     timed: dict[tuple[str, str, str], TimedMessages] = field(default_factory=dict[tuple[str, str, str], TimedMessages])
     steps: DurationHistogram = field(default_factory=DurationHistogram)
     groups: dict[str, GroupInfo] = field(default_factory=dict[str, GroupInfo])
-    stall: StallSnapshot | None = None
+    stall: ShownVerdict | None = None
     stalled_groups: frozenset[str] = frozenset()
-    findings: tuple[FindingSnapshot, ...] = ()
+    findings: tuple[ShownVerdict, ...] = ()
     arrivals: dict[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
     path: PathSnapshot | None = None
     calls: dict[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
         default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
     )
-    end: EndSnapshot | None = None
+    end: ShownVerdict | None = None
 
     def copy(self) -> _Run:
         timed = {labels: one.copy() for labels, one in self.timed.items()}
@@ -166,11 +164,11 @@ class NodeMetrics:
         jobs = (rank.labels for rank in self._ranks.values() if rank.run.shown == run)
         return next(jobs, self._labels_of_no_job).group(key)
 
-    def set_stall(self, status: StallStatus) -> None:
+    def set_stall(self, status: VerdictStatus) -> None:
         """Show the incident of a run in place of its previous one. Never held back."""
         label = self._run_labels.of_run(status.run_id)
         group = self._group_label(label, status.group_key)
-        snapshot = StallSnapshot(
+        snapshot = ShownVerdict(
             group=group,
             operation=label_value(status.operation),
             verdict=label_value(status.verdict),
@@ -190,10 +188,10 @@ class NodeMetrics:
             if run is not None:
                 run.stall = None
 
-    def set_end(self, status: EndStatus) -> None:
+    def set_end(self, status: VerdictStatus) -> None:
         """Show how an attempt has ended."""
         label = self._run_labels.of_run(status.run_id)
-        snapshot = EndSnapshot(
+        snapshot = ShownVerdict(
             group=self._group_label(label, status.group_key) if status.group_key else "",
             operation=label_value(status.operation) if status.operation else "",
             verdict=label_value(status.verdict),
@@ -217,7 +215,7 @@ class NodeMetrics:
     def add_finding(self, finding: Finding) -> None:
         """Show a finding that is not a stall, in addition to earlier ones."""
         label = self._run_labels.of_run(finding.run)
-        snapshot = FindingSnapshot(
+        snapshot = ShownVerdict(
             group=self._group_label(label, finding.group),
             operation=label_value(finding.operation),
             verdict=label_value(finding.kind.value),

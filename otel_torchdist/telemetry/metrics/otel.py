@@ -14,8 +14,8 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.guard import guarded
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, Labels, MetricKind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
@@ -93,10 +93,12 @@ class _Instruments:
     def __init__(self, provider: MeterProvider) -> None:
         self.shown: tuple[OTelMetrics, ...] = ()
         meter = provider.get_meter(semconv.SCOPE_NAME)
-        self._histograms = {metric.name: (_histogram(meter, metric), metric.labels) for metric in HISTOGRAM_METRICS}
+        self._histograms = {
+            metric.otel_name: (_histogram(meter, metric), metric.labels) for metric in HISTOGRAM_METRICS
+        }
         for metric in NUMBER_METRICS:
             _creator(meter, metric.kind)(
-                semconv.OTEL_METRIC_NAMES[metric.name],
+                metric.otel_name,
                 callbacks=[self._callback(metric)],
                 unit=metric.unit.value,
                 description=metric.help,
@@ -125,7 +127,7 @@ _instruments: Final[WeakKeyDictionary[MeterProvider, _Instruments]] = WeakKeyDic
 
 def _histogram(meter: Meter, metric: HistogramMetric) -> Histogram:
     return meter.create_histogram(
-        semconv.OTEL_METRIC_NAMES[metric.name],
+        metric.otel_name,
         unit=Unit.SECONDS.value,
         description=metric.help,
         explicit_bucket_boundaries_advisory=BOUNDS_S,

@@ -18,8 +18,8 @@ from prometheus_client.samples import Exemplar as Sample
 
 from otel_torchdist import semconv
 from otel_torchdist.guard import guarded
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, MetricKind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot

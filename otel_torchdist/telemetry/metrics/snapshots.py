@@ -11,9 +11,8 @@ from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.tape.figures import NO_FIGURES, StepFigures
-from otel_torchdist.telemetry.metrics.checkpoints import CheckpointCounts
+from otel_torchdist.telemetry.metrics.counts import CheckpointCounts, RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
-from otel_torchdist.telemetry.metrics.totals import RankCounts
 
 
 class Duration(NamedTuple):
@@ -149,31 +148,13 @@ class RankSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class StallSnapshot:
-    """One run's incident, as labels."""
+class ShownVerdict:
+    """A run's verdict, how its attempt has ended, or a finding, as labels.
 
-    group: str
-    operation: str
-    verdict: str
-    ranks: str
-    coverage: str
-    trace_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class EndSnapshot:
-    """How an attempt has ended, as labels."""
-
-    group: str
-    operation: str
-    verdict: str
-    ranks: str
-    trace_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FindingSnapshot:
-    """A finding in a run that is not a stall: labels, and a sentence for pages."""
+    Attributes:
+        text: A finding's sentence, for pages.
+        coverage: How many members of the stalled group report.
+    """
 
     group: str
     operation: str
@@ -181,6 +162,7 @@ class FindingSnapshot:
     ranks: str
     trace_id: str
     text: str = ""
+    coverage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +221,15 @@ class RunSnapshot:
     timed: Mapping[tuple[str, str, str], TimedMessages]
     steps: DurationHistogram
     groups: Mapping[str, GroupInfo]
-    stall: StallSnapshot | None
+    stall: ShownVerdict | None
     stalled_groups: frozenset[str]
-    findings: tuple[FindingSnapshot, ...] = ()
+    findings: tuple[ShownVerdict, ...] = ()
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
     path: PathSnapshot | None = None
     calls: Mapping[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
         default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
     )
-    end: EndSnapshot | None = None
+    end: ShownVerdict | None = None
 
 
 class RankTimes(NamedTuple):
@@ -275,7 +257,7 @@ class RunFindings:
         arrivals: Which ranks came last, by label of the group.
     """
 
-    findings: tuple[FindingSnapshot, ...] = ()
+    findings: tuple[ShownVerdict, ...] = ()
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
 
 
@@ -318,3 +300,26 @@ class DurationListeners:
         """Pass durations to all listeners, on this thread."""
         for listener in self._listeners:
             listener(durations)
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictStatus:
+    """The one incident of a run, or how its attempt has ended, as a reader reports it to the metrics.
+
+    Attributes:
+        run_id: The run.
+        group_key: `GroupName.key` of the group whose operation stalls; '' if it is not known.
+        operation: That operation.
+        verdict: The verdict's name; also `finished` or `ended` for the end of an attempt.
+        ranks: Global ranks that the verdict names.
+        trace_id: Trace of the incident.
+        coverage: How many members of a stalled group reported, such as `3/4`.
+    """
+
+    run_id: int
+    group_key: str
+    operation: str
+    verdict: str
+    ranks: tuple[int, ...]
+    trace_id: int
+    coverage: str = ""

@@ -2,28 +2,206 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.model.incident import LinkTarget
-from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.model.names import OTHER
+from otel_torchdist.model.kinds import Flag, How, Phase
+from otel_torchdist.model.names import OTHER, ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
+from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from otel_torchdist.tape.status import WallClock
-from otel_torchdist.telemetry.spans.call_attributes import of_label, of_names, of_piece, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan
+
+
+def _resolution_s(how: How) -> float | None:
+    """By how much an end may be earlier than recorded; None if that is not known."""
+    match how:
+        case How.CALL | How.WAIT | How.CALLBACK | How.FAILED:
+            return 0.0
+        case How.EVENT:  # to a microsecond on the device's clock; the rest is that clock against the host's
+            return 0.001
+        case How.POLL:  # by `capture/rank_thread.py`, every 20 to 60 ms
+            return 0.06
+        case How.WATCHDOG:  # it runs every 100 ms, and is polled every 20 ms
+            return 0.12
+        case How.UNTRACKED | How.ABANDONED:
+            return None
+
+
+_RESOLUTION_S: Final = {how: found for how in How if (found := _resolution_s(how)) is not None}
+_PHASES: Final = {phase: phase.name.lower() for phase in Phase if phase is not Phase.UNKNOWN}
+_HOW: Final = {None: "unknown"} | {how: how.name.lower() for how in How}
+# Operators of IntFlag and names of members run in Python, and every operation needs some.
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+
+
+def of_names(
+    signature: SignatureName | None,
+    group: GroupName | None,
+    call_site: CallSiteName | None,
+    label: str,
+    path: tuple[str, ...] = (),
+    path_varies: bool = False,
+) -> dict[str, AttributeValue]:
+    """Attributes that all calls with the same names share.
+
+    Args:
+        signature: Their signature.
+        group: Their process group.
+        call_site: Where they are called.
+        label: What they are for, in words; see `Names.label`; '' without a label.
+        path: What has led to the call site; see `shown_path`.
+        path_varies: Whether other paths lead there, too.
+    """
+    attributes: dict[str, AttributeValue] = {semconv.OPERATION: semconv.OTHER}
+    if signature:
+        attributes |= _of_signature(signature)
+    if group:
+        attributes |= _of_group(group)
+    if call_site:
+        attributes[semconv.CODE_FUNCTION] = call_site.function
+        attributes[semconv.CODE_FILE] = call_site.file
+        attributes[semconv.CODE_LINE] = call_site.line
+    if label:
+        attributes[semconv.CALLER] = label
+    if path:
+        attributes[semconv.CALLER_PATH] = list(path)
+    if path_varies:
+        attributes[semconv.CALLER_PATH_VARIES] = True
+    return attributes
+
+
+def _of_signature(signature: SignatureName) -> dict[str, AttributeValue]:
+    optional: dict[str, AttributeValue] = {
+        semconv.REDUCE_OP: signature.reduce_op,
+        semconv.TENSOR_SHAPES: ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes],
+        semconv.TENSOR_DTYPES: list(signature.dtypes),
+        semconv.TENSOR_DEVICE: signature.device,
+    }
+    attributes: dict[str, AttributeValue] = {
+        semconv.OPERATION: signature.operation,
+        semconv.TENSOR_COUNT: signature.tensors,
+    }
+    return attributes | {name: value for name, value in optional.items() if value}
+
+
+def _of_group(group: GroupName) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.GROUP_HASH: group.key,
+        semconv.GROUP_SIZE: len(group.ranks),
+    }
+    if group.description:
+        attributes[semconv.GROUP_DESCRIPTION] = group.description
+    if group.dimensions:
+        attributes[semconv.MESH_DIMENSIONS] = list(group.dimensions)
+    if not group.aligned:
+        attributes[semconv.SEQUENCE_ALIGNED] = False
+    return attributes
+
+
+def of_label(label: LabelName) -> dict[str, AttributeValue]:
+    """Attributes that all calls with the same label share; their pieces are in `of_piece`."""
+    match label.kind:
+        case LabelKind.FSDP:
+            return {semconv.FSDP_UNIT: label.unit or ROOT_UNIT}
+        case LabelKind.DDP:
+            return {}
+        case LabelKind.PIPELINE:
+            return {semconv.PIPELINE_STAGE: label.stage, semconv.PIPELINE_DIRECTION: label.direction}
+
+
+def of_piece(label: LabelName, piece: int) -> dict[str, AttributeValue]:
+    """The bucket or microbatch of one call.
+
+    Args:
+        label: The call's label.
+        piece: Which one, from 1.
+    """
+    name = semconv.DDP_BUCKET if label.kind is LabelKind.DDP else semconv.PIPELINE_MICROBATCH
+    return {name: piece - 1}
+
+
+def of_record(operation: Operation) -> dict[str, AttributeValue]:
+    """Attributes of one call: its position, size and phase, how its end is known, its times on a device."""
+    attributes: dict[str, AttributeValue] = {
+        semconv.SEQUENCE: operation.sequence,
+        semconv.MESSAGE_SIZE: operation.message_bytes,
+        semconv.COMPLETION: _HOW[operation.how],
+    }
+    flags = int(operation.flags)
+    if operation.how and operation.how in _RESOLUTION_S:
+        attributes[semconv.COMPLETION_RESOLUTION] = _RESOLUTION_S[operation.how]
+    if flags & _ON_DEVICE:
+        attributes.update(_device_times(operation))
+    if operation.peer >= 0:
+        attributes[semconv.PEER] = operation.peer
+    if flags & _POINT_TO_POINT:
+        attributes[semconv.TAG] = operation.tag
+    if operation.phase in _PHASES:
+        attributes[semconv.PHASE] = _PHASES[operation.phase]
+    if operation.numerics is not None:
+        attributes.update(_values(operation.numerics))
+    if operation.splits is not None:
+        attributes[semconv.MESSAGE_RECEIVED] = operation.splits.received
+        if operation.splits.largest:
+            attributes[semconv.MESSAGE_LARGEST_PART] = operation.splits.largest
+    return attributes
+
+
+def _values(numerics: Numerics) -> dict[str, AttributeValue]:
+    """What is known of the values in an operation's tensors; numbers that are not finite are in no attribute."""
+    found: dict[str, float | None] = {
+        semconv.INPUT_MIN: numerics.smallest,
+        semconv.INPUT_MAX: numerics.largest,
+        semconv.INPUT_ABSMAX: numerics.absmax,
+        semconv.INPUT_HEADROOM: numerics.headroom,
+        semconv.INPUT_MEAN: numerics.mean,
+        semconv.INPUT_NORM: numerics.norm,
+        semconv.INPUT_ZERO_SHARE: numerics.zero_share,
+        semconv.INPUT_SUBNORMAL_SHARE: numerics.subnormal_share,
+        semconv.INPUT_SATURATED_SHARE: numerics.saturated_share,
+    }
+    values: dict[str, AttributeValue] = {
+        name: value for name, value in found.items() if value is not None and math.isfinite(value)
+    }
+    if numerics.elements and numerics.is_finite is not None:
+        values[semconv.INPUT_NON_FINITE] = not numerics.is_finite
+    if numerics.unseen is not None:
+        values[semconv.UNSEEN_REASON] = numerics.unseen.label
+    if numerics.input_checksum is not None:
+        values[semconv.INPUT_CHECKSUM] = f"{numerics.input_checksum:012x}"
+    if numerics.output_checksum is not None:
+        values[semconv.OUTPUT_CHECKSUM] = f"{numerics.output_checksum:012x}"
+    return values
+
+
+def _device_times(operation: Operation) -> dict[str, AttributeValue]:
+    """How long an operation was in the device's queue and how long the device ran it; empty if that is not known."""
+    started_ns, how = operation.started_ns, operation.started_how
+    if started_ns is None or how is None or how not in _RESOLUTION_S:
+        return {}
+    times: dict[str, AttributeValue] = {
+        semconv.DEVICE_QUEUE_DURATION: (started_ns - operation.entered_ns) / 1e9,
+        semconv.DEVICE_START_RESOLUTION: _RESOLUTION_S[how],
+    }
+    if operation.completed_ns is not None and operation.how in _RESOLUTION_S:
+        times[semconv.DEVICE_DURATION] = max(operation.completed_ns - started_ns, 0) / 1e9
+    return times
+
 
 MIN_DURATION_NS: Final = 1_000
 """Viewers show microseconds, and none of them shows a bar without length."""
 
 MAX_TEMPLATES: Final = 4_096
 _ASYNC: Final = int(Flag.ASYNC)
-_ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _SYNCHRONIZED: Final = int(Flag.ON_DEVICE | Flag.POINT_TO_POINT | Flag.COALESCED)
 """Devices are synchronised around an operation if the first of these flags alone is set."""
 UNKNOWN_ERROR: Final = "_OTHER"

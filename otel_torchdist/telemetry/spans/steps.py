@@ -27,11 +27,10 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus, WallClock
 from otel_torchdist.telemetry.spans.activities import ActivitySpans, HeldActivities
-from otel_torchdist.telemetry.spans.anchors import AnchorSpans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.telemetry.spans.operation import OperationSpans
 from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
-from otel_torchdist.telemetry.spans.segments import CutterState, SegmentCutter, SegmentEnd, StepSegment
+from otel_torchdist.telemetry.spans.segments import AnchorSpans, CutterState, SegmentCutter, SegmentEnd, StepSegment
 
 SETTLE_NS: Final = 30_000_000_000
 """How long spans wait for the ranks to agree on the run id, counted from the creation of the tape."""

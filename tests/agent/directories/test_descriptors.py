@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
@@ -201,7 +200,7 @@ def test_job_directory_that_is_removed(
         own.turn_until(lambda: "stall: rank 1 has not entered all_reduce (sequence 2," in caplog.text)
         assert caplog.text.count("RemoveIPC") == 1
         ranks.close()
-        own.turn_until(lambda: own.shown(semconv.UP) == {0: 0, 1: 0})
+        own.turn_until(lambda: own.shown("torchdist_up") == {0: 0, 1: 0})
 
 
 @pytest.mark.thorough

@@ -63,10 +63,10 @@ def test_operations_in_flight_at_the_kill(begin: Callable[..., Ranks], base: Pat
         ranks.meet(1)
         for rank in range(2):
             ranks.send(rank, "enter 2")
-        own.turn_until(lambda: own.values(semconv.UP) == [1.0, 1.0])
+        own.turn_until(lambda: own.values("torchdist_up") == [1.0, 1.0])
         for rank in range(2):
             ranks.kill(rank)
-        own.turn_until(lambda: own.values(semconv.UP) == [0.0, 0.0])
+        own.turn_until(lambda: own.values("torchdist_up") == [0.0, 0.0])
     assert own.exported("all_reduce") == [(rank, sequence) for rank in range(2) for sequence in (1, 2)]
     errors = {span.attributes[semconv.SEQUENCE]: span.error for span in own.sink.spans if span.name == "all_reduce"}
     assert errors == {1: None, 2: "all_reduce was still in progress when the process was gone"}

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.silent_ends import REAPED_S, TOGETHER_S, SilentEnds
@@ -50,14 +49,14 @@ def test_healthy_job(begin: Callable[..., Ranks], base: Path, caplog: pytest.Log
     for rank in range(2):
         ranks.send(rank, "helper 0")
     with contextlib.closing(OwnAgent(base / JOB)) as own:
-        own.turn_until(lambda: own.values(semconv.UP) == [1.0] * 4)
+        own.turn_until(lambda: own.values("torchdist_up") == [1.0] * 4)
         assert "helper processes of ranks 0-1 of 2 in run cafe0000" in caplog.text
         ranks.meet(1)
         ranks.exit()
         for rank in range(2):  # in one line, or in two if a turn came between their ends
             ended = f"the helper process(es of ranks 0-1 have| of rank {rank} has) ended"
             own.turn_until(lambda ended=ended: re.search(ended, caplog.text))
-        own.turn_until(lambda: own.values(semconv.UP) == [])
+        own.turn_until(lambda: own.values("torchdist_up") == [])
     assert "dead" not in caplog.text
 
     answer = ask(base, "--json")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
 from tests.agent.conftest import JOB
 from tests.agent.own_agent import OwnAgent
 from tests.support.commands.asking import ask
@@ -55,7 +54,7 @@ def test_exit_codes(base: Path, ranks: list[subprocess.Popen[str]], caplog: pyte
     caplog.set_level(logging.INFO, "otel_torchdist")
     up = dict.fromkeys(range(len(ranks)), 1.0)
     with contextlib.closing(OwnAgent(base / JOB)) as own:
-        own.turn_until(lambda: own.shown(semconv.UP) == up)
+        own.turn_until(lambda: own.shown("torchdist_up") == up)
         for rank, (command, fate, _) in enumerate(FATES):
             deaths = caplog.text.count("is dead")
             stdin = ranks[rank].stdin
@@ -67,7 +66,7 @@ def test_exit_codes(base: Path, ranks: list[subprocess.Popen[str]], caplog: pyte
                 del up[rank]
             else:
                 up[rank] = 0.0
-            own.turn_until(lambda: own.shown(semconv.UP) == up)  # which may come a turn after the line
+            own.turn_until(lambda: own.shown("torchdist_up") == up)  # which may come a turn after the line
             assert (caplog.text.count("is dead") > deaths) == fate.startswith("is dead")
     lives = [rank["life"] for rank in ask(base, "--json").document["ranks"]]
     assert lives == [*(life for *_, life in FATES), "running"]

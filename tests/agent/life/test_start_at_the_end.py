@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.job.directory import CHECKPOINT_NAME
 from tests.agent.conftest import JOB
 from tests.agent.own_agent import OwnAgent
@@ -47,6 +46,6 @@ def test_agent_of_the_next_run(begin: Callable[..., Ranks], base: Path, reader: 
     second = begin(1, run=2 << 112)
     second.meet(2)
     with contextlib.closing(OwnAgent(base / JOB)) as own:
-        own.turn_until(lambda: own.shown(semconv.UP))
+        own.turn_until(lambda: own.shown("torchdist_up"))
         second.exit()
     assert own.exported("all_reduce") == [(0, sequence) for sequence in operations]

@@ -17,7 +17,7 @@ from otel_torchdist.model.names import GroupName
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import Outputs
-from otel_torchdist.telemetry.metrics.snapshots import StallSnapshot
+from otel_torchdist.telemetry.metrics.snapshots import ShownVerdict
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.receivers.otlp_receiver import OtlpReceiver
@@ -98,7 +98,7 @@ def turn_until(reader: Reader, condition: Callable[[], bool], busy: BusyRank) ->
         time.sleep(0.02)
 
 
-def stall_on_metrics(reader: Reader) -> StallSnapshot | None:
+def stall_on_metrics(reader: Reader) -> ShownVerdict | None:
     """What the metrics report of the only run."""
     [run] = reader.metrics.snapshot().runs.values()
     return run.stall

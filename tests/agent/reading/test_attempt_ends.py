@@ -49,7 +49,10 @@ class Shown:
     @property
     def series(self) -> list[tuple[str, str]]:
         """Verdict and ranks of each series."""
-        return [(labels[3], labels[4]) for labels, _ in METRICS[semconv.ATTEMPT_ENDED].read(self._metrics.snapshot())]
+        return [
+            (labels[3], labels[4])
+            for labels, _ in METRICS["torchdist_attempt_ended_info"].read(self._metrics.snapshot())
+        ]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.tape.layout import VERSION
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -67,8 +66,8 @@ def test_healthy_ones_are_served(begin: Callable[..., Ranks], base: Path, caplog
     }
     with contextlib.closing(OwnAgent(base / JOB)) as own:
         ranks.meet(1)
-        own.turn_until(lambda: own.shown(semconv.OPERATIONS) == {0: 1, 1: 1, 2: 1})
-        assert own.shown(semconv.UP) == {0: 1, 1: 1, 2: 1}
+        own.turn_until(lambda: own.shown("torchdist_operations_total") == {0: 1, 1: 1, 2: 1})
+        assert own.shown("torchdist_up") == {0: 1, 1: 1, 2: 1}
         with spoiled_later.open("r+b") as file:
             file.seek(512)
             file.write(bytes(1024))
@@ -77,7 +76,7 @@ def test_healthy_ones_are_served(begin: Callable[..., Ranks], base: Path, caplog
             for command in (f"enter {sequence}", "end"):
                 for rank in (0, 1):
                     ranks.send(rank, command)
-        own.turn_until(lambda: own.shown(semconv.OPERATIONS) == {0: MEETINGS, 1: MEETINGS})
+        own.turn_until(lambda: own.shown("torchdist_operations_total") == {0: MEETINGS, 1: MEETINGS})
         ranks.exit()
     for path, why in {**spoiled, spoiled_later: "damaged"}.items():
         [line] = [line for line in caplog.messages if str(path) in line]
@@ -101,11 +100,11 @@ def test_interrupted_while_writing(begin: Callable[..., Ranks], base: Path, capl
         ranks.meet(1)
         ranks.send(1, "half")  # as by a thread that died
         ranks.meet(2)
-        own.turn_until(lambda: own.shown(semconv.RECORDS_LOST) == {0: 0, 1: 1})
+        own.turn_until(lambda: own.shown("torchdist_records_lost_total") == {0: 0, 1: 1})
         for rank in (0, 1):
             ranks.send(rank, "half")
             ranks.kill(rank)
-        own.turn_until(lambda: own.shown(semconv.UP) == {0: 0, 1: 0})
+        own.turn_until(lambda: own.shown("torchdist_up") == {0: 0, 1: 0})
     assert own.exported("all_reduce") == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert "WARNING" not in {record.levelname for record in caplog.records}
     assert "ranks 0-1 are dead" in caplog.text or "rank 1 is dead" in caplog.text

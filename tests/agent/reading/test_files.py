@@ -25,10 +25,10 @@ from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.telemetry.export.sinks import HeldSink
+from otel_torchdist.telemetry.metrics.counts import RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
-from otel_torchdist.telemetry.metrics.rank.state import MetricsState, SavedGroup, SeriesState
+from otel_torchdist.telemetry.metrics.rank.series import MetricsState, SavedGroup, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
-from otel_torchdist.telemetry.metrics.totals import RankCounts
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState
 from otel_torchdist.telemetry.spans.segments import CutterState

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.resources import Resource
 
-from otel_torchdist.telemetry.export.delivery import file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.exporter_sink import PORTION
+from otel_torchdist.telemetry.export.outputs import file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 
-from otel_torchdist.telemetry.export.prompt_push import PromptPush
+from otel_torchdist.telemetry.export.providers import PromptPush
 
 AN_HOUR_MS = 3_600_000
 

@@ -148,7 +148,7 @@ def test_push(
         metrics = server.metrics()
         assert server.headers["x-token"] == "secret"
         assert server.resource()["service.name"] == "training"
-    (point,) = metrics[semconv.OTEL_METRIC_NAMES[semconv.OPERATIONS_IN_FLIGHT]].sum.data_points
+    (point,) = metrics["torchdist.operations.in_flight"].sum.data_points
     attributes = {each.key: each.value.string_value or each.value.int_value for each in point.attributes}
     assert attributes == {
         semconv.RUN: RUN,

@@ -10,7 +10,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.registry import CollectorRegistry
 from prometheus_client.samples import Sample
 
-from otel_torchdist import semconv
 from otel_torchdist.naming import trace_id_of_step
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
@@ -49,7 +48,7 @@ def exemplars(registry: CollectorRegistry, metric: str) -> dict[str, Sample]:
 def test_longest_operation_of_an_exported_step_has_one(tmp_path: Path) -> None:
     """Its bucket links to the newest trace in which such an operation can be seen; shorter ones need none."""
     registry = page(tmp_path, ALWAYS_ON)
-    [(bucket, sample)] = exemplars(registry, semconv.OPERATION_DURATION).items()
+    [(bucket, sample)] = exemplars(registry, "torchdist_operation_duration_seconds").items()
     assert bucket == "5.0"
     assert sample.exemplar is not None
     assert sample.exemplar.labels == {"trace_id": f"{trace_id_of_step(RUN_ID, 1):032x}"}
@@ -59,7 +58,7 @@ def test_longest_operation_of_an_exported_step_has_one(tmp_path: Path) -> None:
 def test_steps_have_one(tmp_path: Path) -> None:
     """The exemplar has the time at which the step ended."""
     registry = page(tmp_path, ALWAYS_ON)
-    found = exemplars(registry, semconv.STEP_DURATION)
+    found = exemplars(registry, "torchdist_step_duration_seconds")
     assert "10.0" in found
     exemplar = found["10.0"].exemplar
     assert exemplar is not None
@@ -70,8 +69,8 @@ def test_steps_have_one(tmp_path: Path) -> None:
 def test_steps_that_are_not_exported_have_none(tmp_path: Path) -> None:
     """A link to a trace that was not exported would be worse than none."""
     registry = page(tmp_path, ALWAYS_OFF)
-    assert exemplars(registry, semconv.OPERATION_DURATION) == {}
-    assert exemplars(registry, semconv.STEP_DURATION) == {}
+    assert exemplars(registry, "torchdist_operation_duration_seconds") == {}
+    assert exemplars(registry, "torchdist_step_duration_seconds") == {}
 
 
 def test_old_format_goes_without(tmp_path: Path) -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import REFUGE_OFFSET, LiveWord
 from tests.support.tapes.fake_tape import RUN
 from tests.support.tapes.metrics_node import Node
 
 FIGURES = (
-    semconv.DATA_WAIT_SECONDS,
-    semconv.BATCHES,
-    semconv.BACKWARD_SECONDS,
-    semconv.OPTIMIZER_SECONDS,
-    semconv.SAMPLES,
-    semconv.TOKENS,
-    semconv.FLOPS,
-    semconv.GRADIENT_SYNC_SECONDS,
-    semconv.GRADIENT_SYNC_EXPOSED_SECONDS,
+    "torchdist_data_wait_seconds_total",
+    "torchdist_batches_total",
+    "torchdist_backward_seconds_total",
+    "torchdist_optimizer_seconds_total",
+    "torchdist_samples_total",
+    "torchdist_tokens_total",
+    "torchdist_flops_total",
+    "torchdist_gradient_sync_seconds",
+    "torchdist_gradient_sync_exposed_seconds",
 )
 
 
@@ -58,4 +57,4 @@ def test_figures_of_a_rank_that_has_ended_stay(node: Node) -> None:
     node.poll()
     rank.writer.close()
     node.poll()
-    assert node.values(semconv.SAMPLES) == {(RUN, "0"): 5}
+    assert node.values("torchdist_samples_total") == {(RUN, "0"): 5}

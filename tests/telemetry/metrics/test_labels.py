@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from otel_torchdist import semconv
 from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunIdentity, RunLabels
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.run_status import StallStatus
+from otel_torchdist.telemetry.metrics.snapshots import VerdictStatus
 from tests.support.tapes.fake_tape import RUN, RUN_ID, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS
 
@@ -24,7 +23,7 @@ def track(metrics: NodeMetrics, rank: FakeTape) -> None:
 
 def ranks_of(metrics: NodeMetrics) -> set[tuple[str, ...]]:
     """Run and rank of each rank that is shown."""
-    return {labels for labels, _ in METRICS[semconv.UP].read(metrics.snapshot())}
+    return {labels for labels, _ in METRICS["torchdist_up"].read(metrics.snapshot())}
 
 
 def test_same_digits(tmp_path: Path) -> None:
@@ -40,10 +39,10 @@ def test_same_digits(tmp_path: Path) -> None:
     for rank in (victim, forger, copier):
         track(metrics, rank)
     assert ranks_of(metrics) == {(RUN, "0"), (f"{RUN}-2", "0"), (f"{RUN}-3", "0")}
-    started = dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot()))
+    started = dict(METRICS["torchdist_last_started_sequence"].read(metrics.snapshot()))
     assert started[RUN, "0", WORLD.key] == 7
-    metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), "1/1", 1))
-    metrics.set_stall(StallStatus(SAME_DIGITS, WORLD.key, "all_reduce", "dead", (0,), "1/1", 2))
+    metrics.set_stall(VerdictStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), 1, "1/1"))
+    metrics.set_stall(VerdictStatus(SAME_DIGITS, WORLD.key, "all_reduce", "dead", (0,), 2, "1/1"))
     stalls = {run: snapshot.stall.verdict for run, snapshot in metrics.snapshot().runs.items() if snapshot.stall}
     assert stalls == {RUN: "absent", f"{RUN}-2": "dead"}
     metrics.clear_stall(SAME_DIGITS)
@@ -83,8 +82,8 @@ def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
     modest = FakeTape(tmp_path / "modest", 0)
     modest.run(sequence=3)
     track(metrics, modest)
-    assert dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot()))[RUN, "0", WORLD.key] == 3
-    metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), "1/1", 1))
+    assert dict(METRICS["torchdist_last_started_sequence"].read(metrics.snapshot()))[RUN, "0", WORLD.key] == 3
+    metrics.set_stall(VerdictStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), 1, "1/1"))
     stall = metrics.snapshot().runs[RUN].stall
     assert stall is not None and stall.group == WORLD.key
     for job in range(MAX_GROUPS + 10):
@@ -97,4 +96,4 @@ def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
     late = FakeTape(tmp_path / "modest", 0)
     late.run(group=dataclasses.replace(WORLD, ranks=(0, 9999)), sequence=5)
     track(metrics, late)
-    assert 5 in dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot())).values()
+    assert 5 in dict(METRICS["torchdist_last_started_sequence"].read(metrics.snapshot())).values()

@@ -24,20 +24,19 @@ from otel_torchdist.job.description import JobDescription, RankDescription, writ
 from otel_torchdist.machine.symptoms import MachineReading
 from otel_torchdist.model.kinds import Kernel, RunIdState
 from otel_torchdist.tape.figures import FigureWord
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
-from otel_torchdist.telemetry.metrics.model import MetricKind, Unit
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
+from otel_torchdist.telemetry.metrics.model import MetricKind
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
-from otel_torchdist.telemetry.metrics.run_status import StallStatus
-from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot, VerdictStatus
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
 
 GPU = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 LABELS = {attribute: label for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()}
-PROMETHEUS_NAMES = {otel: name for name, otel in semconv.OTEL_METRIC_NAMES.items()}
+PROMETHEUS_NAMES = {metric.otel_name: metric.name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
 
 
 class CountingNode(NodeMetrics):
@@ -130,7 +129,7 @@ def test_both_ways_out_agree(pushed: Pushed) -> None:
     ranks = [pushed.add(rank)[0] for rank in range(2)]
     pushed.machine = MachineReading("node-1", {rank.reader.identity.nonce: GPU for rank in ranks})
     write_description(ranks[1].reader.path, RankDescription(JobDescription(slurm_job_id="4711")))
-    pushed.node.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 3), "2/4", 9))
+    pushed.node.set_stall(VerdictStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 3), 9, "2/4"))
     expected = pushed.prometheus_samples()
     assert len(expected) > 100
     assert pushed.otel_samples() == pytest.approx(expected)
@@ -139,7 +138,7 @@ def test_both_ways_out_agree(pushed: Pushed) -> None:
 def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
     """Durations from before the run was settled are recorded once it is, so both exports still agree."""
     simulated, counted = pushed.add(0, state=RunIdState.PROVISIONAL)
-    assert list(pushed.collect()) == [semconv.SPANS_DROPPED, semconv.ARCHIVE_DROPPED]
+    assert list(pushed.collect()) == ["torchdist_spans_dropped_total", "torchdist_archive_operations_dropped_total"]
     simulated.writer.set_run_id(RUN_ID, RunIdState.AGREED)
     counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
     expected = pushed.prometheus_samples()
@@ -158,52 +157,41 @@ def test_one_snapshot_for_a_collection(pushed: Pushed) -> None:
     assert pushed.node.taken == 2
 
 
-def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
-    """OpenTelemetry's rules for Prometheus (dots, unit, `_total`) give our names, so one dashboard serves both."""
-    units = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes"}
-    for metric in NUMBER_METRICS:
-        name = semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + units.get(metric.unit, "")
-        assert name + ("_total" if metric.kind is MetricKind.COUNTER else "") == metric.name
-    for metric in HISTOGRAM_METRICS:
-        assert semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + "_seconds" == metric.name
-    assert set(semconv.OTEL_METRIC_NAMES) == {metric.name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
-
-
 WHERE_SOMETHING_WAS_FOUND = (
-    semconv.STALL_INFO,
-    semconv.ATTEMPT_ENDED,
-    semconv.FINDING_INFO,
-    semconv.ARRIVALS,
-    semconv.LAST_ARRIVALS,
-    semconv.LATENESS,
-    semconv.WAITED_SECONDS,
-    semconv.PATH_SECONDS,
-    semconv.PATH_RANK_SECONDS,
-    semconv.PATH_GAIN_SECONDS,
-    semconv.SAMPLED_OPERATIONS,
-    semconv.NON_FINITE_OPERATIONS,
-    semconv.UNSEEN_OPERATIONS,
-    semconv.AMP_SKIPPED_STEPS,
-    semconv.AMP_SCALE,
-    semconv.PARAMETERS_COMPARED,
-    semconv.REPLICAS_LEFT_OUT,
-    semconv.INPUT_NORM_METRIC,
-    semconv.INPUT_ABSMAX_METRIC,
-    semconv.INPUT_HEADROOM_METRIC,
-    semconv.CHECKPOINTS,
-    semconv.CHECKPOINT_SECONDS,
-    semconv.CHECKPOINT_BYTES,
-    semconv.CHECKPOINT_FILE_COUNT,
-    semconv.CHECKPOINT_FAILURES,
-    semconv.CHECKPOINT_AGE,
-    semconv.CHECKPOINT_INTERVAL,
+    "torchdist_stall_info",
+    "torchdist_attempt_ended_info",
+    "torchdist_finding_info",
+    "torchdist_arrivals_compared_total",
+    "torchdist_last_arrivals_total",
+    "torchdist_lateness_seconds_total",
+    "torchdist_waited_seconds_total",
+    "torchdist_critical_path_seconds",
+    "torchdist_critical_path_rank_seconds",
+    "torchdist_critical_path_gain_seconds",
+    "torchdist_sampled_operations_total",
+    "torchdist_non_finite_operations_total",
+    "torchdist_unseen_operations_total",
+    "torchdist_amp_skipped_steps_total",
+    "torchdist_amp_scale",
+    "torchdist_parameter_checksums_total",
+    "torchdist_replicas_left_out",
+    "torchdist_input_norm",
+    "torchdist_input_absmax",
+    "torchdist_input_headroom",
+    "torchdist_checkpoints_total",
+    "torchdist_checkpoint_seconds_total",
+    "torchdist_checkpoint_size_bytes_total",
+    "torchdist_checkpoint_files_total",
+    "torchdist_checkpoint_failures_total",
+    "torchdist_checkpoint_age_seconds",
+    "torchdist_checkpoint_interval_seconds",
 )
 
 
 def test_conventions_are_kept() -> None:
     """What has no name of ours has one of OpenTelemetry's."""
     theirs = {name for name in vars(rpc_metrics).values() if isinstance(name, str)}
-    names = {semconv.OTEL_METRIC_NAMES[metric.name] for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
+    names = {metric.otel_name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
     assert {name for name in names if not name.startswith("torchdist.")} <= theirs
 
 
@@ -223,13 +211,13 @@ def test_kinds_and_units(pushed: Pushed) -> None:
             assert data.is_monotonic == (metric.kind is MetricKind.COUNTER)
         assert metrics[metric.name].unit == metric.unit.value
         assert metrics[metric.name].description == metric.help
-    assert metrics[semconv.OPERATION_DURATION].unit == "s"
+    assert metrics["torchdist_operation_duration_seconds"].unit == "s"
 
 
 def test_ranks_are_numbers(pushed: Pushed) -> None:
     """Attributes have the names and types that spans use, so that one query finds both."""
     pushed.add(3)
-    (point,) = pushed.collect()[semconv.UP].data.data_points
+    (point,) = pushed.collect()["torchdist_up"].data.data_points
     assert point.attributes == {semconv.RUN: "1234abcd", semconv.RANK: 3}
 
 
@@ -237,9 +225,9 @@ def test_forgotten_rank_is_not_pushed(pushed: Pushed) -> None:
     """Observed series of a rank end when it is forgotten."""
     first, _ = pushed.add(0)
     pushed.add(1)
-    assert len(pushed.collect()[semconv.UP].data.data_points) == 2
+    assert len(pushed.collect()["torchdist_up"].data.data_points) == 2
     pushed.node.forget(first.reader.identity.nonce)
-    (point,) = pushed.collect()[semconv.UP].data.data_points
+    (point,) = pushed.collect()["torchdist_up"].data.data_points
     assert point.attributes is not None
     assert point.attributes[semconv.RANK] == 1
 
@@ -256,8 +244,8 @@ def test_stop_and_start_again(pushed: Pushed, caplog: pytest.LogCaptureFixture) 
     counted = pushed.node.track(simulated.reader)
     counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
     metrics = pushed.collect()
-    assert len(metrics[semconv.UP].data.data_points) == 2
-    (histogram,) = metrics[semconv.OPERATION_DURATION].data.data_points
+    assert len(metrics["torchdist_up"].data.data_points) == 2
+    (histogram,) = metrics["torchdist_operation_duration_seconds"].data.data_points
     assert isinstance(histogram, HistogramDataPoint)
     assert histogram.count == 1
     assert caplog.records == []
@@ -272,6 +260,6 @@ def test_forked_child_observes_nothing(pushed: Pushed) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        os._exit(int(semconv.UP in pushed.collect()))
+        os._exit(int("torchdist_up" in pushed.collect()))
     assert os.waitpid(child, 0)[1] == 0
-    assert semconv.UP in pushed.collect()
+    assert "torchdist_up" in pushed.collect()

@@ -14,17 +14,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from otel_torchdist import semconv
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.model.kinds import How, Kernel
 from otel_torchdist.naming import readable
 from otel_torchdist.serving.metrics_page import MetricsServer
-from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
-from otel_torchdist.telemetry.metrics.run_status import EndStatus, StallStatus
-from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot, VerdictStatus
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -71,8 +69,8 @@ def node(tmp_path: Path) -> NodeMetrics:
         if number == 0:
             rank.begin(at=88 * SECOND, sequence=2)
         metrics.track(rank.reader).consume(rank.reader.poll(), rank.reader.status(), 0)
-    metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (1,), "2/4", 7))
-    metrics.set_end(EndStatus(RUN_ID, WORLD.key, "all_reduce", "dead", (1,), 7))
+    metrics.set_stall(VerdictStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (1,), 7, "2/4"))
+    metrics.set_end(VerdictStatus(RUN_ID, WORLD.key, "all_reduce", "dead", (1,), 7))
     return metrics
 
 
@@ -155,7 +153,7 @@ def test_names_obey_the_rules_of_prometheus(port: int) -> None:
     assert set(helps) == set(types)
     for name, kind in types.items():
         is_ours = name.startswith("torchdist_")
-        assert is_ours or not semconv.OTEL_METRIC_NAMES[name].startswith("torchdist.")  # else it is OpenTelemetry's
+        assert is_ours or name.startswith("rpc_")  # else it is OpenTelemetry's
         assert name == name.lower()
         assert helps[name].endswith(".")
         assert name.endswith("_total") == (kind == "counter")

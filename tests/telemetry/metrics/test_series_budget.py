@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.machine.symptoms import MachineReading
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.run_status import StallStatus
-from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, VerdictStatus
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS, Node, series_of
 
 NODES, LOCAL_RANKS = 512, 8
 BUDGET_OF_A_NODE, BUDGET_OF_THE_WORLD = 3_000, 1_500_000
 BUDGET_OF_AN_EXPLOSION = 45_000
-STALL = StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), "4/4", 0xABC)
+STALL = VerdictStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), 0xABC, "4/4")
 
 
 def groups(count: int) -> list[GroupName]:
@@ -50,13 +48,13 @@ def test_groups_beyond_the_bound_are_folded(node: Node) -> None:
     for group in groups(most + 44):
         rank.run(group=group, sequence=4)
     node.poll()
-    operations = node.values(semconv.OPERATIONS)
+    operations = node.values("torchdist_operations_total")
     assert len(operations) == most + 1
     assert operations[RUN, "0", "other", "all_reduce"] == 88
     assert set(operations.values()) == {2, 88}
-    assert node.values(semconv.GROUPS_FOLDED) == {(RUN, "0"): 44}
-    assert len(node.values(semconv.LAST_STARTED_SEQUENCE)) == most
-    assert set(node.values(semconv.LAST_STARTED_SEQUENCE).values()) == {4}
+    assert node.values("torchdist_groups_folded_total") == {(RUN, "0"): 44}
+    assert len(node.values("torchdist_last_started_sequence")) == most
+    assert set(node.values("torchdist_last_started_sequence").values()) == {4}
 
 
 def test_operations_beyond_the_bound_are_folded(node: Node) -> None:
@@ -65,7 +63,7 @@ def test_operations_beyond_the_bound_are_folded(node: Node) -> None:
     for number in range(MAX_OPERATIONS + 10):
         rank.run(f"op{number}")
     node.poll()
-    operations = node.values(semconv.OPERATIONS)
+    operations = node.values("torchdist_operations_total")
     assert len(operations) == MAX_OPERATIONS + 1
     assert operations[RUN, "0", WORLD.key, "other"] == 10
 
@@ -106,4 +104,4 @@ def test_explosion_of_labels_stays_in_the_budget(tmp_path: Path) -> None:
     metrics = simulate(rank, rank.reader.poll(), first=0)
     snapshot = metrics.snapshot()
     assert sum(1 for _ in series_of(snapshot)) <= BUDGET_OF_AN_EXPLOSION
-    assert sum(value for _, value in METRICS[semconv.OPERATIONS].read(snapshot)) == 20_000 * LOCAL_RANKS
+    assert sum(value for _, value in METRICS["torchdist_operations_total"].read(snapshot)) == 20_000 * LOCAL_RANKS

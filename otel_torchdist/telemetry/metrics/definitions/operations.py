@@ -1,4 +1,4 @@
-"""Operations of ranks: how many, how large, how long, and how far each group has come."""
+"""Operations and remote calls of ranks: how many, how large, how long, and how far each group has come."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
-from otel_torchdist.telemetry.metrics.definitions.series import BY_GROUP, BY_OPERATION, BY_RANK, of_operation, of_rank
-from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import (
+    BY_GROUP,
+    BY_OPERATION,
+    BY_RANK,
+    HistogramMetric,
+    Histograms,
+    MetricKind,
+    NumberMetric,
+    Numbers,
+    Unit,
+    of_operation,
+    of_rank,
+)
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot
 
-_SIZED: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
+_BY_SIZE: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
 
 
 def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnapshot], Numbers]:
@@ -34,26 +45,35 @@ def timed_bytes(node: NodeSnapshot) -> Numbers:
             yield (label, *labels), one.message_bytes
 
 
+OLDEST_AGE: Final = NumberMetric(
+    "torchdist.operation.oldest_age",
+    MetricKind.GAUGE,
+    Unit.SECONDS,
+    "Age of the oldest operation in flight, 0 if there is none. It counts from the wait for an operation whose end "
+    "only a wait can show, and from the start on the device for one that runs there.",
+    BY_OPERATION,
+    of_operation(lambda one: one.oldest_age_s),
+)
+LAST_STARTED_SEQUENCE: Final = NumberMetric(
+    "torchdist.last_started_sequence",
+    MetricKind.GAUGE,
+    Unit.NONE,
+    "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
+    BY_GROUP,
+    of_group(lambda group: group.started_sequence),
+)
 OPERATION_METRICS: Final = (
     NumberMetric(
-        semconv.OPERATIONS_IN_FLIGHT,
+        "torchdist.operations.in_flight",
         MetricKind.UP_DOWN,
         Unit.OPERATIONS,
         "Operations that the rank has entered and that have not ended.",
         BY_OPERATION,
         of_operation(lambda one: one.in_flight),
     ),
+    OLDEST_AGE,
     NumberMetric(
-        semconv.OPERATION_OLDEST_AGE,
-        MetricKind.GAUGE,
-        Unit.SECONDS,
-        "Age of the oldest operation in flight, 0 if there is none. It counts from the wait for an operation whose end "
-        "only a wait can show, and from the start on the device for one that runs there.",
-        BY_OPERATION,
-        of_operation(lambda one: one.oldest_age_s),
-    ),
-    NumberMetric(
-        semconv.OPERATIONS,
+        "torchdist.operations",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Operations that the rank has entered.",
@@ -61,7 +81,7 @@ OPERATION_METRICS: Final = (
         of_operation(lambda one: one.entered),
     ),
     NumberMetric(
-        semconv.MESSAGE_BYTES,
+        "torchdist.message",
         MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes that the rank has contributed to its operations.",
@@ -69,7 +89,7 @@ OPERATION_METRICS: Final = (
         of_operation(lambda one: one.message_bytes),
     ),
     NumberMetric(
-        semconv.TIMED_OPERATIONS,
+        "torchdist.timed_operations",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
@@ -77,7 +97,7 @@ OPERATION_METRICS: Final = (
         of_operation(lambda one: one.timed),
     ),
     NumberMetric(
-        semconv.TIMED_OPERATION_SECONDS,
+        "torchdist.timed_operation",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Sum of the rank's known operation durations.",
@@ -85,15 +105,15 @@ OPERATION_METRICS: Final = (
         of_operation(lambda one: one.timed_s),
     ),
     NumberMetric(
-        semconv.TIMED_MESSAGE_BYTES,
+        "torchdist.timed_message",
         MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes that the node's ranks have contributed to operations whose duration is known.",
-        _SIZED,
+        _BY_SIZE,
         timed_bytes,
     ),
     NumberMetric(
-        semconv.BLOCKED_SECONDS,
+        "torchdist.blocked",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time in which a thread of the rank was inside an operation's call or inside a wait for one. "
@@ -102,23 +122,16 @@ OPERATION_METRICS: Final = (
         of_rank(lambda rank: rank.blocked_s),
     ),
     NumberMetric(
-        semconv.COMMUNICATION_SECONDS,
+        "torchdist.communication",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time with at least one operation of the rank in flight, whether it overlapped with computation or not.",
         BY_RANK,
         of_rank(lambda rank: rank.communicating_s),
     ),
+    LAST_STARTED_SEQUENCE,
     NumberMetric(
-        semconv.LAST_STARTED_SEQUENCE,
-        MetricKind.GAUGE,
-        Unit.NONE,
-        "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
-        BY_GROUP,
-        of_group(lambda group: group.started_sequence),
-    ),
-    NumberMetric(
-        semconv.LAST_COMPLETED_SEQUENCE,
+        "torchdist.last_completed_sequence",
         MetricKind.GAUGE,
         Unit.NONE,
         "Sequence number of the newest collective of the group that is known to have ended on the rank.",
@@ -126,7 +139,7 @@ OPERATION_METRICS: Final = (
         of_group(lambda group: group.completed_sequence),
     ),
     NumberMetric(
-        semconv.OPERATIONS_UNTRACKED,
+        "torchdist.operations.untracked",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations that were handed to a device and whose end there is not known.",
@@ -134,11 +147,69 @@ OPERATION_METRICS: Final = (
         of_rank(lambda rank: rank.totals.untracked),
     ),
     NumberMetric(
-        semconv.OPERATIONS_FAILED,
+        "torchdist.operations.failed",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations that ended with an exception.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.failed),
+    ),
+)
+
+
+_CALL: Final = (LABEL_RUN, semconv.LABEL_RPC_SYSTEM, semconv.LABEL_RPC_METHOD, semconv.LABEL_ERROR_TYPE)
+
+
+def operation_durations(node: NodeSnapshot) -> Histograms:
+    """Durations of each operation of each group, by size."""
+    for label, run in node.runs.items():
+        for labels, one in run.timed.items():
+            yield (label, *labels), one.durations
+
+
+def step_durations(node: NodeSnapshot) -> Histograms:
+    """Durations of the steps of each run; a run without an ended step has no series."""
+    for label, run in node.runs.items():
+        if run.steps.count:
+            yield (label,), run.steps
+
+
+def call_durations(metric: str) -> Callable[[NodeSnapshot], Histograms]:
+    """Make a reader of one side's remote procedure calls, by function and error."""
+
+    def read(node: NodeSnapshot) -> Histograms:
+        for label, run in node.runs.items():
+            for (side, labels), durations in run.calls.items():
+                if side == metric:
+                    yield (label, *labels), durations
+
+    return read
+
+
+HISTOGRAM_METRICS: Final = (
+    HistogramMetric(
+        semconv.OPERATION_DURATION,
+        "Durations of the node's operations, from entering the call, or the start on the device, to the end, "
+        "by the size of a rank's contribution: an upper bound (4KiB to 256MiB), or larger.",
+        _BY_SIZE,
+        operation_durations,
+    ),
+    HistogramMetric(
+        semconv.STEP_DURATION,
+        "Durations of the steps of the node's ranks.",
+        (LABEL_RUN,),
+        step_durations,
+    ),
+    HistogramMetric(
+        semconv.RPC_CLIENT_DURATION,
+        "Durations of remote procedure calls of the node's ranks, as far as a thread waited for them.",
+        _CALL,
+        call_durations(semconv.RPC_CLIENT_DURATION),
+    ),
+    HistogramMetric(
+        semconv.RPC_SERVER_DURATION,
+        "Durations of functions in Python that the node's ranks have run for remote callers.",
+        _CALL,
+        call_durations(semconv.RPC_SERVER_DURATION),
     ),
 )

@@ -6,9 +6,9 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Kernel
-from otel_torchdist.semconv import LABEL_GROUP, LABEL_RUN
-from otel_torchdist.telemetry.metrics.definitions.series import BY_RANK, of_rank
-from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
+from otel_torchdist.semconv import LABEL_GROUP, LABEL_HOST, LABEL_RANK, LABEL_RUN
+from otel_torchdist.telemetry.metrics.labels import label_value
+from otel_torchdist.telemetry.metrics.model import BY_RANK, MetricKind, NumberMetric, Numbers, Unit, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -35,7 +35,7 @@ def capture_info(node: NodeSnapshot) -> Numbers:
 
 RECORDING_METRICS: Final = (
     NumberMetric(
-        semconv.GROUP_INFO,
+        "torchdist.group.info",
         MetricKind.INFO,
         Unit.NONE,
         "What a group is for and how many members it has.",
@@ -43,7 +43,7 @@ RECORDING_METRICS: Final = (
         group_info,
     ),
     NumberMetric(
-        semconv.GROUP_MEMBERS,
+        "torchdist.group.members",
         MetricKind.GAUGE,
         Unit.NONE,
         "How many members a group has.",
@@ -51,7 +51,7 @@ RECORDING_METRICS: Final = (
         group_members,
     ),
     NumberMetric(
-        semconv.GROUPS_FOLDED,
+        "torchdist.groups.folded",
         MetricKind.COUNTER,
         Unit.GROUPS,
         'Groups of the rank that are counted under group="other", because the node has too many.',
@@ -59,7 +59,7 @@ RECORDING_METRICS: Final = (
         of_rank(lambda rank: rank.groups_folded),
     ),
     NumberMetric(
-        semconv.CAPTURE_INFO,
+        "torchdist.capture.info",
         MetricKind.INFO,
         Unit.NONE,
         "What records the rank's calls (native or python), and the version of its torch.",
@@ -67,7 +67,7 @@ RECORDING_METRICS: Final = (
         capture_info,
     ),
     NumberMetric(
-        semconv.OVERHEAD,
+        "torchdist.overhead",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Estimated time that the instrumentation has taken on the rank's threads.",
@@ -75,7 +75,7 @@ RECORDING_METRICS: Final = (
         of_rank(lambda rank: rank.overhead_s),
     ),
     NumberMetric(
-        semconv.RECORDS_LOST,
+        "torchdist.records.lost",
         MetricKind.COUNTER,
         Unit.RECORDS,
         "Records that the rank could not write, or that were overwritten before they were read.",
@@ -83,7 +83,7 @@ RECORDING_METRICS: Final = (
         of_rank(lambda rank: rank.records_lost),
     ),
     NumberMetric(
-        semconv.NAMES_DROPPED,
+        "torchdist.names.dropped",
         MetricKind.COUNTER,
         Unit.NAMES,
         "Names of groups, call sites, labels and operations that did not fit into the rank's dictionary.",
@@ -91,7 +91,7 @@ RECORDING_METRICS: Final = (
         of_rank(lambda rank: rank.names_dropped),
     ),
     NumberMetric(
-        semconv.SPANS_DROPPED,
+        "torchdist.spans.dropped",
         MetricKind.COUNTER,
         Unit.SPANS,
         "Spans that could not be exported, or that a receiver rejected in a request that it accepted.",
@@ -99,11 +99,70 @@ RECORDING_METRICS: Final = (
         lambda node: (((), node.spans_dropped),),
     ),
     NumberMetric(
-        semconv.ARCHIVE_DROPPED,
+        "torchdist.archive.operations.dropped",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Operations that could not be archived; no series without an archive.",
         (),
         lambda node: () if node.archive_dropped is None else (((), node.archive_dropped),),
+    ),
+)
+
+
+def rank_info(node: NodeSnapshot) -> Numbers:
+    """The node and the GPU of each rank; no series if the machine is not read."""
+    for rank in node.ranks:
+        if rank.gpu is not None:
+            yield (rank.run, str(rank.rank), node.host, label_value(rank.gpu)), 1
+
+
+def job_info(node: NodeSnapshot) -> Numbers:
+    """What launchers and trackers call the job of each run; runs that none of them knows have no series."""
+    seen: set[str] = set()
+    for rank in node.ranks:
+        job = rank.job
+        named = (
+            job.slurm_job_id,
+            job.slurm_job_name,
+            job.kubernetes_namespace,
+            job.kubernetes_pod,
+            job.ray_job_id,
+            job.elastic_run_id,
+            job.elastic_restart_count or job.slurm_restart_count,
+            job.mlflow_run_id,
+            job.wandb_run_id,
+        )
+        if rank.run not in seen and any(named):
+            seen.add(rank.run)
+            yield (rank.run, *map(label_value, named)), 1
+
+
+JOB_METRICS: Final = (
+    NumberMetric(
+        "torchdist.rank.info",
+        MetricKind.INFO,
+        Unit.NONE,
+        "The node and the GPU (its UUID) of a rank, to join its series with those of node-exporter and dcgm-exporter.",
+        (LABEL_RUN, LABEL_RANK, LABEL_HOST, semconv.LABEL_DEVICE),
+        rank_info,
+    ),
+    NumberMetric(
+        "torchdist.job.info",
+        MetricKind.INFO,
+        Unit.NONE,
+        "What launchers and trackers call the job; no series if its environment says nothing.",
+        (
+            LABEL_RUN,
+            semconv.LABEL_SLURM_JOB_ID,
+            semconv.LABEL_SLURM_JOB_NAME,
+            semconv.LABEL_K8S_NAMESPACE,
+            semconv.LABEL_K8S_POD,
+            semconv.LABEL_RAY_JOB_ID,
+            semconv.LABEL_ELASTIC_RUN_ID,
+            semconv.LABEL_RESTART_COUNT,
+            semconv.LABEL_MLFLOW_RUN_ID,
+            semconv.LABEL_WANDB_RUN_ID,
+        ),
+        job_info,
     ),
 )

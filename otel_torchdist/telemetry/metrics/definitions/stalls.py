@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist import semconv
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
-from otel_torchdist.telemetry.metrics.definitions.series import BY_GROUP, BY_RANK, of_rank
-from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import BY_GROUP, BY_RANK, MetricKind, NumberMetric, Numbers, Unit, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -75,9 +75,48 @@ def waited(node: NodeSnapshot) -> Numbers:
             yield (label, group), counts.waited_s
 
 
+STALLED: Final = NumberMetric(
+    "torchdist.stalled",
+    MetricKind.GAUGE,
+    Unit.NONE,
+    "1 while the run is stalled and this group's operation is the cause, else 0.",
+    (LABEL_RUN, LABEL_GROUP),
+    stalled,
+)
+STALL_INFO: Final = NumberMetric(
+    "torchdist.stall.info",
+    MetricKind.INFO,
+    Unit.NONE,
+    "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
+    (
+        LABEL_RUN,
+        LABEL_GROUP,
+        LABEL_OPERATION,
+        semconv.LABEL_VERDICT,
+        semconv.LABEL_RANKS,
+        semconv.LABEL_COVERAGE,
+        semconv.LABEL_TRACE_ID,
+    ),
+    stall_info,
+)
+FINDING_INFO: Final = NumberMetric(
+    "torchdist.finding.info",
+    MetricKind.INFO,
+    Unit.NONE,
+    "A finding without a stall: " + "; ".join(f"{kind.meaning} ({kind.value})" for kind in FindingKind) + ".",
+    (
+        LABEL_RUN,
+        LABEL_GROUP,
+        LABEL_OPERATION,
+        semconv.LABEL_VERDICT,
+        semconv.LABEL_RANKS,
+        semconv.LABEL_TRACE_ID,
+    ),
+    finding_info,
+)
 STALL_METRICS: Final = (
     NumberMetric(
-        semconv.UP,
+        "torchdist.up",
         MetricKind.GAUGE,
         Unit.NONE,
         "1 while the rank's process is alive, 0 after it has failed or died, no series after it has finished.",
@@ -85,39 +124,17 @@ STALL_METRICS: Final = (
         of_rank(lambda rank: None if rank.up is None else int(rank.up)),
     ),
     NumberMetric(
-        semconv.IDLE_SECONDS,
+        "torchdist.idle",
         MetricKind.GAUGE,
         Unit.SECONDS,
         "Time since the rank last entered or left an operation, or ended a step; no series of a rank that is over.",
         BY_RANK,
         of_rank(lambda rank: rank.idle_s if rank.up else None),
     ),
+    STALLED,
+    STALL_INFO,
     NumberMetric(
-        semconv.STALLED_METRIC,
-        MetricKind.GAUGE,
-        Unit.NONE,
-        "1 while the run is stalled and this group's operation is the cause, else 0.",
-        (LABEL_RUN, LABEL_GROUP),
-        stalled,
-    ),
-    NumberMetric(
-        semconv.STALL_INFO,
-        MetricKind.INFO,
-        Unit.NONE,
-        "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
-        (
-            LABEL_RUN,
-            LABEL_GROUP,
-            LABEL_OPERATION,
-            semconv.LABEL_VERDICT,
-            semconv.LABEL_RANKS,
-            semconv.LABEL_COVERAGE,
-            semconv.LABEL_TRACE_ID,
-        ),
-        stall_info,
-    ),
-    NumberMetric(
-        semconv.ATTEMPT_ENDED,
+        "torchdist.attempt_ended.info",
         MetricKind.INFO,
         Unit.NONE,
         "How the job's last attempt has ended, until the next one steps or the agent exits: the last verdict, with the "
@@ -132,28 +149,9 @@ STALL_METRICS: Final = (
         ),
         attempt_ended,
     ),
+    FINDING_INFO,
     NumberMetric(
-        semconv.FINDING_INFO,
-        MetricKind.INFO,
-        Unit.NONE,
-        "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
-        "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage); values that "
-        "are not finite (non_finite), and results that differ where they must be equal (diverged); checkpoints that "
-        "could not be saved (checkpoint_failed), and groups that two threads use at the same time (shared_group); "
-        "remote procedure calls that cannot go on (starved, frozen, dead, of operation rpc); a whole job that calls "
-        "nothing and does not work either (idle).",
-        (
-            LABEL_RUN,
-            LABEL_GROUP,
-            LABEL_OPERATION,
-            semconv.LABEL_VERDICT,
-            semconv.LABEL_RANKS,
-            semconv.LABEL_TRACE_ID,
-        ),
-        finding_info,
-    ),
-    NumberMetric(
-        semconv.ARRIVALS,
+        "torchdist.arrivals_compared",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Collectives of the group for which the arrival times of the node's ranks were compared.",
@@ -161,7 +159,7 @@ STALL_METRICS: Final = (
         arrivals,
     ),
     NumberMetric(
-        semconv.LAST_ARRIVALS,
+        "torchdist.last_arrivals",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Compared collectives at which the rank arrived last.",
@@ -169,7 +167,7 @@ STALL_METRICS: Final = (
         last_arrivals,
     ),
     NumberMetric(
-        semconv.LATENESS,
+        "torchdist.lateness",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the other ranks of the node waited in compared collectives for this rank alone.",
@@ -177,11 +175,65 @@ STALL_METRICS: Final = (
         lateness,
     ),
     NumberMetric(
-        semconv.WAITED_SECONDS,
+        "torchdist.waited",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
         (LABEL_RUN, LABEL_GROUP),
         waited,
+    ),
+)
+
+
+def path_kinds(node: NodeSnapshot) -> Numbers:
+    """Seconds of each run's critical path, by what happens on it."""
+    for label, run in node.runs.items():
+        if run.path is not None:
+            for kind, seconds in run.path.kinds.items():
+                yield (label, kind), seconds
+
+
+def path_ranks(node: NodeSnapshot) -> Numbers:
+    """Seconds for which ranks compute on each run's critical path."""
+    for label, run in node.runs.items():
+        if run.path is not None:
+            for rank, seconds in run.path.ranks.items():
+                yield (label, str(rank)), seconds
+
+
+def path_gains(node: NodeSnapshot) -> Numbers:
+    """Seconds by which steps of each run would be shorter without one cause."""
+    for label, run in node.runs.items():
+        if run.path is not None:
+            for labels, seconds in run.path.gains.items():
+                yield (label, *labels), seconds
+
+
+PATH_METRICS: Final = (
+    NumberMetric(
+        "torchdist.critical_path",
+        MetricKind.GAUGE,
+        Unit.SECONDS,
+        "Length of the critical path through an average one of the newest steps, by what happens on it; only where the "
+        "run is judged.",
+        (LABEL_RUN, semconv.LABEL_KIND),
+        path_kinds,
+    ),
+    NumberMetric(
+        "torchdist.critical_path.rank",
+        MetricKind.GAUGE,
+        Unit.SECONDS,
+        "How long the rank computes on that path, of the 16 ranks that do so longest.",
+        BY_RANK,
+        path_ranks,
+    ),
+    NumberMetric(
+        "torchdist.critical_path.gain",
+        MetricKind.GAUGE,
+        Unit.SECONDS,
+        "What such a step would be shorter at most without one cause: a line, rank, node or stage that computes longer "
+        "than its peers, or a transfer; at most eight.",
+        (LABEL_RUN, semconv.LABEL_CAUSE, semconv.LABEL_RANKS, LABEL_OPERATION),
+        path_gains,
     ),
 )

@@ -1,4 +1,4 @@
-"""Steps of ranks, and what their time goes into."""
+"""Steps of ranks and what their time goes into, and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist import semconv
+from otel_torchdist.semconv import LABEL_OPERATION, LABEL_RANK, LABEL_RUN
 from otel_torchdist.tape.figures import StepFigures
-from otel_torchdist.telemetry.metrics.definitions.series import BY_RANK, Reader, of_rank
-from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Unit
+from otel_torchdist.telemetry.metrics.counts import WHOLE, CheckpointCounts
+from otel_torchdist.telemetry.metrics.model import BY_RANK, MetricKind, NumberMetric, Numbers, Reader, Unit, of_rank
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
 def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigures], float]) -> Reader:
@@ -18,7 +20,7 @@ def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigur
 
 STEP_METRICS: Final = (
     NumberMetric(
-        semconv.TIMED_STEPS,
+        "torchdist.timed_steps",
         MetricKind.COUNTER,
         Unit.STEPS,
         "The rank's steps whose duration is known.",
@@ -26,7 +28,7 @@ STEP_METRICS: Final = (
         of_rank(lambda rank: rank.steps.count),
     ),
     NumberMetric(
-        semconv.TIMED_STEP_SECONDS,
+        "torchdist.timed_step",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Sum of the rank's known step durations.",
@@ -34,7 +36,7 @@ STEP_METRICS: Final = (
         of_rank(lambda rank: rank.steps.sum_s),
     ),
     NumberMetric(
-        semconv.DATA_WAIT_SECONDS,
+        "torchdist.data_wait",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank's training thread waited for batches of a DataLoader, or in data_wait(). A rank without "
@@ -43,7 +45,7 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.data_wait_ns / 1e9, lambda one: one.batches),
     ),
     NumberMetric(
-        semconv.BATCHES,
+        "torchdist.batches",
         MetricKind.COUNTER,
         Unit.BATCHES,
         "Batches that the rank has got by these waits.",
@@ -51,7 +53,7 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.batches, lambda one: one.batches),
     ),
     NumberMetric(
-        semconv.BACKWARD_SECONDS,
+        "torchdist.backward",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank's backward passes have taken on the host. On a device they are only enqueued in that time, "
@@ -60,7 +62,7 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.backward_ns / 1e9, lambda one: one.backward_passes),
     ),
     NumberMetric(
-        semconv.OPTIMIZER_SECONDS,
+        "torchdist.optimizer",
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the steps of the rank's optimizers have taken on the host, at most 16 in a training step, outside "
@@ -69,7 +71,7 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.optimizer_ns / 1e9, lambda one: one.optimizer_steps),
     ),
     NumberMetric(
-        semconv.SAMPLES,
+        "torchdist.samples",
         MetricKind.COUNTER,
         Unit.SAMPLES,
         "Samples that the rank has processed, as given to mark_step(samples=).",
@@ -77,7 +79,7 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.samples, lambda one: one.samples),
     ),
     NumberMetric(
-        semconv.TOKENS,
+        "torchdist.tokens",
         MetricKind.COUNTER,
         Unit.TOKENS,
         "Tokens that the rank has processed, as given to mark_step(tokens=).",
@@ -85,7 +87,7 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.tokens, lambda one: one.tokens),
     ),
     NumberMetric(
-        semconv.FLOPS,
+        "torchdist.flops",
         MetricKind.COUNTER,
         Unit.FLOPS,
         "Floating-point operations of the rank, as given to mark_step(flops=).",
@@ -93,7 +95,7 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.flops, lambda one: one.flops),
     ),
     NumberMetric(
-        semconv.GRADIENT_SYNC_SECONDS,
+        "torchdist.gradient_sync",
         MetricKind.GAUGE,
         Unit.SECONDS,
         "How long DDP reduced gradients in the newest step that it has timed itself: one of the first ten, or every "
@@ -102,11 +104,112 @@ STEP_METRICS: Final = (
         of_figures(lambda one: one.sync_ns / 1e9, lambda one: one.syncs_timed),
     ),
     NumberMetric(
-        semconv.GRADIENT_SYNC_EXPOSED_SECONDS,
+        "torchdist.gradient_sync.exposed",
         MetricKind.GAUGE,
         Unit.SECONDS,
         "How much of that the computation of gradients did not hide.",
         BY_RANK,
         of_figures(lambda one: (one.sync_ns - one.sync_overlap_ns) / 1e9, lambda one: one.syncs_timed),
+    ),
+)
+
+
+_CHECKPOINT: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION)
+_STAGE: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION, semconv.LABEL_STAGE)
+
+
+def of_checkpoints(
+    value: Callable[[CheckpointCounts], float], only_whole: bool = False
+) -> Callable[[NodeSnapshot], Numbers]:
+    """Make a reader of one number per operation and stage of each rank, or per operation; zeros have no series."""
+
+    def read(node: NodeSnapshot) -> Numbers:
+        for rank in node.ranks:
+            for one in rank.checkpoints:
+                number = value(one)
+                if number and not only_whole:
+                    yield (rank.run, str(rank.rank), one.operation, one.stage), number
+                elif number and one.stage == WHOLE:
+                    yield (rank.run, str(rank.rank), one.operation), number
+
+    return read
+
+
+def saved_age(node: NodeSnapshot) -> Numbers:
+    """Seconds since the last save that has ended well on a rank of the run; no series before the first."""
+    newest: dict[str, float] = {}
+    for rank in node.ranks:
+        if rank.saved_age_s is not None and rank.up:
+            newest[rank.run] = min(newest.get(rank.run, rank.saved_age_s), rank.saved_age_s)
+    for run, age_s in newest.items():
+        yield (run,), age_s
+
+
+def save_interval(node: NodeSnapshot) -> Numbers:
+    """Longest of the newest intervals between saves, of the rank of each run that saves most often."""
+    shortest: dict[str, float] = {}
+    for rank in node.ranks:
+        if rank.save_interval_s and rank.up:
+            shortest[rank.run] = min(shortest.get(rank.run, rank.save_interval_s), rank.save_interval_s)
+    for run, interval_s in shortest.items():
+        yield (run,), interval_s
+
+
+CHECKPOINT_METRICS: Final = (
+    NumberMetric(
+        "torchdist.checkpoints",
+        MetricKind.COUNTER,
+        Unit.CHECKPOINTS,
+        "The rank's saves and loads that have ended well; `async_save` counts when it returns, its `save` at the end.",
+        _CHECKPOINT,
+        of_checkpoints(lambda one: one.ended, only_whole=True),
+    ),
+    NumberMetric(
+        "torchdist.checkpoint",
+        MetricKind.COUNTER,
+        Unit.SECONDS,
+        "Time that the rank has spent in checkpoints, by stage, and as a whole (`whole`).",
+        _STAGE,
+        of_checkpoints(lambda one: one.duration_ns / 1e9),
+    ),
+    NumberMetric(
+        "torchdist.checkpoint.size",
+        MetricKind.COUNTER,
+        Unit.BYTES,
+        "Bytes of checkpoints that the rank has written or read, as far as the storage tells.",
+        _CHECKPOINT,
+        of_checkpoints(lambda one: one.message_bytes, only_whole=True),
+    ),
+    NumberMetric(
+        "torchdist.checkpoint.files",
+        MetricKind.COUNTER,
+        Unit.FILES,
+        "Files of checkpoints that the rank has written or read, as far as the storage tells.",
+        _CHECKPOINT,
+        of_checkpoints(lambda one: one.files, only_whole=True),
+    ),
+    NumberMetric(
+        "torchdist.checkpoint.failures",
+        MetricKind.COUNTER,
+        Unit.CHECKPOINTS,
+        "The rank's checkpoints, and stages of these, that have ended with an exception.",
+        _STAGE,
+        of_checkpoints(lambda one: one.failed),
+    ),
+    NumberMetric(
+        "torchdist.checkpoint.age",
+        MetricKind.GAUGE,
+        Unit.SECONDS,
+        "Time since a live rank of the run has last finished a save, of those that this node's ranks have finished.",
+        (LABEL_RUN,),
+        saved_age,
+    ),
+    NumberMetric(
+        "torchdist.checkpoint.interval",
+        MetricKind.GAUGE,
+        Unit.SECONDS,
+        "The longest of the last eight intervals between saves of a rank, of those of a minute or more.",
+        (LABEL_RUN,),
+        save_interval,
     ),
 )

@@ -9,8 +9,15 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.semconv import LABEL_RANK, LABEL_RUN
-from otel_torchdist.telemetry.metrics.definitions.series import BY_OPERATION, BY_RANK, of_rank
-from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import (
+    BY_OPERATION,
+    BY_RANK,
+    MetricKind,
+    NumberMetric,
+    Numbers,
+    Unit,
+    of_rank,
+)
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -36,7 +43,7 @@ def of_values(value: Callable[[Numerics], float | None]) -> Callable[[NodeSnapsh
 
 VALUE_METRICS: Final = (
     NumberMetric(
-        semconv.SAMPLED_OPERATIONS,
+        "torchdist.sampled_operations",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose tensors' statistics were taken; no series if there are none, as for those below.",
@@ -44,7 +51,7 @@ VALUE_METRICS: Final = (
         of_rank(lambda rank: rank.totals.sampled or None),
     ),
     NumberMetric(
-        semconv.NON_FINITE_OPERATIONS,
+        "torchdist.non_finite_operations",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations with an input that was infinite or not a number, of those that were looked at.",
@@ -52,7 +59,7 @@ VALUE_METRICS: Final = (
         of_rank(lambda rank: rank.totals.non_finite if rank.totals.sampled or rank.totals.non_finite else None),
     ),
     NumberMetric(
-        semconv.UNSEEN_OPERATIONS,
+        "torchdist.unseen_operations",
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose inputs should have been looked at and were not, all or some: because of their "
@@ -62,7 +69,7 @@ VALUE_METRICS: Final = (
         unseen_operations,
     ),
     NumberMetric(
-        semconv.AMP_SKIPPED_STEPS,
+        "torchdist.amp.skipped_steps",
         MetricKind.COUNTER,
         Unit.STEPS,
         "The rank's steps that a gradient scaler has left out because of an overflow.",
@@ -70,7 +77,7 @@ VALUE_METRICS: Final = (
         of_rank(lambda rank: rank.totals.skipped_steps or None),
     ),
     NumberMetric(
-        semconv.AMP_SCALE,
+        "torchdist.amp.scale",
         MetricKind.GAUGE,
         Unit.NONE,
         "The scale of the rank's gradient scaler in its newest step; no series if it is not known.",
@@ -78,7 +85,7 @@ VALUE_METRICS: Final = (
         of_rank(lambda rank: rank.totals.loss_scale),
     ),
     NumberMetric(
-        semconv.PARAMETERS_COMPARED,
+        "torchdist.parameter_checksums",
         MetricKind.COUNTER,
         Unit.CHECKSUMS,
         "Checksums that the rank has taken of parameters that other ranks must have alike.",
@@ -86,7 +93,7 @@ VALUE_METRICS: Final = (
         of_rank(lambda rank: rank.totals.compared_parameters or None),
     ),
     NumberMetric(
-        semconv.REPLICAS_LEFT_OUT,
+        "torchdist.replicas.left_out",
         MetricKind.GAUGE,
         Unit.NONE,
         "The rank's models and optimizers whose parameters are not compared, because there are too many of them.",
@@ -94,7 +101,7 @@ VALUE_METRICS: Final = (
         of_rank(lambda rank: rank.totals.replicas_left_out if rank.totals.compared_parameters else None),
     ),
     NumberMetric(
-        semconv.INPUT_NORM_METRIC,
+        "torchdist.input.norm",
         MetricKind.GAUGE,
         Unit.NONE,
         "L2 norm of the inputs of the newest sampled operation.",
@@ -102,7 +109,7 @@ VALUE_METRICS: Final = (
         of_values(lambda values: values.norm),
     ),
     NumberMetric(
-        semconv.INPUT_ABSMAX_METRIC,
+        "torchdist.input.absmax",
         MetricKind.GAUGE,
         Unit.NONE,
         "Largest magnitude in the inputs of the newest sampled operation.",
@@ -110,7 +117,7 @@ VALUE_METRICS: Final = (
         of_values(lambda values: values.absmax),
     ),
     NumberMetric(
-        semconv.INPUT_HEADROOM_METRIC,
+        "torchdist.input.headroom",
         MetricKind.GAUGE,
         Unit.NONE,
         "How often that magnitude could be doubled before it overflowed its type.",

@@ -14,8 +14,8 @@ from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels
 from otel_torchdist.telemetry.metrics.snapshots import Duration
+from otel_torchdist.telemetry.spans.activities import SYSTEM
 from otel_torchdist.telemetry.spans.operation import UNKNOWN_ERROR
-from otel_torchdist.telemetry.spans.remote_calls import SYSTEM
 
 _COUNTED: Final = (*BLOCKING, *RAISED)
 

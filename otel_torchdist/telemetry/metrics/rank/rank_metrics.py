@@ -18,12 +18,11 @@ from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
-from otel_torchdist.telemetry.metrics.checkpoints import CheckpointMetrics
+from otel_torchdist.telemetry.metrics.counts import CheckpointMetrics, RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.calls import CallDurations
-from otel_torchdist.telemetry.metrics.rank.series import RankSeries, Series
-from otel_torchdist.telemetry.metrics.rank.state import MetricsState
+from otel_torchdist.telemetry.metrics.rank.series import MetricsState, RankSeries, Series
 from otel_torchdist.telemetry.metrics.rank.time_shares import BusyTime, TimeShares
 from otel_torchdist.telemetry.metrics.snapshots import (
     Duration,
@@ -32,7 +31,6 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     RankSnapshot,
     RankTimes,
 )
-from otel_torchdist.telemetry.metrics.totals import RankCounts
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.segments import SegmentEnd, StepSegment
 

@@ -27,9 +27,9 @@ def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
     rank.run("broadcast", other, message_bytes=5)
     node.poll()
     labels, second = (RUN, "3", WORLD.key, "all_reduce"), (RUN, "3", other.key, "broadcast")
-    assert node.values(semconv.OPERATIONS) == {labels: 2, second: 1}
-    assert node.values(semconv.MESSAGE_BYTES) == {labels: 111, second: 5}
-    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 1, second: 0}
+    assert node.values("torchdist_operations_total") == {labels: 2, second: 1}
+    assert node.values("torchdist_message_bytes_total") == {labels: 111, second: 5}
+    assert node.values("torchdist_operations_in_flight") == {labels: 1, second: 0}
 
 
 def test_group_that_becomes_a_dimension(node: Node) -> None:
@@ -37,15 +37,15 @@ def test_group_that_becomes_a_dimension(node: Node) -> None:
     rank = node.add()
     rank.run()
     node.poll()
-    assert node.values(semconv.GROUP_INFO) == {(RUN, WORLD.key, "default_pg", "4"): 1}
+    assert node.values("torchdist_group_info") == {(RUN, WORLD.key, "default_pg", "4"): 1}
     names = rank.writer.names
     names.replace(names.intern(WORLD), dataclasses.replace(WORLD, dimensions=("dp", "world")))
     rank.run("broadcast")  # names are read when there is a new one
     node.poll()
     rank.run()
     node.poll()
-    assert node.values(semconv.GROUP_INFO) == {(RUN, WORLD.key, "default_pg, mesh dp and world", "4"): 1}
-    assert node.values(semconv.OPERATIONS)[RUN, "0", WORLD.key, "all_reduce"] == 2
+    assert node.values("torchdist_group_info") == {(RUN, WORLD.key, "default_pg, mesh dp and world", "4"): 1}
+    assert node.values("torchdist_operations_total")[RUN, "0", WORLD.key, "all_reduce"] == 2
 
 
 @pytest.mark.parametrize("how", How)
@@ -56,9 +56,9 @@ def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
     node.poll()
     labels = (RUN, "0", WORLD.key, "all_reduce")
     timed = 1 if how in (How.CALL, How.WAIT, How.CALLBACK, How.EVENT) else 0
-    assert node.values(semconv.TIMED_OPERATIONS) == {labels: timed}
-    assert node.values(semconv.TIMED_OPERATION_SECONDS) == {labels: timed * 2.0}
-    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 0}
+    assert node.values("torchdist_timed_operations_total") == {labels: timed}
+    assert node.values("torchdist_timed_operation_seconds_total") == {labels: timed * 2.0}
+    assert node.values("torchdist_operations_in_flight") == {labels: 0}
     assert len(node.durations) == timed
 
 
@@ -73,8 +73,8 @@ def test_durations_are_apart_by_size_of_message(node: Node) -> None:
         "4KiB": 2, "64KiB": 1, "1MiB": 1, "256MiB": 1, "larger": 2,
     }  # fmt: skip
     labels = (RUN, WORLD.key, "all_reduce")
-    assert node.values(semconv.TIMED_MESSAGE_BYTES)[(*labels, "4KiB")] == 4096
-    assert node.values(semconv.TIMED_OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 7}
+    assert node.values("torchdist_timed_message_bytes_total")[(*labels, "4KiB")] == 4096
+    assert node.values("torchdist_timed_operations_total") == {(RUN, "0", WORLD.key, "all_reduce"): 7}
 
 
 def test_durations_are_made_only_for_listeners(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_members_of_groups(node: Node) -> None:
     """The number of members is a metric too, for arithmetic."""
     node.add().run()
     node.poll()
-    assert node.values(semconv.GROUP_MEMBERS) == {(RUN, WORLD.key): 4}
+    assert node.values("torchdist_group_members") == {(RUN, WORLD.key): 4}
 
 
 def test_age_grows_between_polls(node: Node) -> None:
@@ -106,10 +106,10 @@ def test_age_grows_between_polls(node: Node) -> None:
     rank.begin(at=95 * SECOND, sequence=2, thread=2)
     node.poll()
     labels = (RUN, "0", WORLD.key, "all_reduce")
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 10.0}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {labels: 10.0}
     node.clock.now_ns += 7 * SECOND
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 17.0}
-    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 2}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {labels: 17.0}
+    assert node.values("torchdist_operations_in_flight") == {labels: 2}
 
 
 def test_age_is_zero_after_the_end(node: Node) -> None:
@@ -119,7 +119,7 @@ def test_age_is_zero_after_the_end(node: Node) -> None:
     node.poll()
     rank.writer.complete(number, 90 * SECOND, 91 * SECOND, How.CALL)
     node.poll()
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {(RUN, "0", WORLD.key, "all_reduce"): 0.0}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {(RUN, "0", WORLD.key, "all_reduce"): 0.0}
 
 
 def test_operation_without_a_wait_has_no_age(node: Node) -> None:
@@ -129,14 +129,14 @@ def test_operation_without_a_wait_has_no_age(node: Node) -> None:
     number = rank.begin("recv", at=10 * SECOND, flags=Flag.END_BY_WAIT | Flag.ASYNC | Flag.POINT_TO_POINT)
     rank.mark(number, Word.RETURNED, 1000)
     node.poll()
-    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 1}
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 0.0}
+    assert node.values("torchdist_operations_in_flight") == {labels: 1}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {labels: 0.0}
     rank.mark(number, Word.WAIT_ENTERED, 85 * SECOND)
     node.poll()
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 5.0}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {labels: 5.0}
     rank.mark(number, Word.WAIT_RETURNED, 86 * SECOND)  # it timed out: the operation continues, and no thread waits
     node.poll()
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 0.0}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {labels: 0.0}
 
 
 def test_blocking_call_ages_even_when_its_end_needs_a_wait(node: Node) -> None:
@@ -144,7 +144,7 @@ def test_blocking_call_ages_even_when_its_end_needs_a_wait(node: Node) -> None:
     rank = node.add()
     rank.begin("send", at=90 * SECOND, flags=Flag.END_BY_WAIT)
     node.poll()
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {(RUN, "0", WORLD.key, "send"): 10.0}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {(RUN, "0", WORLD.key, "send"): 10.0}
 
 
 def test_sequences_of_collectives(node: Node) -> None:
@@ -155,8 +155,8 @@ def test_sequences_of_collectives(node: Node) -> None:
     rank.begin(sequence=9)
     rank.writer.complete(first, 0, 1, How.CALL)
     node.poll()
-    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {(RUN, "0", WORLD.key): 9}
-    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {(RUN, "0", WORLD.key): 8}
+    assert node.values("torchdist_last_started_sequence") == {(RUN, "0", WORLD.key): 9}
+    assert node.values("torchdist_last_completed_sequence") == {(RUN, "0", WORLD.key): 8}
 
 
 def test_operations_on_a_device_begin_there(node: Node) -> None:
@@ -166,17 +166,17 @@ def test_operations_on_a_device_begin_there(node: Node) -> None:
     first = rank.begin(at=80 * SECOND, sequence=1, flags=Flag.ON_DEVICE)
     rank.begin(at=81 * SECOND, sequence=2, flags=Flag.ON_DEVICE)
     node.poll()
-    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 2}
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 0.0}
-    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {}
+    assert node.values("torchdist_operations_in_flight") == {labels: 2}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {labels: 0.0}
+    assert node.values("torchdist_last_started_sequence") == {}
     rank.writer.mark(first, Word.STARTED, 15 * SECOND, How.EVENT)
     node.poll()
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 5.0}
-    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {group: 1}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {labels: 5.0}
+    assert node.values("torchdist_last_started_sequence") == {group: 1}
     rank.writer.complete(first, 80 * SECOND, 98 * SECOND, How.EVENT)
     node.poll()
-    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {group: 1}
-    assert node.values(semconv.TIMED_OPERATION_SECONDS) == {labels: 3.0}
+    assert node.values("torchdist_last_completed_sequence") == {group: 1}
+    assert node.values("torchdist_timed_operation_seconds_total") == {labels: 3.0}
 
 
 def test_a_coarse_begin_is_no_duration(node: Node) -> None:
@@ -186,8 +186,8 @@ def test_a_coarse_begin_is_no_duration(node: Node) -> None:
     rank.writer.mark(number, Word.STARTED, SECOND, How.WATCHDOG)
     rank.writer.complete(number, SECOND, 5 * SECOND, How.EVENT)
     node.poll()
-    assert node.values(semconv.TIMED_OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 0}
-    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {(RUN, "0", WORLD.key): 3}
+    assert node.values("torchdist_timed_operations_total") == {(RUN, "0", WORLD.key, "all_reduce"): 0}
+    assert node.values("torchdist_last_completed_sequence") == {(RUN, "0", WORLD.key): 3}
 
 
 def test_operations_that_are_not_followed_are_counted(node: Node) -> None:
@@ -197,7 +197,7 @@ def test_operations_that_are_not_followed_are_counted(node: Node) -> None:
     rank.run(how=How.UNTRACKED, sequence=2)
     rank.run(how=How.EVENT, sequence=3)
     node.poll()
-    assert node.values(semconv.OPERATIONS_UNTRACKED) == {(RUN, "0"): 2}
+    assert node.values("torchdist_operations_untracked_total") == {(RUN, "0"): 2}
 
 
 def test_failed_operations_are_counted(node: Node) -> None:
@@ -206,7 +206,7 @@ def test_failed_operations_are_counted(node: Node) -> None:
     for sequence, how in enumerate((How.FAILED, How.CALL, How.ABANDONED, How.FAILED), start=1):
         rank.run(how=how, sequence=sequence)
     node.poll()
-    assert node.values(semconv.OPERATIONS_FAILED) == {(RUN, "0"): 2}
+    assert node.values("torchdist_operations_failed_total") == {(RUN, "0"): 2}
 
 
 @pytest.mark.parametrize("how", [How.UNTRACKED, How.ABANDONED, How.FAILED])
@@ -215,8 +215,8 @@ def test_unknown_end_completes_no_sequence(node: Node, how: How) -> None:
     rank = node.add()
     rank.run(how=how, sequence=5)
     node.poll()
-    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {(RUN, "0", WORLD.key): 5}
-    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {}
+    assert node.values("torchdist_last_started_sequence") == {(RUN, "0", WORLD.key): 5}
+    assert node.values("torchdist_last_completed_sequence") == {}
 
 
 def test_sequences_without_meaning_are_not_shown(node: Node) -> None:
@@ -226,9 +226,9 @@ def test_sequences_without_meaning_are_not_shown(node: Node) -> None:
     rank.run(group=dataclasses.replace(WORLD, ranks=(0, 1), aligned=False), sequence=50)
     rank.run("", group=None, sequence=60)
     node.poll()
-    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {}
-    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {}
-    assert len(node.values(semconv.OPERATIONS)) == 3
+    assert node.values("torchdist_last_started_sequence") == {}
+    assert node.values("torchdist_last_completed_sequence") == {}
+    assert len(node.values("torchdist_operations_total")) == 3
 
 
 def test_rendezvous_is_an_operation_of_its_own(node: Node) -> None:
@@ -236,8 +236,8 @@ def test_rendezvous_is_an_operation_of_its_own(node: Node) -> None:
     rank = node.add()
     rank.begin("", WORLD, at=60 * SECOND, kind=RecordKind.RENDEZVOUS)
     node.poll()
-    assert node.values(semconv.OPERATION_OLDEST_AGE) == {(RUN, "0", WORLD.key, "rendezvous"): 40.0}
-    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {}
+    assert node.values("torchdist_operation_oldest_age_seconds") == {(RUN, "0", WORLD.key, "rendezvous"): 40.0}
+    assert node.values("torchdist_last_started_sequence") == {}
 
 
 def test_unknown_names_are_other(node: Node) -> None:
@@ -245,8 +245,8 @@ def test_unknown_names_are_other(node: Node) -> None:
     rank = node.add()
     rank.run("", group=None)
     node.poll()
-    assert node.values(semconv.OPERATIONS) == {(RUN, "0", "other", "other"): 1}
-    assert node.values(semconv.GROUPS_FOLDED) == {(RUN, "0"): 0}
+    assert node.values("torchdist_operations_total") == {(RUN, "0", "other", "other"): 1}
+    assert node.values("torchdist_groups_folded_total") == {(RUN, "0"): 0}
 
 
 def test_loss_scale(node: Node) -> None:
@@ -258,8 +258,8 @@ def test_loss_scale(node: Node) -> None:
     scaled.writer.step_ended(0, SECOND, 1, scale=65_536.0)
     scaled.writer.step_ended(1, 2 * SECOND, 1, skipped=True, scale=32_768.0)
     node.poll()
-    assert node.values(semconv.AMP_SCALE) == {(RUN, "0"): 32_768.0}
-    assert node.values(semconv.AMP_SKIPPED_STEPS) == {(RUN, "0"): 1}
+    assert node.values("torchdist_amp_scale") == {(RUN, "0"): 32_768.0}
+    assert node.values("torchdist_amp_skipped_steps_total") == {(RUN, "0"): 1}
 
 
 def test_parameters_of_replicas(node: Node) -> None:
@@ -270,11 +270,11 @@ def test_parameters_of_replicas(node: Node) -> None:
         payload = pack_parameters(SECOND, step, step << 32, 1, 7, 10, Parameters(4, 0, left_out, ()))
         number = rank.writer.write_numerics(payload, {})
         node.poll()
-        assert node.values(semconv.PARAMETERS_COMPARED) == ({(RUN, "0"): 1} if step == 200 else {})
+        assert node.values("torchdist_parameter_checksums_total") == ({(RUN, "0"): 1} if step == 200 else {})
         rank.writer.mark(number, NumericsWord.OUTPUT_CHECKSUM, 0xABC, How.CALL)
         node.poll()
-    assert node.values(semconv.PARAMETERS_COMPARED) == {(RUN, "0"): 2}
-    assert node.values(semconv.REPLICAS_LEFT_OUT) == {(RUN, "0"): 3}
+    assert node.values("torchdist_parameter_checksums_total") == {(RUN, "0"): 2}
+    assert node.values("torchdist_replicas_left_out") == {(RUN, "0"): 3}
 
 
 def test_headroom(node: Node) -> None:
@@ -287,7 +287,7 @@ def test_headroom(node: Node) -> None:
         rank.run(sequence=1 + nth)
         node.poll()
         expected = {(RUN, "0", WORLD.key, "all_reduce"): pytest.approx(1.0)} if number_format else {}
-        assert node.values(semconv.INPUT_HEADROOM_METRIC) == expected
+        assert node.values("torchdist_input_headroom") == expected
 
 
 def test_time_without_a_call(node: Node) -> None:
@@ -296,16 +296,16 @@ def test_time_without_a_call(node: Node) -> None:
     node.clock.now_ns = 20 * SECOND
     number = rank.begin(at=12 * SECOND)
     node.poll()
-    assert node.values(semconv.IDLE_SECONDS) == {(RUN, "0"): 8.0}
+    assert node.values("torchdist_idle_seconds") == {(RUN, "0"): 8.0}
     rank.writer.complete(number, 12 * SECOND, 13 * SECOND, How.CALL)
     node.poll()
-    assert node.values(semconv.IDLE_SECONDS) == {(RUN, "0"): 7.0}
+    assert node.values("torchdist_idle_seconds") == {(RUN, "0"): 7.0}
     rank.writer.step_ended(1, 15 * SECOND, 1)
     node.poll()
-    assert node.values(semconv.IDLE_SECONDS) == {(RUN, "0"): 5.0}
+    assert node.values("torchdist_idle_seconds") == {(RUN, "0"): 5.0}
     rank.writer.finish(TapeState.FAILED, 0)
     node.poll()
-    assert node.values(semconv.IDLE_SECONDS) == {}
+    assert node.values("torchdist_idle_seconds") == {}
 
 
 def test_steps(node: Node) -> None:
@@ -314,8 +314,8 @@ def test_steps(node: Node) -> None:
     for step, ended in ((4, 10.0), (5, 12.0), (7, 20.0), (8, 20.5)):
         rank.writer.step_ended(step, int(ended * SECOND), 1)
     node.poll()
-    assert node.values(semconv.TIMED_STEPS) == {(RUN, "0"): 2}
-    assert node.values(semconv.TIMED_STEP_SECONDS) == {(RUN, "0"): 2.5}
+    assert node.values("torchdist_timed_steps_total") == {(RUN, "0"): 2}
+    assert node.values("torchdist_timed_step_seconds_total") == {(RUN, "0"): 2.5}
     assert node.metrics.snapshot().runs[RUN].steps.sum_s == 2.5
     assert node.durations == [
         Duration(semconv.STEP_DURATION, (RUN,), 2.0),
@@ -334,10 +334,10 @@ def test_own_cost_and_losses(node: Node, tmp_path: Path) -> None:
         small.run(sequence=sequence)
     node.poll()
     metrics.consume(small.reader.poll(), small.reader.status(), node.clock.now_ns)
-    assert node.values(semconv.OVERHEAD) == {(RUN, "0"): 0.0025, (RUN, "1"): 0.0}
-    lost = node.values(semconv.RECORDS_LOST)
+    assert node.values("torchdist_overhead_seconds_total") == {(RUN, "0"): 0.0025, (RUN, "1"): 0.0}
+    lost = node.values("torchdist_records_lost_total")
     assert lost == {(RUN, "0"): 1, (RUN, "1"): small.reader.lost}
-    assert lost[RUN, "1"] + node.values(semconv.OPERATIONS)[RUN, "1", WORLD.key, "all_reduce"] == 200
+    assert lost[RUN, "1"] + node.values("torchdist_operations_total")[RUN, "1", WORLD.key, "all_reduce"] == 200
 
 
 def test_names_that_do_not_fit(node: Node) -> None:
@@ -347,7 +347,7 @@ def test_names_that_do_not_fit(node: Node) -> None:
         rank.writer.names.intern(f"name {n}")
     rank.writer.beat()
     node.poll()
-    assert node.values(semconv.NAMES_DROPPED)[RUN, "0"] == rank.writer.names.dropped >= 3
+    assert node.values("torchdist_names_dropped_total")[RUN, "0"] == rank.writer.names.dropped >= 3
 
 
 def test_signature_names_the_operation(node: Node) -> None:
@@ -358,7 +358,7 @@ def test_signature_names_the_operation(node: Node) -> None:
         group = rank.writer.names.intern(WORLD)
         rank.writer.begin(0, 0, 1, 1, group, name, 0, 0, -1, 0, 1, RecordKind.OPERATION, 0)
     node.poll()
-    assert node.values(semconv.OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 2}
+    assert node.values("torchdist_operations_total") == {(RUN, "0", WORLD.key, "all_reduce"): 2}
 
 
 def test_what_records_a_rank(node: Node) -> None:
@@ -368,7 +368,7 @@ def test_what_records_a_rank(node: Node) -> None:
     node.add(rank=2)
     expected = {(RUN, "0", "native", "2.15.0+cpu"): 1, (RUN, "1", "python", "2.13.0"): 1}
     node.poll()
-    assert node.values(semconv.CAPTURE_INFO) == expected
+    assert node.values("torchdist_capture_info") == expected
     native.writer.finish(TapeState.FINISHED)
     node.poll()
-    assert node.values(semconv.CAPTURE_INFO) == expected
+    assert node.values("torchdist_capture_info") == expected

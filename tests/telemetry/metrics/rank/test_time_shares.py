@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
 from otel_torchdist.telemetry.metrics.rank.time_shares import BusyTime
@@ -15,8 +14,8 @@ from tests.support.tapes.metrics_node import Node
 def shares(node: Node) -> tuple[float, float]:
     """Seconds in communication and seconds blocked, of rank 0."""
     node.poll()
-    communicating = node.values(semconv.COMMUNICATION_SECONDS)
-    return communicating[RUN, "0"], node.values(semconv.BLOCKED_SECONDS)[RUN, "0"]
+    communicating = node.values("torchdist_communication_seconds_total")
+    return communicating[RUN, "0"], node.values("torchdist_blocked_seconds_total")[RUN, "0"]
 
 
 def test_synchronous_calls_block_for_as_long_as_they_take(node: Node) -> None:
