@@ -1,4 +1,4 @@
-"""Where a reader's spans, metrics and events go, and a command's spans: to the user's providers, or as the environment says."""
+"""Where spans, metrics and events go: to the user's providers, or where the environment or a command sends them."""
 
 from __future__ import annotations
 
