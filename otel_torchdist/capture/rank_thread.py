@@ -36,6 +36,10 @@ class RankThread:
         self._beat = beat
         self._poll = poll
         self._calls = calls
+        self.forget_in_child()
+
+    def forget_in_child(self) -> None:
+        """Forget the thread, which a forked child does not have."""
         self._polling = False
         # Released only to wake the thread. Waiting for an event costs twice as much: it makes a lock each time.
         self._asleep = threading.Lock()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import Part
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -41,31 +42,39 @@ def cuda_operations(native: NativeKernels | None) -> DeviceOperations | None:
     return cuda_operations(native)
 
 
-def follow_lone_backends(patches: Patches, hot_path: HotPath) -> None:
-    """Record the calls of backends that the program makes itself; torch makes others, for groups and remote calls."""
-    found: list[LoneBackends] = []
+class LoneBackendCreation(Part):
+    """Records the calls of backends that the program makes itself; torch makes others, for groups and remote calls."""
 
-    def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(backend: Any, *args: Any, **kwargs: Any) -> None:
-            original(backend, *args, **kwargs)
-            with guard.guarded("a backend's creation"):
-                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
-                if not str(caller.f_globals.get("__name__")).startswith("torch."):
-                    lone_backends().add(backend, kwargs["store"] if "store" in kwargs else args[0])
+    def __init__(self, hot_path: HotPath) -> None:
+        """Follow nothing until `hook`; `hot_path` records the calls."""
+        self._hot_path = hot_path
+        self._backends: LoneBackends | None = None
 
-        return init
+    def hook(self, patches: Patches) -> None:
+        """Wait for the first one."""
 
-    def lone_backends() -> LoneBackends:
-        if not found:
+        def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
+            def init(backend: Any, *args: Any, **kwargs: Any) -> None:
+                original(backend, *args, **kwargs)
+                with guard.guarded("a backend's creation"):
+                    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
+                    if not str(caller.f_globals.get("__name__")).startswith("torch."):
+                        store = kwargs["store"] if "store" in kwargs else args[0]
+                        self._follow(patches).add(backend, store)
+
+            return init
+
+        made_class = getattr(torch.distributed, "ProcessGroupGloo", None)  # there are builds without gloo
+        if made_class is not None:
+            patches.replace(made_class, "__init__", make_init)
+
+    def _follow(self, patches: Patches) -> LoneBackends:
+        if self._backends is None:
             from otel_torchdist.capture.c10d.lone_backends import LoneBackends
 
-            found.append(LoneBackends(hot_path))
-            found[0].hook(patches)
-        return found[0]
-
-    made_class = getattr(torch.distributed, "ProcessGroupGloo", None)  # there are builds without gloo
-    if made_class is not None:
-        patches.replace(made_class, "__init__", make_init)
+            self._backends = LoneBackends(self._hot_path)
+            self._backends.hook(patches)
+        return self._backends
 
 
 def observed_calls(

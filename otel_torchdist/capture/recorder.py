@@ -110,6 +110,22 @@ class Recorder:
         self._group_counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self.worlds = WorldsFile(self.tape.path)
 
+    def begin(self, window: int) -> None:
+        """Have the native library record too, if it is in use; see `NativeRecording.begin`."""
+        if self.native is not None:
+            self.native.begin(window)
+
+    def stop(self) -> None:
+        """Have the native library record no more calls; ends of operations are still recorded."""
+        if self.native is not None:
+            self.native.end()
+
+    def beat(self) -> None:
+        """Show that this process lives; called once a second."""
+        self.tape.beat()
+        self.tape.keep_files()
+        self._warn_of_names()
+
     def new_counter(self) -> MutableSequence[int]:
         """Return a place for one number, which the native library can write too."""
         return [0] if self.native is None else self.native.new_counter()
@@ -158,7 +174,7 @@ class Recorder:
         self.tape.step_ended(self.step, now_ns, sequence, skipped, scale)
         self.step += 1
 
-    def warn_of_names(self) -> None:
+    def _warn_of_names(self) -> None:
         """Warn once that the name dictionary is nearly full or lost, and how that limits what is recorded."""
         if self.tape.names.is_lost and not self._has_warned_of_loss:
             self._has_warned_of_loss = True

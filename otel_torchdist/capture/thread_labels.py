@@ -14,10 +14,10 @@ from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import RecordingPart
 from otel_torchdist.model.names import pack_label
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.model.names import LabelName
     from otel_torchdist.native.library import Library
 
@@ -33,19 +33,18 @@ class LabelledThread(threading.local):
         self.word = new_word()
 
 
-class ThreadLabels:
+class ThreadLabels(RecordingPart):
     """Labels the calls that a function makes.
 
     Attributes:
         thread: State of the calling thread.
-        recorder: Recorder of the current tape, whose names labels refer to; None if there is none.
     """
 
     def __init__(self, library: Library | None) -> None:
         """Label nothing yet; the library is that which records natively, if any."""
+        super().__init__()
         self._library = library
         self.thread = LabelledThread(self._new_word)
-        self.recorder: Recorder | None = None
 
     def _new_word(self) -> MutableSequence[int]:
         if self._library is None:

@@ -270,9 +270,14 @@ _ABSENT: Final = object()
 
 
 class Patches:
-    """Replaced attributes, restored in reverse order."""
+    """Replaced attributes, restored in reverse order.
+
+    Attributes:
+        are_closed: Whether nothing is replaced any more.
+    """
 
     def __init__(self) -> None:
+        self.are_closed = False
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def replace(
@@ -284,7 +289,7 @@ class Patches:
         has_rule: bool = False,
         make_native: Callable[[tuple[Any, Any]], Any] | None = None,
     ) -> None:
-        """Set `owner.name` to `make(original)`; do nothing if this torch has no such attribute.
+        """Set `owner.name` to `make(original)`; do nothing if this torch has no such attribute, or after `close`.
 
         Args:
             owner: A module or a class.
@@ -295,7 +300,7 @@ class Patches:
             has_rule: The same, where Dynamo finds it in a table of functions that it skips, which holds functions only.
         """
         original = getattr(owner, name, None)
-        if original is None:
+        if original is None or self.are_closed:
             return
         # The class attribute itself, not the result of `getattr`: a pybind method would come back unbound.
         stored: Any = _own(owner, name)
@@ -309,6 +314,11 @@ class Patches:
             replacement = opaque_to_dynamo(function) if is_traced or is_bindings_method(stored) else function
         setattr(owner, name, replacement)
         self._undo.append((owner, name, stored, replacement))
+
+    def close(self) -> None:
+        """Restore every original, and leave alone what is imported later."""
+        self.are_closed = True
+        self.restore()
 
     def restore(self) -> None:
         """Restore every original, except where other code has since replaced ours: ours then passes calls through."""

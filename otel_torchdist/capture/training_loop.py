@@ -1,13 +1,10 @@
-"""What is recorded of a training loop beside operations: steps, their parts, checkpoints, labels, expected waits."""
+"""The parts of a session that follow a training loop beside its operations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torch.distributed import ProcessGroup
-
-from otel_torchdist import guard
 from otel_torchdist.capture.c10d.future_waits import FutureWaits
 from otel_torchdist.capture.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.labels.parts import LabelledParts
@@ -18,7 +15,10 @@ from otel_torchdist.capture.training.step_parts import StepParts
 from otel_torchdist.capture.training.steps import Steps
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from otel_torchdist.capture.c10d.calls.call import GroupState
+    from otel_torchdist.capture.part import Part
     from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.torch_api import Patches
     from otel_torchdist.native.library import Library
@@ -30,6 +30,7 @@ class TrainingLoop:
     Attributes:
         steps: Its steps.
         labels: The labels of the calls that its threads make.
+        parts: All that follows it, in order.
     """
 
     def __init__(
@@ -39,69 +40,28 @@ class TrainingLoop:
         patches: Patches,
         library: Library | None,
     ) -> None:
-        """Follow nothing until `hook`.
+        """Follow nothing until the parts are hooked.
 
         Args:
             issued: Returns how many collectives of the default group have been issued.
             meet: Finds groups.
-            patches: Replaces attributes, and restores them later.
+            patches: Restores what is replaced with the first checkpoint.
             library: The native library, if there is one.
         """
-        self._patches = patches
         self.steps = Steps(issued, self._step_ended)
         self.labels = ThreadLabels(library)
-        self._labelled_parts = LabelledParts(self.labels, meet)
         self._parts = StepParts()
         self._gradient_sync = GradientSync()
-        self._expectations = Expectations()
-        self._future_waits = FutureWaits()
-        self._checkpoints = Checkpoints(patches)
-
-    def hook(self) -> None:
-        """Follow it from now on."""
-        self.steps.hook(self._patches)
-        self._parts.hook(self._patches)
-        self._gradient_sync.hook(self._patches)
-        self._future_waits.hook(self._patches)
-        self._expectations.hook()
-        self._checkpoints.hook()
-        self._labelled_parts.hook()
-
-    def unhook(self) -> None:
-        """Undo `hook`, except for what `patches` restores."""
-        self.steps.unhook()
-        self._parts.unhook()
-        self._expectations.unhook()
-        self._checkpoints.unhook()
-        self.restore()
-
-    def restore(self) -> None:
-        """Restore what has been replaced in parts of torch that programs import when they need them."""
-        self._labelled_parts.unhook()
-
-    def write_to(self, recorder: Recorder | None) -> None:
-        """Record with this recorder from now on; None to record nothing."""
-        self.steps.recorder = self.labels.recorder = recorder
-        self._checkpoints.write_to(recorder)
-        self._parts.write_to(recorder)
-        self._future_waits.recorder = recorder
-        self._expectations.write_to(recorder)
-
-    def beat(self) -> None:
-        """Record the ends of what was left with an exception; called once a second."""
-        self.steps.optimizer_steps.end_left()
-        self._checkpoints.beat()
-
-    def forget_all(self, ends_left: bool) -> None:
-        """Forget what is open, because the tape ends or is another process's.
-
-        Args:
-            ends_left: Whether to record as ended what was left with an exception.
-        """
-        with guard.guarded("optimizer steps"):
-            self.steps.optimizer_steps.forget_all(ends_left=ends_left)
-        with guard.guarded("checkpoints"):
-            self._checkpoints.forget_all(ends_left=ends_left)
+        self.parts: tuple[Part, ...] = (
+            self.steps,
+            self.labels,
+            self._parts,
+            self._gradient_sync,
+            FutureWaits(),
+            Expectations(),
+            Checkpoints(patches),
+            LabelledParts(self.labels, meet),
+        )
 
     def _step_ended(self, recorder: Recorder) -> None:
         self._parts.trains_here()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.agreement.run_id import RunIdAgreement
+from otel_torchdist.capture.part import Part
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery
@@ -19,7 +20,7 @@ RPC_RUN: Final = "otel_torchdist/run/rpc"
 """Key of the run id of workers in no group, in their store, which has a prefix of its own for each `init_rpc`."""
 
 
-class Agreements:
+class Agreements(Part):
     """Agrees on run ids, and ends what has not been agreed on with the tape."""
 
     def __init__(self, groups: Groups, exchange_host: str | None) -> None:
@@ -50,13 +51,13 @@ class Agreements:
         """Set the run id of RPC's workers in no group, which this rank is not one of."""
         self._under_way.append(RunIdAgreement(recorder, store, _never, _never, key=RPC_RUN, for_others=True))
 
-    def stop(self) -> None:
+    def stops(self, *, has_failed: bool) -> None:
         """Stop all that are under way."""
         with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
             while True:
                 self._under_way.pop().stop()
 
-    def forget_all(self) -> None:
+    def forget_in_child(self) -> None:
         """Forget them: this is a forked child."""
         self._under_way = []
 

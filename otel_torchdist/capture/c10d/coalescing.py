@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import Part
 from otel_torchdist.model.kinds import How
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches
 
 
-class Coalescing:
+class Coalescing(Part):
     """Follows the blocks of all groups."""
 
     def __init__(self, groups: Groups, hot_path: HotPath, meet: Callable[[ProcessGroup], GroupState | None]) -> None:

@@ -21,12 +21,16 @@ from torch.distributed import Work
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.capture.c10d.waits import Waits
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import LIST, Patches
 from otel_torchdist.model.kinds import Flag, How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call
+    from otel_torchdist.capture.recorder import Recorder
 
+SWEEP_LIMIT: Final = 1024
+"""Open operations that are polled at once."""
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call polls: with dense traffic, ends are then known more exactly than from the poller."""
 MAX_MAPPED_TENSORS: Final = 64
@@ -56,7 +60,7 @@ class _Reference(weakref.ref[Any]):
     call: Call
 
 
-class Works:
+class Works(Part):
     """The operations whose end is not known yet.
 
     Attributes:
@@ -77,13 +81,13 @@ class Works:
             on_async: Called when an operation is left running.
             make_native: See `Waits`.
         """
-        self.on_async = on_async
+        self._on_async = on_async
         self.open: dict[int, Call] = {}
         self._by_tensor: dict[int, Call] = {}
         self._just_issued: dict[int, Call] = {}
         self._dropped: dict[Call, None] = {}
         self._gone: deque[_Reference] = deque()
-        self.waits = Waits(patches, self.open, self.ended, lambda: self.on_async(), make_native)
+        self.waits = Waits(patches, self.open, self.ended, on_async, make_native)
         self._patched_types = self.waits.patched_types
 
     def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
@@ -113,7 +117,7 @@ class Works:
             self._hold_shortly(call, work)
         if flags & _ASYNC:
             self._map_tensors(call, args[0])
-            self.on_async()
+            self._on_async()
 
     def follow_coalesced(self, members: list[Call], work: object) -> None:
         """Follow the Work that `_end_coalescing` returned for all operations issued since the start."""
@@ -130,7 +134,7 @@ class Works:
             self.waits.patch(type(work))
         if head.plan.is_left_alone and head.flags & _END_BY_WAIT:
             self._hold_shortly(head, work)
-        self.on_async()
+        self._on_async()
 
     def _hold_shortly(self, call: Call, work: object) -> None:
         """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
@@ -143,7 +147,7 @@ class Works:
         if before is not None:
             before.work = None
 
-    def let_go_of_issued(self) -> None:
+    def _let_go_of_issued(self) -> None:
         """Release Works that are held only until their callers have them."""
         long_ago = _now() - ISSUED_NS
         for call in list(self._just_issued.values()):
@@ -250,14 +254,39 @@ class Works:
                 left += 1
         return left
 
-    def settle(self, limit: int, settle_s: float = SETTLE_S) -> None:
-        """Sweep one last time before a tape ends, for `settle_s` while operations are open that can be polled.
+    def beat(self, recorder: Recorder) -> None:
+        """Poll, and release Works that are held only until their callers have them."""
+        self.sweep(SWEEP_LIMIT)
+        self._let_go_of_issued()
+
+    def poll(self) -> bool:
+        """Record what has ended; return whether operations are open that can be polled."""
+        return self.sweep(SWEEP_LIMIT) > 0
+
+    def stops(self, *, has_failed: bool) -> None:
+        """Poll for `SETTLE_S` while operations are open that can be polled.
 
         DDP may have got an operation's result before its Work is complete: gloo completes the future first.
         """
-        deadline = time.monotonic() + settle_s
-        while self.sweep(limit) and time.monotonic() < deadline:
+        if has_failed:
+            return
+        deadline = time.monotonic() + SETTLE_S
+        while self.sweep(SWEEP_LIMIT) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
+
+    def ends(self, recorder: Recorder) -> None:
+        """Poll one last time, and release everything."""
+        self.sweep(SWEEP_LIMIT)
+        self.forget_all()
+
+    def leave_groups(self) -> None:
+        """Poll for a while, and release everything."""
+        self.stops(has_failed=False)
+        self.forget_all()
+
+    def forget_in_child(self) -> None:
+        """Release everything."""
+        self.forget_all()
 
     def _cannot_say(self, call: Call, work: object) -> None:
         """Handle a Work that cannot report completion: only waits show its end and those of its group's others."""

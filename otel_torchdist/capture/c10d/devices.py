@@ -10,12 +10,14 @@ import torch
 from torch.distributed import Work
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call, OnDevice, Plan
+    from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.native.devices import NativeDevices
 
 MAX_WRITTEN: Final = 64
@@ -28,6 +30,11 @@ From torch 2.15 on, `nccl` means the first of them.
 """
 ONE_STREAM: Final = frozenset({"nccl2"})
 """Backends that run sends and receives on the same stream as asynchronous collectives."""
+
+SETTLE_S: Final = 0.5
+STOP_S: Final = 2.0
+EXIT_S: Final = 1.0
+"""How long background work may take to stop; less at the end of the process."""
 
 LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
 """Flags of operations that NCCL runs on its own streams."""
@@ -96,7 +103,7 @@ class DeviceOperations(Protocol):
         ...
 
 
-class Devices:
+class Devices(Part):
     """Follows operations on devices: on CUDA to their end, on others only until they are enqueued.
 
     Operations that cannot be followed are marked `UNTRACKED`: started when entered, ended when the call returned.
@@ -218,23 +225,18 @@ class Devices:
             if self._cuda is not None:
                 self._cuda.wait_ends(wait)
 
-    def settle(self, timeout_s: float) -> None:
-        """Poll one last time before a tape ends, and drop operations that are still open."""
+    def ends(self, recorder: Recorder) -> None:
+        """Poll one last time, and drop operations that are still open."""
         if self._cuda is not None:
-            self._cuda.settle(timeout_s)
+            self._cuda.settle(SETTLE_S)
 
-    def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
-        """Stop background work.
-
-        Args:
-            timeout_s: How long to wait for it to stop.
-            give_events_up: Destroy what belongs to the device. Not at the end of the process: the device may be gone.
-        """
+    def close(self, *, at_exit: bool) -> None:
+        """Stop background work, and destroy what belongs to the device unless the process ends."""
         if self._cuda is not None:
-            self._cuda.stop(timeout_s, give_events_up=give_events_up)
+            self._cuda.stop(EXIT_S if at_exit else STOP_S, give_events_up=not at_exit)
         self._cuda = None
 
-    def after_fork_in_child(self) -> None:
+    def forget_in_child(self) -> None:
         """Forget the parent's state, which a child can neither use nor free."""
         self._has_begun_cuda = False
         self._cuda = self.first_cuda = None

@@ -17,6 +17,7 @@ from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collectiv
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.waits import AFTER, BEFORE, INSIDE
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
     has_foreign_kernel,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+    from otel_torchdist.capture.torch_api import Patches
     from otel_torchdist.native.library import Library
 
 _logger = logging.getLogger("otel_torchdist")
@@ -48,7 +50,7 @@ class Observed(Protocol):
         ...
 
 
-class Dispatcher:
+class Dispatcher(Part):
     """Registers kernels for every c10d operation and removes them again."""
 
     def __init__(
@@ -59,7 +61,7 @@ class Dispatcher:
         observed: Observed | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
-        """Register the kernels.
+        """Register nothing until `hook`.
 
         Args:
             hot_path: Called for every operation.
@@ -69,13 +71,23 @@ class Dispatcher:
             observed: Calls observers around the kernels; never beside native ones, which call no Python.
             names: As for `dispatcher_overloads`.
         """
+        self._hot_path = hot_path
+        self._works = works
         self._native = native
+        self._observed = observed
+        self._names = names
         self._key = DISPATCH_KEY.name if native is None else native.python_key
-        without_ours = _without_our_key if native is None else native.without_python_key
+        self._without_ours = _without_our_key if native is None else native.without_python_key
+        self._c10d: Any = None
+        self._functional: Any = None
+        self._taken: list[str] = []
+
+    def hook(self, patches: Patches) -> None:
+        """Register the kernels."""
+        hot_path, native, observed, without_ours = self._hot_path, self._native, self._observed, self._without_ours
         self._c10d = torch.library.Library("c10d", "IMPL")
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
-        self._taken: list[str] = []
-        for schema in collective_schemas(names):
+        for schema in collective_schemas(self._names):
             kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
             if observed is not None:
                 kernel = observed.observe(schema, kernel)
@@ -83,7 +95,7 @@ class Dispatcher:
                 native.register(schema)
         for name, wait in _waits().items():
             make = make_wait_tensor if name == "wait_tensor" else make_wait_tensors
-            kernel = make(works, hot_path.devices, redispatch_of(wait), without_ours)
+            kernel = make(self._works, hot_path.devices, redispatch_of(wait), without_ours)
             if observed is not None:
                 kernel = observed.observe_wait(kernel)
             if self._register(self._functional, wait, kernel) and native is not None:
@@ -104,12 +116,15 @@ class Dispatcher:
         library.impl(qualified, kernel, self._key, with_keyset=True)
         return True
 
-    def remove(self) -> None:
+    def unhook(self) -> None:
         """Remove all kernels."""
+        if self._c10d is None:
+            return
         if self._native is not None:
             self._native.remove()
         remove_library(self._c10d)
         remove_library(self._functional)
+        self._c10d = self._functional = None
 
 
 def _waits() -> dict[str, Any]:

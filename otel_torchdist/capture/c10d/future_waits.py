@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import RecordingPart
 from otel_torchdist.capture.tracebacks import hide_frame
 
 if TYPE_CHECKING:
@@ -20,16 +21,8 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches
 
 
-class FutureWaits:
-    """Publishes waits for futures.
-
-    Attributes:
-        recorder: To whose tape; None for none.
-    """
-
-    def __init__(self) -> None:
-        """Publish nothing until `hook`."""
-        self.recorder: Recorder | None = None
+class FutureWaits(RecordingPart):
+    """Publishes waits for futures."""
 
     def hook(self, patches: Patches) -> None:
         """Follow the waits for all futures of the process."""

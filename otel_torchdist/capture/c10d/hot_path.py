@@ -19,6 +19,7 @@ from otel_torchdist.capture.c10d.calls.call import ALWAYS, Call
 from otel_torchdist.capture.c10d.calls.plans import REDUCE_OP_EVERY, make_plan, read_arguments
 from otel_torchdist.capture.c10d.calls.signatures import key_of
 from otel_torchdist.capture.c10d.completion import SWEPT_PER_CALL, Works
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import LIST, backward_id, comm_label
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.groups.groups import Groups
+    from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.thread_labels import ThreadLabels
     from otel_torchdist.capture.training.steps import Steps
 
@@ -61,7 +63,7 @@ class _Thread(threading.local):
         self.entered: Call | None = None
 
 
-class HotPath:
+class HotPath(Part):
     """Records operations as they are entered and left."""
 
     def __init__(
@@ -92,12 +94,20 @@ class HotPath:
         self._meet = meet
         self._labelled = labels.thread
         self._forked = forked
-        self.forget_threads()
+        self.forget_in_child()
 
-    def forget_threads(self) -> None:
+    def forget_in_child(self) -> None:
         """Drop each thread's last operation, which holds its tape, and its id, which differs in a forked child."""
         self._thread = _Thread()
         self._process = _getpid()
+
+    def ends(self, recorder: Recorder) -> None:
+        """Drop each thread's last operation, which holds the tape."""
+        self.forget_in_child()
+
+    def leave_groups(self) -> None:
+        """Drop each thread's last operation, which holds its group."""
+        self.forget_in_child()
 
     def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> Call | None:
         """Publish an operation before the backend gets it; None if it is not recorded.

@@ -16,6 +16,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.call import SOMETIMES, Call, Plan
 from otel_torchdist.capture.c10d.devices import LEFT_ALONE, RETURNS_WORK
 from otel_torchdist.capture.c10d.failures import failure_word
+from otel_torchdist.capture.part import Part
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.native.library import Library, OperationLayout
 from otel_torchdist.native.recording import NativePlan, NativeTapeWriter, PlanFlag
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.waits import Waits
+    from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.tape.writer import TapeWriter
 
 _ON_HOST: Final = frozenset({"gloo", "fake"})
@@ -35,7 +37,7 @@ CHECKED_EVERY: Final = 64
 """The kinds of destroyed groups are dropped once per this number of new kinds of calls."""
 
 
-class NativeKernels:
+class NativeKernels(Part):
     """Registers the kernels, and says how calls are recorded.
 
     Attributes:
@@ -105,8 +107,16 @@ class NativeKernels:
         """Record operations on devices natively, too."""
         self._devices = devices
 
-    def forget(self) -> None:
-        """Drop what belongs to a tape that has ended."""
+    def ends(self, recorder: Recorder) -> None:
+        """Drop what belongs to the tape."""
+        self.leave_groups()
+
+    def forget_in_child(self) -> None:
+        """Drop what belongs to the parent's tape."""
+        self.leave_groups()
+
+    def leave_groups(self) -> None:
+        """Drop how calls of any group are recorded."""
         self._kinds.clear()
         self._plans.clear()
         self._over.clear()

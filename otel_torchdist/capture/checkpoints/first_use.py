@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import RecordingPart
 from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ OPENS: Final = ("_open_zipfile_writer", "_open_zipfile_reader")
 _logger = logging.getLogger("otel_torchdist")
 
 
-class Checkpoints:
+class Checkpoints(RecordingPart):
     """Records the checkpoints of this process."""
 
     def __init__(self, patches: Patches) -> None:
-        """Record nothing until `hook`."""
+        """Record nothing until `hook`; `patches` restores what is replaced with the first checkpoint."""
+        super().__init__()
         self._patches = patches
-        self._recorder: Recorder | None = None
         # At most one. A dict, because `setdefault` is atomic: two threads may save first, and a signal handler may.
         self._made: dict[None, CheckpointRecording] = {}
         self._messages = _Messages(self._begin_if_recorded)
@@ -42,20 +43,20 @@ class Checkpoints:
     def _recording(self) -> CheckpointRecording | None:
         return self._made.get(None)
 
-    def write_to(self, recorder: Recorder | None) -> None:
-        """Record with this recorder from now on; None to record nothing."""
-        self._recorder = recorder
+    def begins(self, recorder: Recorder) -> None:
+        """Record to a new tape."""
+        super().begins(recorder)
         if self._recording is not None:
             self._recording.activities.recorder = recorder
 
-    def hook(self) -> None:
+    def hook(self, patches: Patches) -> None:
         """Wait from now on."""
         logging.getLogger(CHECKPOINT_LOGGER).addHandler(self._messages)
         missing = [name for name in OPENS if not hasattr(torch.serialization, name)]
         if missing:
             _logger.warning("this torch has no torch.serialization.%s: its files are not recorded", missing[0])
         for name in OPENS:
-            self._patches.replace(torch.serialization, name, functools.partial(self._make_open, name))
+            patches.replace(torch.serialization, name, functools.partial(self._make_open, name))
         if _UTILS in sys.modules:
             self.begin()
 
@@ -65,21 +66,27 @@ class Checkpoints:
         if self._recording is not None:
             self._recording.distributed.unhook()
 
-    def beat(self) -> None:
-        """Record the ends of what was left with an exception; called once a second."""
+    def beat(self, recorder: Recorder) -> None:
+        """Record the ends of what was left with an exception."""
         if self._recording is None and _UTILS in sys.modules:
             self.begin()
         if self._recording is not None:
             self._recording.activities.end_left()
             self._recording.distributed.check()
 
-    def forget_all(self, ends_left: bool) -> None:
-        """Forget what is open, because the tape ends or is another process's.
+    def ends(self, recorder: Recorder) -> None:
+        """Record the ends of what was left with an exception, and forget what is open."""
+        super().ends(recorder)
+        self._forget_all(ends_left=True)
 
-        Args:
-            ends_left: Whether to record as ended what was left with an exception.
-        """
+    def forget_in_child(self) -> None:
+        """Forget what is open in the parent."""
+        super().forget_in_child()
+        self._forget_all(ends_left=False)
+
+    def _forget_all(self, ends_left: bool) -> None:
         if self._recording is not None:
+            self._recording.activities.recorder = None
             self._recording.activities.forget_all(ends_left=ends_left)
 
     def begin(self) -> CheckpointRecording:
@@ -87,21 +94,21 @@ class Checkpoints:
         found = self._recording
         if found is not None:
             return found
-        made = CheckpointRecording(self._patches, self._recorder)
+        made = CheckpointRecording(self._patches, self.recorder)
         found = self._made.setdefault(None, made)
         if found is made:
             found.distributed.hook()
         return found
 
     def _begin_if_recorded(self) -> None:
-        if self._recorder is not None:
+        if self.recorder is not None:
             self.begin()
 
     def _make_open(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         recorded: list[Callable[..., Any]] = []
 
         def opened(*args: Any, **kwargs: Any) -> Any:
-            if not recorded and self._recorder is not None:
+            if not recorded and self.recorder is not None:
                 with guard.guarded("checkpoint file"):
                     recorded.append(self.begin().files.made(name, original))
             return (recorded[0] if recorded else original)(*args, **kwargs)

@@ -20,6 +20,7 @@ from otel_torchdist.capture.labels.ddp import Replicated
 from otel_torchdist.capture.labels.fsdp import FlatParameters, ParamGroups
 from otel_torchdist.capture.labels.meshes import Meshes
 from otel_torchdist.capture.labels.pipeline import Stages
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import Patches, Replaced
 from otel_torchdist.when_imported import when_imported
 
@@ -32,13 +33,12 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 
-class LabelledParts:
+class LabelledParts(Part):
     """What is labelled, and the hooks for it."""
 
     def __init__(self, labels: ThreadLabels, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
         """Label the calls of threads; `meet` finds groups."""
-        self._patches = Patches()
-        self._is_on = False
+        self._patches: Patches | None = None
         self._meshes = Meshes(meet)
         self._replicated = Replicated(meet)
         units, flat, stages = ParamGroups(labels), FlatParameters(labels), Stages(labels)
@@ -50,27 +50,27 @@ class LabelledParts:
             pipeline.SCHEDULES: ("pipeline stages", stages.replaced_in_schedules, stages.hook_schedules),
         }
 
-    def hook(self) -> None:
+    def hook(self, patches: Patches) -> None:
         """Label from now on, also what is imported later."""
-        self._is_on = True
+        self._patches = patches
         if _has_all("dimensions of device meshes", self._meshes.replaced()):
-            self._meshes.hook(self._patches)
+            self._meshes.hook(patches)
         if _has_all("DDP buckets", self._replicated.replaced()):
-            self._replicated.hook(self._patches)
+            self._replicated.hook(patches)
         this: weakref.ref[LabelledParts] = weakref.ref(self)
         for name in self._parts:
             when_imported(name, functools.partial(_imported, this))
 
     def unhook(self) -> None:
-        """Put everything back."""
-        self._is_on = False
-        self._patches.restore()
+        """Leave alone what is imported later."""
+        self._patches = None
 
     def imported(self, module: ModuleType) -> None:
         """Hook a module that was imported now or before."""
         what, replaced, hook = self._parts[module.__name__]
-        if self._is_on and _has_all(what, replaced(module)):
-            hook(self._patches, module)
+        patches = self._patches
+        if patches is not None and not patches.are_closed and _has_all(what, replaced(module)):
+            hook(patches, module)
 
 
 def _nothing(_: ModuleType) -> Replaced:

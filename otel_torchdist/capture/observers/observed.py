@@ -24,6 +24,7 @@ from otel_torchdist.capture.observers.replicas import Replicas
 from otel_torchdist.capture.observers.synchronized import Synchronizer, warn_of_distortion
 from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
 from otel_torchdist.capture.observers.values.device_values import DeviceValues
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import (
     REDUCE_OPS,
     Patches,
@@ -70,7 +71,7 @@ class _Described:
     on_host: bool
 
 
-class ObservedCalls:
+class ObservedCalls(Part):
     """Puts observers in front of the kernels."""
 
     def __init__(
@@ -100,24 +101,24 @@ class ObservedCalls:
         self._replicas = Replicas(every, meet, current, self._devices) if every else None
         self._rehearsals = Rehearsals(patches)
         self._meet = meet
-        self._patches = patches
         self._thread = _Thread()
         self._ends = AwaitedEnds(meet, patches, self._call)
         self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
         self._handles: list[Any] = []
 
-    def hook(self) -> None:
+    def hook(self, patches: Patches) -> None:
         """Follow blocks of coalesced operations, and the steps of optimizers."""
         if self._replicas is not None:
-            self._replicas.hook(self._patches)
+            self._replicas.hook(patches)
         if not self._looks_at_tensors:
             return
         if self._numerics is not None:
             self._rehearsals.follow()
         self._handles.append(self._ends.hook())
 
-    def rank_begins(self, rank: int, world_size: int) -> None:
+    def begins(self, recorder: Recorder) -> None:
         """Look at values only if this rank is among those that do so; one rank warns of what the settings do."""
+        rank, world_size = recorder.tape.identity.rank, recorder.tape.identity.world_size
         if self._synchronizer is not None and rank == 0:
             warn_of_distortion()
         numerics = self._observing.numerics
@@ -137,10 +138,14 @@ class ObservedCalls:
         self._rehearsals.unfollow()
         while self._handles:
             self._handles.pop().remove()
-        self.forget_all()
+        self.forget_in_child()
 
-    def forget_all(self) -> None:
-        """Forget what has not ended, because the tape ends or this is a forked child."""
+    def ends(self, recorder: Recorder) -> None:
+        """Forget what has not ended."""
+        self.forget_in_child()
+
+    def forget_in_child(self) -> None:
+        """Forget what has not ended."""
         self._ends.forget_all()
         self._wanted.clear()
         self._thread = _Thread()

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed import ProcessGroup
@@ -21,6 +21,7 @@ from otel_torchdist.capture.c10d.calls.plans import make_plan
 from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, described_argument
 from otel_torchdist.capture.c10d.calls.signatures import key_of
 from otel_torchdist.capture.c10d.groups.groups import GroupState
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
     LIST,
@@ -37,12 +38,16 @@ from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import BESIDE
 from otel_torchdist.tape.layout import Word
 
+if TYPE_CHECKING:
+    from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.capture.torch_api import Patches
+
 _LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rendezvous"})
 """Operations that name a group but transfer nothing that other ranks wait for."""
 _NOT_IN_SCHEMA: Final = -1
 
 
-class OneSided:
+class OneSided(Part):
     """Records operations as enqueued, by group."""
 
     def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
@@ -141,7 +146,11 @@ class OneSided:
         self._beside[id(group)] = state, beside
         return beside
 
-    def forget_all(self) -> None:
+    def ends(self, recorder: Recorder) -> None:
+        """Forget every group."""
+        self._beside.clear()
+
+    def forget_in_child(self) -> None:
         """Forget every group."""
         self._beside.clear()
 
@@ -168,26 +177,34 @@ class Issuing:
             self._end(self._call, error)
 
 
-class SymmetricMemory:
+class SymmetricMemory(Part):
     """Kernels for the `symm_mem::*` operations that name a group."""
 
     def __init__(self, one_sided: OneSided, names: Iterable[str] | None = None) -> None:
-        """Register the kernels.
+        """Register nothing until `hook`.
 
         Args:
             one_sided: Records the operations.
             names: As for `dispatcher_overloads`.
         """
-        self._library: Any = torch.library.Library("symm_mem", "IMPL")
-        for schema in symmetric_schemas(names):
+        self._one_sided = one_sided
+        self._names = names
+        self._library: Any = None
+
+    def hook(self, patches: Patches) -> None:
+        """Register the kernels."""
+        self._library = torch.library.Library("symm_mem", "IMPL")
+        for schema in symmetric_schemas(self._names):
             if not has_foreign_kernel(schema.overload):
                 name = schema.overload.name().partition("::")[2]
-                kernel = _make_kernel(schema, one_sided)
+                kernel = _make_kernel(schema, self._one_sided)
                 self._library.impl(name, kernel, DISPATCH_KEY.name, with_keyset=True)
 
-    def remove(self) -> None:
+    def unhook(self) -> None:
         """Remove all kernels."""
-        remove_library(self._library)
+        if self._library is not None:
+            remove_library(self._library)
+        self._library = None
 
 
 def symmetric_schemas(names: Iterable[str] | None = None) -> list[OperationSchema]:

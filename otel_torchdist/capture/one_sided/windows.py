@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 
 from otel_torchdist import guard
 from otel_torchdist.capture.one_sided.symmetric_memory import Issuing, OneSided, schema_of
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import Patches
 
 _NEW_WINDOW: Final = schema_of("new_window", None, 0, 1)
@@ -21,7 +22,7 @@ _PEERS: Final = {"put": (1, "dst_rank"), "signal": (0, "peer_rank"), "wait_signa
 """Operations of a window, with the position and the name of the argument that holds the peer."""
 
 
-class Windows:
+class Windows(Part):
     """Follows the windows of process groups."""
 
     def __init__(self, one_sided: OneSided) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.requests.stacks import current_stacks
 from otel_torchdist.job.requests.abort import EXIT_CODE, FAILURE, abort_reason
 from otel_torchdist.model.names import GIVEN_UP
@@ -77,7 +78,7 @@ HOOK: Final = 0x07E1_70C4
 """Our id among the hooks of a group; torch's own ids start at 0."""
 
 
-class AbortHooks:
+class AbortHooks(Part):
     """The abort hooks of all groups."""
 
     def __init__(self, is_wanted: bool) -> None:
@@ -94,7 +95,7 @@ class AbortHooks:
                 able.register_abort_hook(HOOK, _hook(recorder))
                 self._groups.add(group)
 
-    def detach_all(self) -> None:
+    def ends(self, recorder: Recorder) -> None:
         """Remove all hooks before the interpreter exits: a backend may outlive it and must not hold a function."""
         groups: list[Any] = list(self._groups)
         self._groups.clear()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.requests.abort import abort_if_requested
 from otel_torchdist.capture.requests.profile import Profiler
 from otel_torchdist.capture.requests.stacks import (
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
 
 
-class RequestAnswers:
+class RequestAnswers(Part):
     """Answers requests while there is a tape."""
 
     def __init__(self) -> None:
         self._profiler = Profiler()
 
-    def begin(self, tape: Path) -> None:
+    def begins(self, recorder: Recorder) -> None:
         """Offer stacks by a signal, where native code holds the GIL."""
-        with guard.guarded("stack signal"):
-            offer_stacks(tape)
+        offer_stacks(recorder.tape.path)
 
-    def answer(self, recorder: Recorder) -> None:
+    def beat(self, recorder: Recorder) -> None:
         """Answer what has been requested since the last call."""
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
@@ -44,14 +43,13 @@ class RequestAnswers:
         self._profiler.start_if_requested(recorder.tape)
         abort_if_requested(recorder.tape.path, lambda: recorder.fail(FAILURE))
 
-    def end(self, tape: Path) -> None:
+    def ends(self, recorder: Recorder) -> None:
         """End a profile that is being taken, and withdraw the offer: the tape ends."""
         with guard.guarded("profile"):
             self._profiler.stop()
-        with guard.guarded("stack signal"):
-            withdraw_offer(tape)
+        withdraw_offer(recorder.tape.path)
 
-    def after_fork_in_child(self) -> None:
+    def forget_in_child(self) -> None:
         """Forget the parent's profile, and never write to its file of stacks."""
         self._profiler.forget()
         write_no_stacks()

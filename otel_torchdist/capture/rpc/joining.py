@@ -7,36 +7,40 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.rpc.torch_rpc import TorchRpc, missing_parts, rpc_module
 from otel_torchdist.capture.tracebacks import hide_frame
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
-    from otel_torchdist.capture.rpc.workers import RpcEvents, RpcWorkers
+    from otel_torchdist.capture.rpc.workers import RpcWorkers
+    from otel_torchdist.capture.runs import Runs
     from otel_torchdist.capture.torch_api import Patches
 
 
-class RpcJoining:
-    """Stands for `RpcWorkers` until this process is one of them; the methods are theirs."""
+class RpcJoining(Part):
+    """Follows this process as a worker of RPC, once it is one."""
 
     def __init__(
-        self, events: RpcEvents, poll_soon: Callable[[], None], call_begins: Callable[[], None], patches: Patches
+        self, runs: Runs, poll_soon: Callable[[], None], call_begins: Callable[[], None], patches: Patches
     ) -> None:
         """Replace nothing yet; see `CallerSide` for the arguments."""
-        self._events = events
+        self._runs = runs
         self._poll_soon = poll_soon
         self._call_begins = call_begins
         self._patches = patches
         self._workers: RpcWorkers | None = None
 
-    def hook(self) -> None:
-        """Wait for `init_rpc`, or begin at once if this process is a worker already."""
+    def hook(self, patches: Patches) -> None:
+        """Wait for `init_rpc`."""
         module = rpc_module()
-        if module is None:
-            return
-        self._patches.replace(module, "_init_rpc_backend", self._make_init)
+        if module is not None:
+            patches.replace(module, "_init_rpc_backend", self._make_init)
+
+    def join_late(self) -> None:
+        """Begin at once if this process is a worker already; the default group has begun its tape by then."""
         with guard.guarded("joining RPC"):
-            if not missing_parts() and TorchRpc().agent is not None:
+            if rpc_module() is not None and not missing_parts() and TorchRpc().agent is not None:
                 self._begin().join_late(TorchRpc().agent)
 
     def unhook(self) -> None:
@@ -44,27 +48,36 @@ class RpcJoining:
         if self._workers is not None:
             self._workers.unhook()
 
-    def take_recorder(self, recorder: Recorder | None) -> None:
-        """Record calls with another recorder from now on, those in flight too; None for none."""
+    def begins(self, recorder: Recorder) -> None:
+        """Record calls with another recorder from now on, those in flight too."""
         if self._workers is not None:
             self._workers.take_recorder(recorder)
 
-    def sweep(self, of_all_ages: bool = False) -> bool:
-        """See `CallerSide.sweep`."""
-        return self._workers is not None and self._workers.sweep(of_all_ages)
-
-    def after_fork_in_child(self, poll_soon: Callable[[], None]) -> None:
-        """Forget everything, because this is a new process, with another thread that polls."""
-        self._poll_soon = poll_soon
+    def beat(self, recorder: Recorder) -> None:
+        """Record the ends of calls of all ages."""
         if self._workers is not None:
-            self._workers.caller.poll_soon = poll_soon
+            self._workers.sweep(of_all_ages=True)
+
+    def poll(self) -> bool:
+        """Record the ends of calls; see `CallerSide.sweep`."""
+        return self._workers is not None and self._workers.sweep()
+
+    def ends(self, recorder: Recorder) -> None:
+        """Record the ends of calls of all ages, and record no more calls."""
+        if self._workers is not None:
+            self._workers.sweep(of_all_ages=True)
+            self._workers.take_recorder(None)
+
+    def forget_in_child(self) -> None:
+        """Forget that the parent was a worker."""
+        if self._workers is not None:
             self._workers.forget_all()
 
     def _begin(self) -> RpcWorkers:
         if self._workers is None:
             from otel_torchdist.capture.rpc.workers import RpcWorkers
 
-            self._workers = RpcWorkers(self._events, self._poll_soon, self._call_begins, self._patches)
+            self._workers = RpcWorkers(self._runs, self._poll_soon, self._call_begins, self._patches)
         return self._workers
 
     def _make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from otel_torchdist import guard
 from otel_torchdist.capture.rpc.callee import CalleeSide
@@ -26,27 +26,10 @@ from otel_torchdist.model.names import SPARE_OF_LABELS
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.capture.runs import Runs
     from otel_torchdist.capture.torch_api import Patches
 
 _logger = logging.getLogger("otel_torchdist")
-
-
-class RpcEvents(Protocol):
-    """Receiver of the beginning and the end of RPC."""
-
-    def rpc_begins(self, rank: int, world_size: int | None, store: Any) -> Recorder | None:
-        """Return the recorder for a worker's calls; without a default group, one that begins now.
-
-        Args:
-            rank: The worker's id.
-            world_size: How many workers there are; None if that may change.
-            store: The workers' store.
-        """
-        ...
-
-    def rpc_ended(self) -> None:
-        """End what `rpc_begins` has begun."""
-        ...
 
 
 class _Worker(NamedTuple):
@@ -61,13 +44,13 @@ class RpcWorkers:
     """Records the calls that this process makes and serves."""
 
     def __init__(
-        self, events: RpcEvents, poll_soon: Callable[[], None], call_begins: Callable[[], None], patches: Patches
+        self, runs: Runs, poll_soon: Callable[[], None], call_begins: Callable[[], None], patches: Patches
     ) -> None:
         """Replace nothing until this process joins; see `CallerSide` for the arguments."""
         serving = Serving()
         self.caller = CallerSide(poll_soon, call_begins, serving)
         self.callee = CalleeSide(serving)
-        self._events = events
+        self._runs = runs
         self._patches = patches
         self._worker: _Worker | None = None
         self._is_following = False
@@ -148,7 +131,7 @@ class RpcWorkers:
         if not self._is_following:
             self._is_following = True
             self._follow_calls(TorchRpc())
-        recorder = self._events.rpc_begins(worker.rank, world_size, store)
+        recorder = self._runs.rpc_begins(worker.rank, world_size, store)
         self._worker = worker
         self.caller.worker = worker.rank
         self.take_recorder(recorder)
@@ -212,7 +195,7 @@ class RpcWorkers:
         self.take_recorder(None)
         self.caller.forget_all()
         self.callee.forget_all()
-        self._events.rpc_ended()
+        self._runs.rpc_ended()
 
 
 def _begin_interval(interval: RecordedCall, recorder: Recorder, kind: ActivityKind, name: str) -> None:

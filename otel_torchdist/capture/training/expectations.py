@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import RecordingPart
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.capture.torch_api import Patches
 
 LONGEST_S: Final = 10 * 365 * 86_400.0
 
@@ -66,14 +68,14 @@ def expect_wait(seconds: float) -> Expectation:
     return Expectation(time.monotonic_ns() + round(lasts_s * 1e9))
 
 
-class Expectations:
+class Expectations(RecordingPart):
     """Writes to the tape until when a wait is expected."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._until_ns: dict[Expectation, int] = {}
-        self._recorder: Recorder | None = None
 
-    def hook(self) -> None:
+    def hook(self, patches: Patches) -> None:
         """Start handling `expect_wait`."""
         global _active
         _active = self
@@ -84,9 +86,9 @@ class Expectations:
         _active = None
         self._until_ns.clear()
 
-    def write_to(self, recorder: Recorder | None) -> None:
-        """Write to another tape from now on, or to none."""
-        self._recorder = recorder
+    def begins(self, recorder: Recorder) -> None:
+        """Write to a new tape what is expected."""
+        super().begins(recorder)
         self._write()
 
     def add(self, expectation: Expectation, until_ns: int) -> None:
@@ -102,7 +104,7 @@ class Expectations:
         self._write()
 
     def _write(self) -> None:
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is not None:
             with guard.guarded("expect_wait"):
                 recorder.tape.expect_until(max(self._until_ns.values(), default=0))

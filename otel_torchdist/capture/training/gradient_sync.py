@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.nn.parallel import distributed as ddp
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import Part
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
@@ -29,7 +30,7 @@ _TIME: Final = "backward_comm_time"
 _OVERLAP: Final = "backward_compute_comm_overlap_time"
 
 
-class GradientSync:
+class GradientSync(Part):
     """The models of this process that DDP has wrapped."""
 
     def __init__(self) -> None:

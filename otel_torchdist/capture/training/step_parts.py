@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import dataloader
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import RecordingPart
 from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.capture.torch_api import backward_id, skip_in_dynamo
 from otel_torchdist.model.kinds import ActivityKind, How
@@ -87,11 +88,11 @@ def data_wait() -> DataWait:
     return DataWait()
 
 
-class StepParts:
+class StepParts(RecordingPart):
     """Counts and records data waits and backward passes."""
 
     def __init__(self) -> None:
-        self.recorder: Recorder | None = None
+        super().__init__()
         self._thread = 0
         self._step = -1
         self._recorded = {ActivityKind.DATA_WAIT: 0, ActivityKind.BACKWARD: 0}
@@ -120,10 +121,10 @@ class StepParts:
         if base is not None and "__init_subclass__" in vars(base):
             del base.__init_subclass__
 
-    def write_to(self, recorder: Recorder | None) -> None:
-        """Write to another tape from now on, or to none; the calling thread trains, until another ends a step."""
-        self.recorder = recorder
-        self._thread = threading.get_ident()
+    def begins(self, recorder: Recorder) -> None:
+        """Record to a new tape; the calling thread trains, until another ends a step."""
+        super().begins(recorder)
+        self.trains_here()
 
     def trains_here(self) -> None:
         """Note that the calling thread is the one that trains."""

@@ -20,7 +20,9 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
+from otel_torchdist.capture.part import RecordingPart
 from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.capture.recording import WINDOW
 from otel_torchdist.capture.torch_api import GRAD_SCALER, hook_optimizers, is_hooked, skip_in_dynamo
 from otel_torchdist.capture.training.loss_scale import LossScales
 from otel_torchdist.capture.training.optimizer_steps import OptimizerSteps, is_step, is_within_step
@@ -29,8 +31,6 @@ from otel_torchdist.capture.training.throughput import count_work
 if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches
 
-WINDOW: Final = 64
-"""Number of collectives of the default group that make a step if nothing else ends steps."""
 TAKES_OVER_AFTER: Final = 16
 """Steps of another optimizer, with none of the chosen one in between, after which that other one is chosen: a new phase
 of training has begun. A discriminator makes fewer between two steps of its generator."""
@@ -69,7 +69,7 @@ class _Thread(threading.local):
     stepped = False
 
 
-class Steps:
+class Steps(RecordingPart):
     """Ends steps on the recorder it is given, and shows the steps of optimizers in them.
 
     Nothing that ends steps is kept while an optimizer's step runs: it may raise, and another thread may run one too.
@@ -92,11 +92,11 @@ class Steps:
             ended: Called on the thread that trains when a step has ended that was seen to be one.
             scales: Follows the scales of losses; a new one by default.
         """
+        super().__init__()
         self._issued = issued
         self._ended = ended
         self.optimizer_steps = OptimizerSteps()
         self.source = StepSource.WINDOWS
-        self.recorder: Recorder | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._others: Counter[int] = Counter()
         self._scales = LossScales() if scales is None else scales
@@ -121,6 +121,26 @@ class Steps:
         _active = None
         while self._handles:
             self._handles.pop().remove()
+
+    def begins(self, recorder: Recorder) -> None:
+        """Record to a new tape; windows of collectives end its steps only if nothing else has ended any before."""
+        super().begins(recorder)
+        if recorder.native is not None and self.source is not StepSource.WINDOWS:
+            recorder.native.stop_windows()
+
+    def beat(self, recorder: Recorder) -> None:
+        """Record the ends of optimizer steps that were left with an exception."""
+        self.optimizer_steps.end_left()
+
+    def ends(self, recorder: Recorder) -> None:
+        """Record the ends of optimizer steps that were left with an exception, and forget those that are open."""
+        super().ends(recorder)
+        self.optimizer_steps.forget_all(ends_left=True)
+
+    def forget_in_child(self) -> None:
+        """Forget the optimizer steps of the parent."""
+        super().forget_in_child()
+        self.optimizer_steps.forget_all(ends_left=False)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not is_dynamo_compiling():  # all that Dynamo may see of it: compiled steps are not recorded

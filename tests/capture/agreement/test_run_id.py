@@ -278,6 +278,6 @@ def test_ranks_that_are_threads(tmp_path: Path, threads_of: ThreadsOf) -> None:
         recorder = SimpleNamespace(tape=tape)
         agreements.agree(recorder, HashStore())  # type: ignore[arg-type]  # no rank sets an id there: it keeps waiting
     assert len(threads_of("run-id")) == 3
-    agreements.stop()
+    agreements.stops(has_failed=False)
     assert threads_of("run-id") == set()
     tape.close()

@@ -154,7 +154,7 @@ def test_complete_shortly_after_its_result_was_used() -> None:
     for call in (late, stuck):
         call.pointers, call.work_id, call.members = (), id(call.work), None
         works.open[call.work_id] = call
-    works.settle(8, settle_s=0.5)
+    works.stops(has_failed=False)
     assert list(works.open.values()) == [stuck]
     late.tape.complete.assert_called_once()
 

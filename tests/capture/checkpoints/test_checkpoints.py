@@ -188,8 +188,8 @@ class Rank(OwnTape):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, capacity=4096)
         self.checkpoints = Checkpoints(self.patches)
-        self.checkpoints.hook()
-        self.checkpoints.write_to(self.recorder)
+        self.checkpoints.hook(self.patches)
+        self.checkpoints.begins(self.recorder)
         recording = self.checkpoints.begin()
         self.activities, self.distributed = recording.activities, recording.distributed
 

@@ -144,7 +144,7 @@ def test_the_end_of_a_tape_waits_for_the_watchdog(rank: DeviceRank) -> None:
     rank.until(lambda: rank.device.is_over(issued.kernel))
     rank.until(lambda: rank[issued].started_ns)
     rank.watchdog()
-    rank.devices.settle(5.0)
+    rank.cuda.settle(5.0)
     assert rank[issued].how is How.WATCHDOG
 
 
@@ -153,7 +153,7 @@ def test_operations_that_are_open_at_the_end_of_a_tape(rank: DeviceRank) -> None
     stuck, behind = rank.run(None), rank.start(None)
     rank.until(lambda: rank[stuck].started_ns)
     began_ns = rank.device.now()
-    rank.devices.settle(10.0)
+    rank.devices.ends(rank.recorder)
     assert rank.device.now() - began_ns < 5_000 * MS
     rank.device.release(stuck.kernel)
     rank.until_ended(rank.run(1 * MS))
@@ -169,7 +169,7 @@ def test_events_are_destroyed_when_we_are_switched_off(tmp_path: Path) -> None:
         directory.mkdir()
         with device_rank(directory) as rank:
             rank.until_ended(rank.run(50_000), rank.run(50_000))
-            rank.devices.stop(5.0, give_events_up=gives_up)
+            rank.devices.close(at_exit=not gives_up)
             assert {event.is_destroyed for event in rank.device.events.values()} == {gives_up}
 
 
@@ -180,7 +180,7 @@ def test_a_device_that_does_not_answer(tmp_path: Path) -> None:
         with rank.device.busy():
             stuck = Issued(rank.enter().number, rank.device.launch(MAIN_STREAM, None))
             began_ns = rank.device.now()
-            rank.devices.settle(0.05)
+            rank.devices.ends(rank.recorder)
             rank.cuda.watch.stop(0.05, give_events_up=False)
             assert rank.device.now() - began_ns < 2_000 * MS
         assert rank[stuck].is_open
@@ -195,9 +195,9 @@ def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
         before = (rank.device.asked, len(rank.device.events))
         child = os.fork()
         if not child:
-            rank.devices.after_fork_in_child()
-            rank.devices.settle(5.0)
-            rank.devices.stop(5.0, give_events_up=True)
+            rank.devices.forget_in_child()
+            rank.devices.ends(rank.recorder)
+            rank.devices.close(at_exit=False)
             alone = not rank.devices.written and (rank.device.asked, len(rank.device.events)) >= before
             os._exit(0 if alone else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

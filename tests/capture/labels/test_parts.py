@@ -12,6 +12,7 @@ import pytest
 
 from otel_torchdist.capture.labels.parts import LabelledParts
 from otel_torchdist.capture.thread_labels import ThreadLabels
+from otel_torchdist.capture.torch_api import Patches
 
 UNITS, SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group", "torch.distributed.fsdp._runtime_utils"
 STAGE, SCHEDULES = "torch.distributed.pipelining.stage", "torch.distributed.pipelining.schedules"
@@ -49,11 +50,17 @@ PARTS = (
 
 
 @pytest.fixture
-def parts() -> Iterator[LabelledParts]:
+def patches() -> Iterator[Patches]:
+    """What is replaced, which is restored after the test."""
+    patches = Patches()
+    yield patches
+    patches.close()
+
+
+@pytest.fixture
+def parts() -> LabelledParts:
     """The hooks, not in place yet, in a process without groups."""
-    parts = LabelledParts(ThreadLabels(None), lambda group: None)
-    yield parts
-    parts.unhook()
+    return LabelledParts(ThreadLabels(None), lambda group: None)
 
 
 def current() -> dict[tuple[str, str], Any]:
@@ -61,19 +68,20 @@ def current() -> dict[tuple[str, str], Any]:
     return {(owner, name): vars(resolve_name(owner)).get(name) for owner, name in HOOKED}
 
 
-def test_everything_is_put_back(parts: LabelledParts) -> None:
+def test_everything_is_put_back(parts: LabelledParts, patches: Patches) -> None:
     """This torch has all of it, and each function is the same object afterwards as it was before."""
     before = current()
     assert None not in before.values()
-    parts.hook()
+    parts.hook(patches)
     hooked = current()
     assert [place for place in before if hooked[place] is before[place]] == []
     parts.unhook()
+    patches.close()
     assert current() == before
 
 
 @pytest.mark.parametrize("arguments", [(), ("layout",)], ids=len)
-def test_arguments_are_passed_on(parts: LabelledParts, arguments: tuple[object, ...]) -> None:
+def test_arguments_are_passed_on(parts: LabelledParts, patches: Patches, arguments: tuple[object, ...]) -> None:
     """Where torch calls a static method on its class, not on a mesh, it gets what it is given, and may refuse it."""
     meshes = resolve_name(f"{MESHES}:DeviceMesh")
 
@@ -83,14 +91,15 @@ def test_arguments_are_passed_on(parts: LabelledParts, arguments: tuple[object, 
         return refused.type, str(refused.value)
 
     without_us = refusal()
-    parts.hook()
+    parts.hook(patches)
     assert refusal() == without_us
 
 
-def test_nothing_is_hooked_when_it_is_imported_after_the_end(parts: LabelledParts) -> None:
+def test_nothing_is_hooked_when_it_is_imported_after_the_end(parts: LabelledParts, patches: Patches) -> None:
     """A module that is imported after we were switched off stays as it is."""
-    parts.hook()
+    parts.hook(patches)
     parts.unhook()
+    patches.close()
     before = current()
     parts.imported(sys.modules["torch.distributed.pipelining.schedules"])
     assert current() == before
@@ -99,6 +108,7 @@ def test_nothing_is_hooked_when_it_is_imported_after_the_end(parts: LabelledPart
 @pytest.mark.parametrize(("what", "owner", "missing", "others"), PARTS)
 def test_what_is_missing_is_left_out(
     parts: LabelledParts,
+    patches: Patches,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     what: str,
@@ -110,7 +120,7 @@ def test_what_is_missing_is_left_out(
     monkeypatch.delattr(resolve_name(owner), missing)
     before = current()
     with caplog.at_level(logging.INFO, "otel_torchdist"):
-        parts.hook()
+        parts.hook(patches)
     assert caplog.messages == [f"operations are shown without their {what}: this torch has no {missing}"]
     hooked = current()
     alone = {name for place, name in before if hooked[place, name] is before[place, name]}

@@ -86,6 +86,6 @@ def test_taken_out(rank: OwnTape, group: Aborting) -> None:
     hooks = AbortHooks(True)
     group.hooks[7] = lambda: None
     hooks.attach(rank.recorder, group)
-    hooks.detach_all()
+    hooks.ends(rank.recorder)
     assert [*group.hooks] == [7]
-    hooks.detach_all()
+    hooks.ends(rank.recorder)

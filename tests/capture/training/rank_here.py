@@ -22,7 +22,7 @@ class Rank(OwnTape):
         self.steps.hook(self.patches)
         self.parts.hook(self.patches)
         self.steps.recorder = self.recorder
-        self.parts.write_to(self.recorder)
+        self.parts.begins(self.recorder)
 
     @property
     def figures(self) -> StepFigures:

@@ -207,7 +207,7 @@ def test_data_wait_of_iterators_of_ones_own(rank: Rank) -> None:
         next(iter(()))
     assert rank.figures.batches == 1
     assert len(rank.ended(ActivityKind.DATA_WAIT)) == 1
-    rank.parts.write_to(None)
+    rank.parts.ends(rank.recorder)
     with data_wait():
         pass
     assert rank.figures.batches == 1

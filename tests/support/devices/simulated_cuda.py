@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from otel_torchdist.capture.c10d.devices import peer_of_queue
+from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.cuda.driver import DriverError
 from otel_torchdist.capture.cuda.native_operations import NativeInbox
 from otel_torchdist.capture.cuda.operations import CudaOperations
@@ -23,6 +24,7 @@ from otel_torchdist.capture.cuda.readings import SLOTS
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.native.devices import CudaFunctions, NativeDevices, NativeWake
 from tests.support.devices.simulated_device import Item, SimulatedDevice
+from tests.support.ranks.rank import part_of
 
 MAIN_STREAM, NCCL_STREAM = 7, 8
 WATCHDOG_S: Final = 0.02
@@ -78,7 +80,7 @@ class SimulatedCuda:
         inside: Any = capture
         for group in inside._groups.states():
             group.backend_on.names["cuda"] = "nccl"  # c10d has none to offer on a machine without a device
-        inside._devices._begin_cuda = lambda: self._begin(inside._native)
+        inside._devices._begin_cuda = lambda: self._begin(part_of(capture, NativeKernels))
         self._stopping = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 

@@ -7,17 +7,20 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.library import chosen_library
 from otel_torchdist.tape.reading.reader import TapeReader
+
+SomePart = TypeVar("SomePart", bound=Part)
 
 TAPES = "TAPES"
 """Variable: the directory for tapes."""
@@ -47,6 +50,11 @@ def start_capture(capacity: int = 4096, observing: Observing | None = None) -> C
     capture = Capture(lambda: directory, capacity, library=library, observing=observing)
     capture.install()
     return capture
+
+
+def part_of(capture: Capture, kind: type[SomePart]) -> SomePart | None:
+    """The part of a capture that is of a class; None if it has none."""
+    return next((part for part in capture._recording.parts if isinstance(part, kind)), None)
 
 
 def join(timeout: timedelta = TIMEOUT, suffix: str = "") -> None:

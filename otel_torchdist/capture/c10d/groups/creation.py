@@ -21,23 +21,36 @@ from otel_torchdist.capture.c10d.groups.meeting import address_of
 from otel_torchdist.capture.c10d.groups.rendezvous import GroupEvents, Rendezvous, recorded
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, world_by_hand
 from otel_torchdist.capture.c10d.timeouts import milliseconds_of, timeout_of
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP, NEW_GROUP
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.torch_api import Patches
 
 
-def follow_creation(patches: Patches, events: GroupEvents) -> Launch:
-    """Hook the creation of groups; returns the launch of this process's worlds."""
-    launch = Launch(events)
-    patches.replace(c10d, "rendezvous", lambda original: follow_rendezvous(original, launch))
-    patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events, launch))
-    patches.replace(c10d, "_update_default_pg", lambda original: _update_default(original, events))
-    split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous] = weakref.WeakKeyDictionary()
-    patches.replace(ProcessGroup, "split_group", lambda original: _split(original, events, split))
-    patches.replace(c10d, "_register_pg_in_world", lambda original: _register(original, events, split))
-    return launch
+class GroupCreation(Part):
+    """Follows the creation of groups."""
+
+    def __init__(self, events: GroupEvents) -> None:
+        """Follow nothing until `hook`; `events` receives what happens."""
+        self._events = events
+        self._launch = Launch(events)
+
+    def hook(self, patches: Patches) -> None:
+        """Follow the creation of groups, and the launch of this process's worlds."""
+        events, launch = self._events, self._launch
+        patches.replace(c10d, "rendezvous", lambda original: follow_rendezvous(original, launch))
+        patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events, launch))
+        patches.replace(c10d, "_update_default_pg", lambda original: _update_default(original, events))
+        split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous] = weakref.WeakKeyDictionary()
+        patches.replace(ProcessGroup, "split_group", lambda original: _split(original, events, split))
+        patches.replace(c10d, "_register_pg_in_world", lambda original: _register(original, events, split))
+
+    def beat(self, recorder: Recorder) -> None:
+        """End a launch that its thread has left by an exception."""
+        self._launch.beat()
 
 
 def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -> Callable[..., Any]:

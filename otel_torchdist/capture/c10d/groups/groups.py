@@ -10,16 +10,18 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.c10d.backends import configured_backend
 from otel_torchdist.capture.c10d.calls.call import GroupState
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld
-from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
+from otel_torchdist.capture.c10d.timeouts import at_timeout_of, follow_timeouts, timeout_of
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import ranks_in_books, text_of_group
 from otel_torchdist.model.names import GroupName
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.groups.membership import Membership
     from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.capture.torch_api import Patches
 
 
-class Groups:
+class Groups(Part):
     """The groups of this process.
 
     Attributes:
@@ -36,7 +38,7 @@ class Groups:
         """Remember groups whose first collectives were not counted: their sequences cannot be compared."""
         self._before_us.update(groups)
 
-    def begins(self, group: ProcessGroup) -> None:
+    def count(self, group: ProcessGroup) -> None:
         """Count a group from now on: it becomes the default one, and all its members do the same."""
         self._before_us.discard(group)
 
@@ -98,7 +100,11 @@ class Groups:
         self.by_identity[identity] = state
         return state
 
-    def renew_timeouts(self) -> None:
+    def hook(self, patches: Patches) -> None:
+        """Follow changes of timeouts."""
+        follow_timeouts(patches, self._renew_timeouts)
+
+    def _renew_timeouts(self) -> None:
         """Look at the timeouts of all groups, of which some may have been changed."""
         for state in self.states():
             state.renew_timeout()
@@ -109,7 +115,15 @@ class Groups:
             del self.by_identity[identity]
             state.give_up()
 
-    def clear(self) -> None:
+    def ends(self, recorder: Recorder) -> None:
+        """Forget every group."""
+        self.leave_groups()
+
+    def forget_in_child(self) -> None:
+        """Forget every group."""
+        self.leave_groups()
+
+    def leave_groups(self) -> None:
         """Forget every group. A world that was made by hand may be used again, on another tape than it was counted."""
         by_hand = (state.reference() for state in self.states() if state.name.world)
         self._before_us.update(filter(None, by_hand))

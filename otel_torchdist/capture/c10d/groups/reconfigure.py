@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.call import Call, Plan
 from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
+from otel_torchdist.capture.part import Part
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.model.collectives import Contribution
 from otel_torchdist.model.kinds import Flag, How, RecordKind
@@ -47,7 +48,7 @@ _SCHEMA: Final = OperationSchema(
 )
 
 
-class Reconfigurations:
+class Reconfigurations(Part):
     """Follows `ProcessGroup.reconfigure`."""
 
     def __init__(self, groups: Groups, works: Works, meet: Callable[[ProcessGroup], GroupState | None]) -> None:

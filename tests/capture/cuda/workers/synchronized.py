@@ -14,13 +14,13 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.observers.observed import ObservedCalls
 from tests.support.devices.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
-from tests.support.ranks.rank import say, start_capture
+from tests.support.ranks.rank import part_of, say, start_capture
 
 MS = 1_000_000
 warnings.simplefilter("ignore")
 capture = start_capture(observing=Observing(synchronizes=True))
-inside: Any = capture
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 cuda = SimulatedCuda(capture, Path(sys.argv[1]))
 cuda.device.use_stream(MAIN_STREAM)
@@ -77,8 +77,9 @@ def on_host() -> None:
 
 def main() -> None:
     """Go through the parts."""
-    inside._observed._synchronizer._synchronize = synchronize
-    inside._observed._synchronizer._is_capturing = lambda: MAIN_STREAM in cuda.device.capturing
+    observed: Any = part_of(capture, ObservedCalls)
+    observed._synchronizer._synchronize = synchronize
+    observed._synchronizer._is_capturing = lambda: MAIN_STREAM in cuda.device.capturing
     cuda.lasts_ns = 5 * MS
     parts: tuple[Callable[[], None], ...] = (computation_before, asynchronous, messages, on_host, in_graph, coalesced)
     counts: dict[str, int] = {}

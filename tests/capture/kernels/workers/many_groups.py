@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.c10d.calls.call import GroupState
-from tests.support.ranks.rank import say, start_capture
+from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+from tests.support.ranks.rank import part_of, say, start_capture
 
 GROUPS = 400
 KIND_OF_NO_PLAN = 1
@@ -32,7 +33,7 @@ for _ in range(GROUPS):
 del made
 gc.collect()
 say(kept=sum(isinstance(one, GroupState) for one in gc.get_objects()))
-recorder, native = capture.current_recorder(), capture._native
+recorder, native = capture.current_recorder(), part_of(capture, NativeKernels)
 if native is not None and recorder is not None:
     entered_ns = time.monotonic_ns()
     number = recorder.tape.begin(entered_ns, 0, 1, 4, 0, 0, 0, 0, -1, 77, 0, 1, 1)

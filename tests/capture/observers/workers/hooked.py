@@ -15,9 +15,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import Hooks, OperationCall
+from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.session import Capture
-from tests.support.ranks.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, part_of, rank, say, start_capture
 
 seen: list[dict[str, Any]] = []
 acts: dict[str, Callable[[OperationCall], object]] = {}
@@ -145,9 +146,12 @@ def over_at_once(capture: Capture) -> None:
     """Operations whose end our own thread has seen, or not, when the caller gets their Work."""
     ended = threading.Event()
 
+    works = part_of(capture, Works)
+    assert works is not None
+
     def sweep() -> None:
         while not ended.is_set():
-            capture._works.sweep(16)
+            works.sweep(16)
 
     thread = threading.Thread(target=sweep)
     interval = sys.getswitchinterval()

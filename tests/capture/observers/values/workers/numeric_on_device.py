@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.observers.values import eligible
 from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, moments_of
@@ -21,7 +22,7 @@ from otel_torchdist.capture.training.steps import mark_step
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.tape.records.numerics import checksum_word, mixed, summed
 from tests.support.devices.simulated_cuda import MAIN_STREAM, SimulatedCuda
-from tests.support.ranks.rank import own_tape, say, start_capture
+from tests.support.ranks.rank import own_tape, part_of, say, start_capture
 from tests.support.waiting import until
 
 SLOTS = 6
@@ -175,7 +176,7 @@ def parameters() -> None:
     hosts = [torch.randn(300), torch.randn(3, 70).t(), torch.randn(1_000).half(), torch.randn(5), torch.ones(())]
     expected = summed([mixed(checksum_of([host]), salt) for salt, host in enumerate(hosts)])
     tensors = [cuda.on_device(host) for host in hosts]  # with the same memory
-    observed: Any = capture._observed
+    observed: Any = part_of(capture, ObservedCalls)
     observed._replicas._models.learn(None, dist.group.WORLD, tensors)
     parameter = torch.zeros(1, requires_grad=True)
     parameter.grad = torch.ones(1)
