@@ -9,7 +9,7 @@ from otel_torchdist.capture.call_sites import site_of
 from otel_torchdist.code_owner import innermost
 from otel_torchdist.model.names import RaisedName
 
-MAX_MESSAGE: Final = 160
+MAX_SHOWN: Final = 160
 
 
 def describe_raised(error: BaseException) -> RaisedName:
@@ -28,4 +28,4 @@ def _first_line(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the program's own method
         return ""
-    return text.strip().partition("\n")[0].rstrip(" .:")[:MAX_MESSAGE]
+    return text.strip().partition("\n")[0].rstrip(" .:")[:MAX_SHOWN]

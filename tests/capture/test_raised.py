@@ -2,7 +2,7 @@
 
 import json
 
-from otel_torchdist.capture.raised import MAX_MESSAGE, describe_raised
+from otel_torchdist.capture.raised import MAX_SHOWN, describe_raised
 from otel_torchdist.model.names import RaisedName
 
 
@@ -33,6 +33,6 @@ def test_line_of_the_program() -> None:
 def test_first_line_of_what_it_says() -> None:
     """Only the first line is kept, cut; one that says nothing, or raises itself, has no message and no line."""
     assert describe_raised(ValueError("\nloss is nan.\nmore")) == RaisedName("ValueError", "loss is nan")
-    assert describe_raised(ValueError("x" * 999)).message == "x" * MAX_MESSAGE
+    assert describe_raised(ValueError("x" * 999)).message == "x" * MAX_SHOWN
     assert describe_raised(KeyboardInterrupt()) == RaisedName("KeyboardInterrupt", "")
     assert describe_raised(Mute()) == RaisedName("Mute", "")

@@ -22,6 +22,7 @@ from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, described
 from otel_torchdist.capture.c10d.calls.signatures import key_of
 from otel_torchdist.capture.c10d.groups.groups import GroupState
 from otel_torchdist.capture.part import Part
+from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
     LIST,
@@ -79,7 +80,7 @@ class OneSided(Part):
         peer: int,
     ) -> Call | None:
         entered = time.monotonic_ns()
-        plan = None
+        plan = interval = None
         counted = False
         try:
             state = find(group)
@@ -105,12 +106,13 @@ class OneSided(Part):
                 return None
             plan.channel.counter[0] += 1
             counted = True
-            number = plan.tape.begin_prepared(entered, recorder.step, plan.channel.sequence, plan.tail)
-            plan.tape.mark(number, Word.STARTED, 0, How.UNTRACKED)
-            return Call(number, entered, plan)
+            interval = RecordedInterval(plan.tape, entered)
+            interval.begin(recorder.step, plan.channel.sequence, plan.tail)
+            plan.tape.mark(interval.number, Word.STARTED, 0, How.UNTRACKED)
+            return Call(interval.number, entered, plan)
         except BaseException as error:
-            if plan is not None:
-                plan.tape.complete(plan.tape.begun_at(entered), entered, time.monotonic_ns(), How.ABANDONED)
+            if interval is not None:
+                interval.tape.complete(interval.number, entered, time.monotonic_ns(), How.ABANDONED)
             if guard.contains("one-sided operation", error):
                 return None  # it is still issued, but unrecorded, and keeps its place
             if plan is not None:

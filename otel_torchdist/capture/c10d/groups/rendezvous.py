@@ -12,6 +12,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of
+from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.names import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
 
@@ -78,8 +79,7 @@ class Rendezvous:
         self.thread = threading.get_native_id()
         self.python_thread = threading.get_ident()
         self.is_over = self.has_joined = False
-        self._number = 0
-        self._entered = 0
+        self._interval: RecordedInterval | None = None
         self.address = ""
         self._name = 0
 
@@ -119,11 +119,7 @@ class Rendezvous:
         tape = recorder.tape
         self._name = tape.names.intern(self._group(name, description, backend, timeout_ms), SPARE_OF_GROUPS)
         signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
-        self._entered = time.monotonic_ns()
-        self._number = tape.begin(
-            entered_ns=self._entered,
-            step=recorder.step,
-            sequence=self.nth + 1,
+        tail = tape.prepare(
             message_bytes=0,
             group=self._name,
             signature=tape.names.intern(signature),
@@ -135,6 +131,8 @@ class Rendezvous:
             kind=RecordKind.RENDEZVOUS,
             flags=0,
         )
+        self._interval = interval = RecordedInterval(tape, time.monotonic_ns())
+        interval.begin(recorder.step, self.nth + 1, tail)
 
     def _group(self, name: str, description: str, backend: str, timeout_ms: int) -> GroupName:
         at_timeout = at_timeout_of(backend)
@@ -154,7 +152,7 @@ class Rendezvous:
 
     def has_store(self, name: str, description: str, backend: str, timeout_ms: int) -> None:
         """Record that the store has been reached, by what is known of the group from then on; see `enter`."""
-        if self.recorder is not None and self._number:
+        if self.recorder is not None and self._interval is not None and self._interval.number:
             group = self._group(name, description, backend, timeout_ms)
             self.recorder.tape.names.replace(self._name, group, SPARE_OF_GROUPS)
 
@@ -171,18 +169,18 @@ class Rendezvous:
 
     def failed(self, error: BaseException) -> None:
         """Record that the creation raised or was interrupted. Does nothing once it is over."""
-        if self.recorder is None or not self._entered or self.is_over:
+        if self._interval is None or self.is_over:
             return
-        self._number = self._number or self.recorder.tape.begun_at(self._entered)
         failure = 0
         try:
-            failure = failure_word(self.recorder.tape.names, error)
+            failure = failure_word(self._interval.tape.names, error)
         finally:
             self._complete(How.FAILED, failure)
 
     def _complete(self, how: How, failure: int) -> None:
-        if self.recorder is not None and self._number:
-            self.recorder.tape.complete(self._number, self._entered, time.monotonic_ns(), how, failure)
+        interval = self._interval
+        if interval is not None and interval.number:
+            interval.tape.complete(interval.number, interval.entered_ns, time.monotonic_ns(), how, failure)
             self.is_over = True
 
 

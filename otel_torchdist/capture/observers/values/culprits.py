@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1 << 16
 """Elements that are looked at together: where all are bad, as in a training that has diverged, only the first."""
-_REDUCES: Final = "all_reduce"
+_DDP_REDUCES: Final = "all_reduce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def culprits_in(group: GroupState, operation: str, inputs: Sequence[torch.Tensor
 
 def _find(group: GroupState, operation: str, message: torch.Tensor, is_found: bool) -> Culprits:
     held: MessageParameters | None = None
-    if operation == _REDUCES and group.buckets is not None and backward_id() >= 0:
+    if operation == _DDP_REDUCES and group.buckets is not None and backward_id() >= 0:
         held = group.buckets.parameters_of_next(message.nbytes)
     if held is None and is_found:  # what a device may find can have the unit's name only, which is recorded anyway
         held = parameters_of_unit(message.numel(), len(group.name.ranks))
