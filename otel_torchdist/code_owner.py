@@ -28,6 +28,15 @@ class FrameOwner(enum.Enum):
     OTEL_TORCHDIST = "otel_torchdist"
     STANDARD_LIBRARY = "standard library"
 
+    @property
+    def is_of_program(self) -> bool:
+        """Whether the program runs it as its own: the user's code, and packages that it uses."""
+        match self:
+            case FrameOwner.USER | FrameOwner.PACKAGE:
+                return True
+            case FrameOwner.TORCH | FrameOwner.OTEL_TORCHDIST | FrameOwner.STANDARD_LIBRARY:
+                return False
+
 
 def _folders(module: str) -> Iterator[str]:
     """Where a module lies, without importing it, as a process needs that reads and has no use for it."""
@@ -130,7 +139,23 @@ def innermost(frames: Iterable[tuple[str, str]]) -> int | None:
         frames: File and function of each, innermost first.
     """
     owners = [owner_of(file, function) for file, function in frames]
-    for wanted in (FrameOwner.USER, FrameOwner.PACKAGE, FrameOwner.TORCH, FrameOwner.STANDARD_LIBRARY):
-        if wanted in owners:
-            return owners.index(wanted)
-    return None
+    shown = [(place, index) for index, owner in enumerate(owners) if (place := _PLACES[owner]) is not None]
+    return min(shown)[1] if shown else None
+
+
+def _place(owner: FrameOwner) -> int | None:
+    """Return the place of an owner among those whose frame is shown; None if it is never shown."""
+    match owner:
+        case FrameOwner.USER:
+            return 0
+        case FrameOwner.PACKAGE:
+            return 1
+        case FrameOwner.TORCH:
+            return 2
+        case FrameOwner.STANDARD_LIBRARY:
+            return 3
+        case FrameOwner.OTEL_TORCHDIST:
+            return None
+
+
+_PLACES: Final = {owner: _place(owner) for owner in FrameOwner}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
 
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
@@ -19,11 +18,16 @@ from otel_torchdist.tape.reading.reader import TapeReader
 _logger = logging.getLogger("otel_torchdist")
 
 
-_ENDINGS: Final = {
-    RankLife.FINISHED: ("has ended", "have ended"),
-    RankLife.FAILED: ("has failed", "have failed"),
-    RankLife.DEAD: ("is dead: its process is gone", "are dead: their processes are gone"),
-}
+def _words(life: RankLife, several: bool) -> str:
+    match life:
+        case RankLife.RUNNING:
+            return "are running" if several else "is running"
+        case RankLife.FINISHED:
+            return "have ended" if several else "has ended"
+        case RankLife.FAILED:
+            return "have failed" if several else "has failed"
+        case RankLife.DEAD:
+            return "are dead: their processes are gone" if several else "is dead: its process is gone"
 
 
 class LifeLog:
@@ -55,7 +59,7 @@ class LifeLog:
                 found.append(tape)
                 if not helps:
                     self._remember(tape.identity)
-            if life not in (before, RankLife.RUNNING):
+            if life is not before and life is not RankLife.RUNNING:
                 if life is RankLife.FAILED and not failure:
                     failure = _exit_code(tape)
                 ended.setdefault((life, failure, helps, tape.path.parent), []).append(tape.identity.rank)
@@ -65,7 +69,7 @@ class LifeLog:
         for (life, failure, helps, directory), ranks in ended.items():
             several = len(set(ranks)) > 1
             reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
-            _logger.info("%s %s%s%s", _named(ranks, helps), _ENDINGS[life][several], reason, where)
+            _logger.info("%s %s%s%s", _named(ranks, helps), _words(life, several), reason, where)
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)

@@ -84,7 +84,11 @@ class CollectiveFamily:
     @property
     def is_rooted(self) -> bool:
         """Whether one member is the root."""
-        return self.waiting is Waiting.FOR_ROOT or self.waiting is Waiting.ROOT
+        match self.waiting:
+            case Waiting.FOR_ROOT | Waiting.ROOT:
+                return True
+            case Waiting.EVERYONE | Waiting.RECEIVER | Waiting.UNKNOWN:
+                return False
 
     @property
     def is_message(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -12,6 +13,13 @@ BY_CGROUP: Final = "cgroup"
 BY_NODE: Final = "node"
 UNINTERRUPTIBLE_NS: Final = 3_000_000_000
 """A process in uninterruptible sleep for less reads from a disk."""
+SLEEPS_UNINTERRUPTIBLY: Final = "D"
+STOPPED_STATES: Final[Mapping[str, str]] = {
+    "T": "stopped by a signal",
+    "t": "held by a debugger",
+    SLEEPS_UNINTERRUPTIBLY: "in uninterruptible sleep",
+}
+"""State letters in `/proc/<pid>/stat` of processes that do not run, and what they mean."""
 CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that a process raises itself when it crashes."""
 
@@ -102,6 +110,15 @@ class RankLife(enum.Enum):
     DEAD = "dead"
     """It disappeared without reporting why."""
 
+    @property
+    def ended_badly(self) -> bool:
+        """Whether the rank is over and did not finish."""
+        match self:
+            case RankLife.RUNNING | RankLife.FINISHED:
+                return False
+            case RankLife.FAILED | RankLife.DEAD:
+                return True
+
 
 class Lifetime(NamedTuple):
     """From when to when a rank lived, as far as that is known.
@@ -132,13 +149,18 @@ class Stopped:
     """A process that the kernel does not let run.
 
     Attributes:
-        state: State letter in `/proc/<pid>/stat`: T (stopped), t (held by a debugger) or D (uninterruptible sleep).
+        state: One of `STOPPED_STATES`.
         since_ns: Since when it has been seen in that state without interruption.
     """
 
     state: str
     since_ns: int
 
+    @property
+    def meaning(self) -> str:
+        """The state in words, such as `stopped by a signal`."""
+        return STOPPED_STATES.get(self.state, "not running")
+
     def is_frozen(self, now_ns: int) -> bool:
         """Whether it is more than a read of a disk, which sleeps uninterruptibly often, but only briefly."""
-        return self.state != "D" or now_ns - self.since_ns >= UNINTERRUPTIBLE_NS
+        return self.state != SLEEPS_UNINTERRUPTIBLY or now_ns - self.since_ns >= UNINTERRUPTIBLE_NS

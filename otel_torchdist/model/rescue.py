@@ -31,7 +31,18 @@ class RescueState(enum.IntEnum):
     @property
     def is_final(self) -> bool:
         """Whether nothing more comes."""
-        return self not in (RescueState.NONE, RescueState.RUNNING)
+        match self:
+            case RescueState.NONE | RescueState.RUNNING:
+                return False
+            case (
+                RescueState.SAVED
+                | RescueState.IN_OPTIMIZER
+                | RescueState.RAISED
+                | RescueState.WENT_ON
+                | RescueState.TOO_LATE
+                | RescueState.DEAD
+            ):
+                return True
 
 
 @dataclass(frozen=True, slots=True)

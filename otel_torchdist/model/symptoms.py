@@ -26,6 +26,32 @@ class SymptomKind(enum.Enum):
     THROTTLED = "throttled"
     """The GPU's clocks are held down; the detail says why."""
 
+    @property
+    def source(self) -> SymptomSource:
+        """The part of the machine that shows it."""
+        match self:
+            case SymptomKind.GPU_LOST | SymptomKind.XID | SymptomKind.ECC:
+                return SymptomSource.GPU
+            case SymptomKind.THROTTLED:
+                return SymptomSource.GPU_CLOCKS
+            case SymptomKind.CGROUP_MEMORY | SymptomKind.NODE_MEMORY:
+                return SymptomSource.MEMORY
+            case SymptomKind.STORAGE:
+                return SymptomSource.STORAGE
+            case SymptomKind.LINK_DOWN:
+                return SymptomSource.LINK
+
+
+class SymptomSource(enum.Enum):
+    """The part of a machine that shows a symptom."""
+
+    GPU = "gpu"
+    """A GPU that is lost or has errors."""
+    GPU_CLOCKS = "gpu clocks"
+    MEMORY = "memory"
+    STORAGE = "storage"
+    LINK = "link"
+
 
 @dataclass(frozen=True, slots=True)
 class Symptom:

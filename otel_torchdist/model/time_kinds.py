@@ -20,3 +20,12 @@ class TimeKind(enum.Enum):
     """It waits for a remote procedure call, or for all workers."""
     COMPUTING = "computing"
     """None of these: forward passes, and whatever else its code does."""
+
+    @property
+    def shows_training_thread(self) -> bool:
+        """Whether only the thread that trains spends time on it. Data waits are recorded on that thread only."""
+        match self:
+            case TimeKind.DATA | TimeKind.OPTIMIZER | TimeKind.BACKWARD:
+                return True
+            case TimeKind.CHECKPOINT | TimeKind.REMOTE_CALL | TimeKind.COMPUTING:
+                return False

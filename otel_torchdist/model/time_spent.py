@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import TRAITS
@@ -81,13 +81,9 @@ class TimeSpent:
         self._fill(list(spans))
 
 
-_OF_TRAINING: Final = (TimeKind.OPTIMIZER, TimeKind.BACKWARD, TimeKind.DATA)
-"""Kinds that show which thread trains: only that thread's data waits are recorded."""
-
-
 def _training_thread(activities: Iterable[Activity]) -> int | None:
     """Return the native id of the thread that trains; None if no activity shows it."""
-    threads = Counter(one.thread for one in activities if time_kind_of(one) in _OF_TRAINING)
+    threads = Counter(one.thread for one in activities if (kind := time_kind_of(one)) and kind.shows_training_thread)
     return max(threads, key=threads.__getitem__, default=None)
 
 

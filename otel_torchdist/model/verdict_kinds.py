@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.model.symptoms import SymptomKind
+from otel_torchdist.model.symptoms import SymptomSource
 
 
 class VerdictKind(enum.Enum):
@@ -44,10 +44,6 @@ class VerdictKind(enum.Enum):
         return _TRAITS[self]
 
 
-_GPU: Final = (SymptomKind.GPU_LOST, SymptomKind.XID, SymptomKind.ECC)
-_MEMORY: Final = (SymptomKind.CGROUP_MEMORY, SymptomKind.NODE_MEMORY)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictTraits:
     """What is decided by the kind of a verdict alone.
@@ -64,7 +60,7 @@ class VerdictTraits:
         stays_away: Whether the ranks that it names do not come to the operation, nor to another one that belongs to
             the picture.
         not_by_a_script: Why no script can show it; '' if one can.
-        symptoms: The symptoms that can explain it. Throttled clocks slow a rank down but never stop it.
+        symptoms: The sources of symptoms that can explain it. Throttled clocks slow a rank down but never stop it.
     """
 
     is_final: bool = False
@@ -77,7 +73,7 @@ class VerdictTraits:
     needs_no_silence: bool = False
     stays_away: bool = False
     not_by_a_script: str = ""
-    symptoms: tuple[SymptomKind, ...] = ()
+    symptoms: tuple[SymptomSource, ...] = ()
 
 
 def _traits(kind: VerdictKind) -> VerdictTraits:
@@ -92,13 +88,15 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
         case VerdictKind.MISMATCHED:
             return VerdictTraits(is_final=True, is_of_calls=True, needs_no_silence=True)
         case VerdictKind.DEAD:
-            return VerdictTraits(is_final=True, names_others=True, stays_away=True, symptoms=(*_GPU, *_MEMORY))
+            return VerdictTraits(
+                is_final=True, names_others=True, stays_away=True, symptoms=(SymptomSource.GPU, SymptomSource.MEMORY)
+            )
         case VerdictKind.FROZEN:
             return VerdictTraits(
                 names_the_missing=True,
                 names_others=True,
                 stays_away=True,
-                symptoms=(*_GPU, *_MEMORY, SymptomKind.STORAGE),
+                symptoms=(SymptomSource.GPU, SymptomSource.MEMORY, SymptomSource.STORAGE),
             )
         case VerdictKind.CIRCULAR:
             return VerdictTraits()
@@ -111,14 +109,14 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
                 may_only_be_late=True,
                 needs_no_silence=True,
                 stays_away=True,
-                symptoms=(*_GPU, *_MEMORY, SymptomKind.STORAGE),
+                symptoms=(SymptomSource.GPU, SymptomSource.MEMORY, SymptomSource.STORAGE),
             )
         case VerdictKind.RENDEZVOUS:
             return VerdictTraits(
                 names_the_missing=True,
                 may_only_be_late=True,
                 stays_away=True,
-                symptoms=(*_GPU, *_MEMORY, SymptomKind.STORAGE),
+                symptoms=(SymptomSource.GPU, SymptomSource.MEMORY, SymptomSource.STORAGE),
             )
         case VerdictKind.DEVICE:
             return VerdictTraits(
@@ -126,21 +124,21 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
                 is_inside_backend=True,
                 may_only_be_late=True,
                 not_by_a_script="a device did not reach the operation, which gloo on a CPU cannot show",
-                symptoms=_GPU,
+                symptoms=(SymptomSource.GPU,),
             )
         case VerdictKind.STUCK:
             return VerdictTraits(
                 is_of_transfer=True,
                 is_inside_backend=True,
                 not_by_a_script="a device or a connection did not finish the operation, which no call can cause",
-                symptoms=(*_GPU, SymptomKind.LINK_DOWN),
+                symptoms=(SymptomSource.GPU, SymptomSource.LINK),
             )
         case VerdictKind.TRANSPORT:
             return VerdictTraits(
                 is_of_transfer=True,
                 is_inside_backend=True,
                 not_by_a_script="all ranks have made the same calls, so the cause is below torch.distributed",
-                symptoms=(*_GPU, SymptomKind.LINK_DOWN),
+                symptoms=(SymptomSource.GPU, SymptomSource.LINK),
             )
         case VerdictKind.UNREACHABLE:
             return VerdictTraits(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.state import threads_of
 from otel_torchdist.processes.system_calls import SystemCall, call_of
@@ -20,7 +21,6 @@ from otel_torchdist.tape.identity import process_state
 
 MAX_CHILDREN: Final = 256
 MAX_MOUNTS_BYTES: Final = 1 << 20
-_STATES_THAT_BLOCK: Final = frozenset("D")
 _NO_FILES: Final = ("pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
 _IDLE: Final = frozenset({"", "running", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "futex"})
 
@@ -46,7 +46,7 @@ class ChildView:
     @property
     def is_stuck(self) -> bool:
         """Whether it is in a call about a file, or in a sleep that nothing interrupts: no waiting for work looks so."""
-        if self.state in _STATES_THAT_BLOCK:
+        if self.state == SLEEPS_UNINTERRUPTIBLY:
             return True
         return bool(self.file) and not self.file.startswith(_NO_FILES) and self.call.name not in _IDLE
 
@@ -56,7 +56,7 @@ class ChildView:
         call = f"in {self.call.name}()" if self.call.name not in ("", "running") else ""
         if self.file:
             call += f" of {self.file}" + (f" ({self.mount})" if self.mount else "")
-        if self.state in _STATES_THAT_BLOCK:
+        if self.state == SLEEPS_UNINTERRUPTIBLY:
             return f"{call or 'in the kernel'}, in uninterruptible sleep"
         return call or ("running" if self.state == "R" else f"in state {self.state or 'unknown'}")
 

@@ -13,12 +13,10 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.lives import Stopped
+from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY, STOPPED_STATES, Stopped
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
-_SLEEPS: Final = "D"
-_DOES_NOT_RUN: Final = frozenset(("T", "t", _SLEEPS))
 SILENT_NS: Final = 1_200_000_000
 """A heartbeat older than this may be held up: only then does it matter whether the process runs."""
 
@@ -49,13 +47,13 @@ class ProcessState:
         is_silent = now_ns - heartbeat_ns >= SILENT_NS
         # One that is killed runs again, for its end only, which takes a large one long.
         is_ending = bool(state) and (is_silent or self._stopped is not None) and _is_ending(self._identity.pid)
-        if is_ending and self._stopped is not None and self._stopped.state != _SLEEPS:
+        if is_ending and self._stopped is not None and self._stopped.state != SLEEPS_UNINTERRUPTIBLY:
             return self._stopped
         if not state or not is_silent:
             self._switches.forget()
         elif not is_ending and self._switches.have_grown():
             self.ran_ns = now_ns
-        if state not in _DOES_NOT_RUN:
+        if state not in STOPPED_STATES:
             self._stopped = None
         elif self._stopped is None or self._stopped.state != state:
             self._stopped = Stopped(state, now_ns)

@@ -141,8 +141,7 @@ class Ends:
 
     def is_first_to_fall_silent(self, view: RankView) -> bool:
         """Whether all others that did not end because of others showed a sign of life after the end of a rank."""
-        followers = (Way.ASKED, Way.INTERRUPTED)
-        others = [one for one in self.dead if one is not view and self.ways[one.rank] not in followers]
+        others = [one for one in self.dead if one is not view and not self.ways[one.rank].proves.follows_soon]
         return all(last_sign_ns(other) > died_ns(view) for other in others) and not self.is_another_dying(view)
 
     def is_another_dying(self, view: RankView) -> bool:

@@ -95,7 +95,7 @@ def _may_follow(view: RankView, ends: Ends) -> bool:
     way = ends.ways[view.rank]
     if way is Way.LOST:
         return len(ends.views) > 1 and not ends.living
-    return way.is_consequence or way.is_request
+    return way.proves.is_consequence or way.proves.is_request
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -151,8 +151,9 @@ def _same_status(ends: Ends) -> Sequence[RankView]:
         return []
     way = ends.ways[ends.heads[0].rank]
     # Programs that handle all exceptions exit in the same way after one of their own and after a failed operation.
-    is_own = way is Way.EXITED and Way.INTERRUPTED in ends.ways.values() and not may_have_been_asked(ends.heads[0])
-    return [] if way.is_consequence or is_own else ends.heads
+    has_failed_operation = Way.INTERRUPTED in ends.ways.values()
+    is_own = way is Way.EXITED and has_failed_operation and not may_have_been_asked(ends.heads[0])
+    return [] if way.proves.is_consequence or is_own else ends.heads
 
 
 def _with_others(ends: Ends) -> Sequence[RankView]:
@@ -163,12 +164,12 @@ def _with_others(ends: Ends) -> Sequence[RankView]:
 def _outlived(ends: Ends) -> Sequence[RankView]:
     head = ends.heads[0]
     way = ends.ways[head.rank]
-    is_by_itself = way.is_sudden or (way is Way.ABORTED and not ends.has_lost_one)
+    is_by_itself = way.proves.is_sudden or (way is Way.ABORTED and not ends.has_lost_one)
     return [head] if is_by_itself and not _may_be_request(head, ends) and ends.has_been_outlived(head) else []
 
 
 def _broke_off(ends: Ends) -> Sequence[RankView]:
-    broken = [view for view in ends.heads if ends.ways[view.rank].is_sudden]
+    broken = [view for view in ends.heads if ends.ways[view.rank].proves.is_sudden]
     hard = [one for one in broken if ends.ways[one.rank] is Way.CRASHED or not may_have_been_asked(one)]
     return [view for view in hard if _is_odd(view, ends)]
 
@@ -194,13 +195,13 @@ def _failed_alone(ends: Ends) -> Sequence[RankView]:
 def _asked_alone(ends: Ends) -> Sequence[RankView]:
     first, *others = ends.dead
     by_terminal = first.death is not None and first.death.signal == signal.SIGINT
-    if not ends.ways[first.rank].is_request or by_terminal or ends.living or not others:
+    if not ends.ways[first.rank].proves.is_request or by_terminal or ends.living or not others:
         return []
     return [first] if all(map(has_left_by_itself, others)) and ends.is_first_of_all(first) else []
 
 
 def _asked(ends: Ends) -> Sequence[RankView]:
-    return ends.heads if all(ends.ways[view.rank].is_request for view in ends.heads) else []
+    return ends.heads if all(ends.ways[view.rank].proves.is_request for view in ends.heads) else []
 
 
 TABLE: Final = (
@@ -232,12 +233,12 @@ TABLE: Final = (
 
 def _lone_head(ends: Ends, *ways: Way) -> Sequence[RankView]:
     """The only rank that may be first, unless another one was asked before, if it ended in one of these ways."""
-    heads = [view for view in ends.heads if not ends.ways[view.rank].is_request]
+    heads = [view for view in ends.heads if not ends.ways[view.rank].proves.is_request]
     if len(heads) != 1 or ends.ways[heads[0].rank] not in ways or ends.has_lost_one:
         return []
     first = heads[0]
     # No launcher sends SIGKILL before an end has been shown; a backend may abort a rank before.
-    is_before = ends.ways[first.rank] in (Way.KILLED, Way.EXITED) or ends.is_first_to_fall_silent(first)
+    is_before = ends.ways[first.rank].proves.comes_after_shown_end or ends.is_first_to_fall_silent(first)
     return heads if (is_before and ends.is_first_of_all(first)) or ends.has_interrupted_all(first) else []
 
 

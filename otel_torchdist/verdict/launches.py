@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Blame, How, RecordKind
-from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.names import INIT_PROCESS_GROUP
 from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.verdict.roll_call import HOST, RollCall, Standing, since_of
@@ -61,7 +60,7 @@ def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]
     """The ranks that a launch has ended for a reason of their own, ascending: no other rank could help that."""
     if not is_launch(roll):
         return ()
-    ended = [view for view in members if life_in(view) in (RankLife.FAILED, RankLife.DEAD)]
+    ended = [view for view in members if life_in(view).ended_badly]
     failed = {view.rank: view.last for view in ended if view.last is not None and not view.open}
     failed = {
         rank: last

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import signal
+from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import OperationView
@@ -48,43 +49,51 @@ class Way(enum.Enum):
     """After its backend had waited until its timeout: others are the cause, whether they have ended or not."""
 
     @property
-    def is_consequence(self) -> bool:
-        """Whether a rank ends so only because of others."""
-        return _REASONS[self] is EndReason.OTHERS
-
-    @property
-    def is_request(self) -> bool:
-        """Whether a launcher that ends the rest ends a rank so."""
-        return _REASONS[self] is EndReason.REQUEST
-
-    @property
-    def is_sudden(self) -> bool:
-        """Whether a rank ends so amid its work."""
-        return _REASONS[self] is EndReason.SUDDEN
+    def proves(self) -> WayTraits:
+        """What follows from the way alone."""
+        return _TRAITS[self]
 
 
-class EndReason(enum.Enum):
-    """Why a rank ends in some way, as far as the way alone says."""
+@dataclass(frozen=True, slots=True)
+class WayTraits:
+    """What follows from the way in which a rank ended alone.
 
-    OTHERS = enum.auto()
-    REQUEST = enum.auto()
-    SUDDEN = enum.auto()
-    UNKNOWN = enum.auto()
+    Attributes:
+        is_consequence: Whether a rank ends so only because of others.
+        is_request: Whether a launcher that ends the rest ends a rank so.
+        is_sudden: Whether a rank ends so amid its work.
+        follows_soon: Whether it comes soon after the end of another rank, so that a lack of later signs of life is
+            no evidence that the rank was gone before.
+        comes_after_shown_end: Whether a launcher ends a rank so only after the kernel has shown another end. A backend
+            may abort a rank before that.
+    """
+
+    is_consequence: bool = False
+    is_request: bool = False
+    is_sudden: bool = False
+    follows_soon: bool = False
+    comes_after_shown_end: bool = False
 
 
-def _reason(way: Way) -> EndReason:
+def _traits(way: Way) -> WayTraits:
     match way:
-        case Way.INTERRUPTED | Way.GAVE_UP:
-            return EndReason.OTHERS
-        case Way.ASKED | Way.SWEPT:
-            return EndReason.REQUEST
-        case Way.CRASHED | Way.EXITED | Way.KILLED:
-            return EndReason.SUDDEN
+        case Way.INTERRUPTED:
+            return WayTraits(is_consequence=True, follows_soon=True)
+        case Way.GAVE_UP:
+            return WayTraits(is_consequence=True)
+        case Way.ASKED:
+            return WayTraits(is_request=True, follows_soon=True)
+        case Way.SWEPT:
+            return WayTraits(is_request=True)
+        case Way.EXITED | Way.KILLED:
+            return WayTraits(is_sudden=True, comes_after_shown_end=True)
+        case Way.CRASHED:
+            return WayTraits(is_sudden=True)
         case Way.RAISED | Way.ABORTED | Way.LOST:
-            return EndReason.UNKNOWN
+            return WayTraits()
 
 
-_REASONS: Final = {way: _reason(way) for way in Way}
+_TRAITS: Final = {way: _traits(way) for way in Way}
 
 
 def way_of(view: RankView) -> Way:

@@ -162,9 +162,6 @@ def _called(operation: OperationView) -> str:
 MAX_STACK_TEXT: Final = 16_384
 
 
-_FOLDED: Final = (FrameOwner.TORCH, FrameOwner.OTEL_TORCHDIST)
-
-
 def thread_to_show(threads: Sequence[ThreadStack], native_id: int | None) -> ThreadStack | None:
     """The thread that an open operation names, else the main thread, else the first one.
 
@@ -206,7 +203,15 @@ def stack_text(frames: Sequence[CallSiteName]) -> str:
 
 
 def _lines(owner: FrameOwner, frames: list[CallSiteName]) -> Iterable[str]:
-    if owner in _FOLDED and len(frames) > 1:
+    if _is_folded(owner) and len(frames) > 1:
         last = frames[-1]
         return [f"  [{len(frames)} frames of {owner.value}, the last: {last.function} in {last.file}:{last.line}]"]
     return [f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in frames]
+
+
+def _is_folded(owner: FrameOwner) -> bool:
+    match owner:
+        case FrameOwner.TORCH | FrameOwner.OTEL_TORCHDIST:
+            return True
+        case FrameOwner.USER | FrameOwner.PACKAGE | FrameOwner.STANDARD_LIBRARY:
+            return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.model.calls import OperationId, OperationView
@@ -99,7 +98,7 @@ def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operati
     if _OPTIMIZER.search(inner.file) and occupation is not None:
         return ThreadStand.WAITS
     # A line of the program may itself wait in C: for a device, as `.item()` does, or for a lock.
-    if stack.is_locked and owner_of(inner.file) in (FrameOwner.USER, FrameOwner.PACKAGE):
+    if stack.is_locked and owner_of(inner.file).is_of_program:
         return ThreadStand.PERHAPS
     return ThreadStand.UNSEEN if is_on_device else ThreadStand.ELSEWHERE
 
@@ -192,15 +191,22 @@ def caller_of(stack: ThreadStack) -> str:
     """What a thread runs, as `CallerName` has it; '' if its stack does not reach so far."""
     if stack.name == MAIN_THREAD:
         return MAIN_THREAD
-    for owners in ((FrameOwner.USER,), (FrameOwner.PACKAGE, FrameOwner.TORCH)):
-        outer = _outermost(stack.frames, owners)
-        if outer is not None:
-            return name_caller(outer.function, outer.file)
-    return ""
+    frames = [(place, frame) for frame in reversed(stack.frames) if (place := _place_as_caller(frame)) is not None]
+    if not frames:
+        return ""
+    _, outer = min(frames, key=lambda one: one[0])
+    return name_caller(outer.function, outer.file)
 
 
-def _outermost(frames: Iterable[CallSiteName], owners: tuple[FrameOwner, ...]) -> CallSiteName | None:
-    return next((frame for frame in reversed(tuple(frames)) if owner_of(frame.file) in owners), None)
+def _place_as_caller(frame: CallSiteName) -> int | None:
+    """Return the place of a frame among those that can name what a thread runs, 0 the best; None for others."""
+    match owner_of(frame.file):
+        case FrameOwner.USER:
+            return 0
+        case FrameOwner.PACKAGE | FrameOwner.TORCH:
+            return 1
+        case FrameOwner.OTEL_TORCHDIST | FrameOwner.STANDARD_LIBRARY:
+            return None
 
 
 def _names_of_waiting(world: WorldSnapshot, operation_id: OperationId) -> set[str]:
@@ -217,7 +223,7 @@ def _stacks(view: RankView) -> tuple[ThreadStack, ...]:
 
 
 def _is_busy(stack: ThreadStack) -> bool:
-    return any(owner_of(frame.file) in (FrameOwner.USER, FrameOwner.PACKAGE) for frame in stack.frames)
+    return any(owner_of(frame.file).is_of_program for frame in stack.frames)
 
 
 def _waits_for_threads(stack: ThreadStack) -> bool:

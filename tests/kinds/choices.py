@@ -13,14 +13,18 @@ ENUMS: Final = {
     "How": "model/kinds.py",
     "RecordKind": "model/kinds.py",
     "AtTimeout": "model/names.py",
+    "CallStage": "world/remote_waits.py",
     "CauseKind": "critical_path/model.py",
     "Doubt": "verdict/model.py",
     "Field": "world/mismatch.py",
+    "FrameOwner": "code_owner.py",
     "Outcome": "verdict/model.py",
     "Severity": "model/finding_kinds.py",
     "PlaceSource": "world/places.py",
     "Standing": "verdict/roll_call.py",
+    "SymptomKind": "model/symptoms.py",
     "VerdictKind": "model/verdict_kinds.py",
+    "Way": "verdict/ways.py",
 }
 """The kinds among which `match` statements choose, and where they are defined."""
 _KINDS: Final = {*ENUMS, "FindingKind"}

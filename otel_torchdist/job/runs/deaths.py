@@ -9,14 +9,13 @@ from typing import Any, Final, cast
 
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
-from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, Death
+from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, STOPPED_STATES, Death
 from otel_torchdist.naming import readable
 
 MAX_FILE_BYTES: Final = 4096
 MAX_ERROR: Final = 200
 """Characters of an exception that are kept."""
 _MAX_INT: Final = 1 << 63
-_STATES: Final = ("", "T", "t", "D")
 _OOM: Final = ("", BY_CGROUP, BY_NODE)
 
 
@@ -67,7 +66,7 @@ def _death_from(found: Any, nonce: str) -> Death | None:
     status = known.get("status")
     if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
         return None
-    is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in _STATES
+    is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in ("", *STOPPED_STATES)
     is_known &= all(isinstance(known.get(name, False), bool) for name in ("with_others", "outlives_request"))
     texts = {name: known.get(name, "") for name in ("error", "launcher")}
     if not is_known or not all(isinstance(text, str) for text in texts.values()):

@@ -37,13 +37,13 @@ def recorded_life_of(tape: TapeReader) -> RankLife:
     Raises:
         TapeError: The tape is damaged.
     """
-    life = life_of(tape)
-    if life in (RankLife.RUNNING, RankLife.FAILED):
-        return life
-    death = read_death(tape.path, tape.owner)
-    if life is RankLife.FINISHED:
-        return life_after_exit(death)
-    return RankLife.FINISHED if has_left(tape, death) else life
+    match life_of(tape):
+        case RankLife.RUNNING | RankLife.FAILED as life:
+            return life
+        case RankLife.FINISHED:
+            return life_after_exit(read_death(tape.path, tape.owner))
+        case RankLife.DEAD as life:
+            return RankLife.FINISHED if has_left(tape, read_death(tape.path, tape.owner)) else life
 
 
 def life_after_exit(death: Death | None) -> RankLife:

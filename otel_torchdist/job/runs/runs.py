@@ -75,9 +75,7 @@ class Run:
             TapeError: A tape has been damaged since it was opened.
         """
         lives = {self._life_of(tape) for tape in self.tapes}
-        return next(
-            life for life in (RankLife.RUNNING, RankLife.FAILED, RankLife.DEAD, RankLife.FINISHED) if life in lives
-        )
+        return min(lives, key=_weight)
 
     def has_ended_with_parent(self, tape: TapeReader) -> bool:
         """Whether a tape belongs to a helper that ended no sooner than the rank that started it."""
@@ -89,14 +87,27 @@ class Run:
         return is_alike and self.directory != other.directory and {*self.ranks}.isdisjoint(other.ranks)
 
     def _life_of(self, tape: TapeReader) -> RankLife:
-        life = life_of(tape)
-        if life in (RankLife.RUNNING, RankLife.FAILED):
-            return life
-        death = read_death(tape.path, tape.owner)
-        if life is RankLife.FINISHED:
-            return life_after_exit(death)
-        is_in_order = has_left(tape, death) or self.has_ended_with_parent(tape)
-        return RankLife.FINISHED if is_in_order and not _waited(tape) else life
+        match life_of(tape):
+            case RankLife.RUNNING | RankLife.FAILED as life:
+                return life
+            case RankLife.FINISHED:
+                return life_after_exit(read_death(tape.path, tape.owner))
+            case RankLife.DEAD as life:
+                has_ended = has_left(tape, read_death(tape.path, tape.owner)) or self.has_ended_with_parent(tape)
+                return RankLife.FINISHED if has_ended and not _waited(tape) else life
+
+
+def _weight(life: RankLife) -> int:
+    """Return the place of a rank's life among those that decide on the run's, 0 the first."""
+    match life:
+        case RankLife.RUNNING:
+            return 0
+        case RankLife.FAILED:
+            return 1
+        case RankLife.DEAD:
+            return 2
+        case RankLife.FINISHED:
+            return 3
 
 
 @dataclass(frozen=True, slots=True)

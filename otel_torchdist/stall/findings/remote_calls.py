@@ -23,9 +23,7 @@ LONGEST_PASS_NS: Final = 1_500_000_000
 """As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""
 DEAD_FOR_NS: Final = 1_000_000_000
 """How long others must live on after a death: a launcher that ends a job ends all of it."""
-UNINTERRUPTIBLE_NS: Final = 3_000_000_000
 MAX_NAMED: Final = 3
-_STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +138,7 @@ def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[Troub
     found: list[TroubledCalls] = []
     for name, view in by_name.items():
         stopped = view.stopped
-        if stopped is None or not view.alive:
-            continue
-        if stopped.state == "D" and world.taken_ns - stopped.since_ns < UNINTERRUPTIBLE_NS:
+        if stopped is None or not view.alive or not stopped.is_frozen(world.taken_ns):
             continue
         waits = {
             caller.rank: min(calls, key=lambda call: call.since_ns)
@@ -154,7 +150,7 @@ def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[Troub
         oldest = min(waits.values(), key=lambda call: call.since_ns)
         age_s = (world.taken_ns - oldest.since_ns) / 1e9
         text = (
-            f"{_names([view])} does not run, because it is {_STOPPED.get(stopped.state, 'stopped')}: "
+            f"{_names([view])} does not run, because it is {stopped.meaning}: "
             f"{name_ranks(sorted(waits))} {'has' if len(waits) == 1 else 'have'} called it, {oldest.function} for "
             f"{seconds(age_s)}"
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.events import Occasion
@@ -200,7 +201,9 @@ def with_stacks(
 def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
     """Ranks whose stacks matter and are available: those that the verdict names, and those that wait."""
     views = [world.ranks[rank] for rank in sorted({*verdict.ranks, *verdict.waiting}) if rank in world.ranks]
-    return [view for view in views if view.alive and (view.stopped is None or view.stopped.state == "D")]
+    return [
+        view for view in views if view.alive and (view.stopped is None or view.stopped.state == SLEEPS_UNINTERRUPTIBLY)
+    ]
 
 
 def _has_answered(view: RankView, since_ns: int) -> bool:

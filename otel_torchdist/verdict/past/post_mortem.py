@@ -122,7 +122,7 @@ def examine(
         end=end,
         of_agents=of_agents,
         unseen=tuple(rank for rank in range(world_size) if rank not in known),
-        has_deaths=any(life_in(view) in (RankLife.FAILED, RankLife.DEAD) for view in views),
+        has_deaths=any(life_in(view).ended_badly for view in views),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.symptoms import Symptom, SymptomKind, SymptomSource
 from otel_torchdist.naming import readable
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Verdict
@@ -17,11 +17,6 @@ LASTING_NS: Final = 10_000_000_000
 """The same for what lasts while it matters, and is seen every few seconds."""
 MAX_DETAIL: Final = 64
 
-_MEMORY: Final = (SymptomKind.CGROUP_MEMORY, SymptomKind.NODE_MEMORY)
-
-
-_OF_SLOW: Final = (SymptomKind.THROTTLED, *_MEMORY, SymptomKind.STORAGE)
-"""Symptoms that can explain that a rank is slow, the most telling first."""
 _XIDS: Final = {
     13: "graphics engine exception",
     31: "memory page fault",
@@ -50,22 +45,41 @@ def describe_machine(verdict: Verdict) -> list[str]:
 
 def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
     """The most telling recent symptom, and the rank that has it; None if there is none."""
-    kinds = verdict.kind.traits.symptoms
+    sources = verdict.kind.traits.symptoms
     ranks: Iterable[int] = verdict.ranks or sorted(verdict.symptoms)
     found = [
         (rank, symptom)
         for rank in ranks
         for symptom in verdict.symptoms.get(rank, ())
-        if symptom.kind in kinds and _is_recent(symptom, verdict.since_ns) and not _is_said(symptom, verdict)
+        if symptom.kind.source in sources and _is_recent(symptom, verdict.since_ns) and not _is_said(symptom, verdict)
     ]
     return min(found, key=lambda one: (_ORDER.index(one[1].kind), one[0]), default=None)
 
 
 def describe_slow(symptoms: Iterable[Symptom], now_ns: int) -> str:
     """What may explain that a rank is slow, as the end of a sentence; '' for nothing."""
-    recent = [one for one in symptoms if one.kind in _OF_SLOW and _is_recent(one, now_ns)]
-    first = min(recent, key=lambda one: _OF_SLOW.index(one.kind), default=None)
-    return f"; {_clause(first, 'its', 0, '')}" if first is not None else ""
+    recent = [
+        (place, _ORDER.index(one.kind), one)
+        for one in symptoms
+        if (place := _place_if_slow(one.kind.source)) is not None and _is_recent(one, now_ns)
+    ]
+    if not recent:
+        return ""
+    _, _, first = min(recent, key=lambda one: one[:2])
+    return f"; {_clause(first, 'its', 0, '')}"
+
+
+def _place_if_slow(source: SymptomSource) -> int | None:
+    """Return the place of a source among those that can explain a slow rank, 0 the most telling; None for others."""
+    match source:
+        case SymptomSource.GPU_CLOCKS:
+            return 0
+        case SymptomSource.MEMORY:
+            return 1
+        case SymptomSource.STORAGE:
+            return 2
+        case SymptomSource.GPU | SymptomSource.LINK:
+            return None
 
 
 def describe_slow_rank(world: WorldSnapshot, rank: int) -> str:
@@ -99,7 +113,7 @@ def _lasts(kind: SymptomKind) -> bool:
 def _is_said(symptom: Symptom, verdict: Verdict) -> bool:
     """Whether the verdict says it already: the kernel has killed for lack of memory."""
     deaths = verdict.first.deaths.values() if verdict.first is not None else ()
-    return symptom.kind in _MEMORY and any(death.oom for death in deaths)
+    return symptom.kind.source is SymptomSource.MEMORY and any(death.oom for death in deaths)
 
 
 def _reference(verdict: Verdict, rank: int) -> tuple[int, str]:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_torchdist.units import seconds
 from otel_torchdist.world.places import RankPlace
 from otel_torchdist.world.remote_waits import CallStage
-
-_SERVED: Final = {
-    CallStage.RUNS: "which has run for {age}",
-    CallStage.WAITS: "which is in {operation}",
-    CallStage.STOPPED: "which does not run, because it is stopped",
-    CallStage.DEFERRED: "which has returned a future",
-    CallStage.NOT_BEGUN: "which is not seen to have begun in {age}",
-    CallStage.UNSEEN: "which is not seen from here",
-}
 
 
 def describe_call(place: RankPlace, subject: str) -> str:
@@ -24,5 +13,21 @@ def describe_call(place: RankPlace, subject: str) -> str:
     if remote is None:
         return ""
     operation = remote.operation.name if remote.operation is not None else ""
-    served = _SERVED[remote.served].format(age=seconds(place.remote_for_ns / 1e9), operation=operation)
-    return f"{subject} waits for {remote.text}, {served}"
+    served = _stage(remote.served, seconds(place.remote_for_ns / 1e9), operation)
+    return f"{subject} waits for {remote.text}, which {served}"
+
+
+def _stage(stage: CallStage, age: str, operation: str) -> str:
+    match stage:
+        case CallStage.RUNS:
+            return f"has run for {age}"
+        case CallStage.WAITS:
+            return f"is in {operation}"
+        case CallStage.STOPPED:
+            return "does not run, because it is stopped"
+        case CallStage.DEFERRED:
+            return "has returned a future"
+        case CallStage.NOT_BEGUN:
+            return f"is not seen to have begun in {age}"
+        case CallStage.UNSEEN:
+            return "is not seen from here"

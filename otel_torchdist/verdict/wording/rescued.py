@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final
 
 from otel_torchdist.model.rescue import Rescue, RescueState
 from otel_torchdist.naming import name_ranks
 
-_WHY: Final = {
-    RescueState.NONE: "did not answer",
-    RescueState.RUNNING: "had not ended",
-    RescueState.IN_OPTIMIZER: "refused, in the step of an optimizer",
-    RescueState.RAISED: "failed, as its log shows",
-    RescueState.WENT_ON: "went on meanwhile",
-    RescueState.TOO_LATE: "took too long",
-    RescueState.DEAD: "died before",
-}
+
+def _outcome(state: RescueState) -> str:
+    match state:
+        case RescueState.NONE:
+            return "did not answer"
+        case RescueState.RUNNING:
+            return "had not ended"
+        case RescueState.SAVED:
+            return "has saved"
+        case RescueState.IN_OPTIMIZER:
+            return "refused, in the step of an optimizer"
+        case RescueState.RAISED:
+            return "failed, as its log shows"
+        case RescueState.WENT_ON:
+            return "went on meanwhile"
+        case RescueState.TOO_LATE:
+            return "took too long"
+        case RescueState.DEAD:
+            return "died before"
 
 
 def describe_rescue(rescues: Mapping[int, Rescue], world_size: int) -> str:
@@ -37,7 +46,7 @@ def describe_rescue(rescues: Mapping[int, Rescue], world_size: int) -> str:
         if rescue is not None and rescue.state is RescueState.SAVED:
             steps[rescue.step].append(rank)
         else:
-            others["is not seen" if rescue is None else _WHY[rescue.state]].append(rank)
+            others["is not seen" if rescue is None else _outcome(rescue.state)].append(rank)
     # The step that most ranks have saved comes first: the others are what is wrong.
     saved = [
         f"{name_ranks(ranks)} at step {step}" for step, ranks in sorted(steps.items(), key=lambda one: -len(one[1]))

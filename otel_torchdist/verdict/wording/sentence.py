@@ -9,6 +9,7 @@ from typing import Final
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.lives import STOPPED_STATES
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -65,7 +66,6 @@ MAX_PLACES: Final = 3
 MAX_PARTIES: Final = 3
 """Parties of a mismatch, or ranks of a circle, that a sentence lists."""
 _PLURALS: Final = {"device": "devices", "process": "processes"}
-_STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
 
 
 def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
@@ -286,7 +286,7 @@ def _dead(verdict: Verdict, age: str) -> str:
 def _frozen(verdict: Verdict, age: str) -> str:
     ranks = verdict.ranks
     place = verdict.places.get(ranks[0])
-    how = _STOPPED.get(place.stopped if place is not None else "", "not running")
+    how = STOPPED_STATES.get(place.stopped if place is not None else "", "not running")
     verb = "is" if len(ranks) == 1 else "are"
     inside = all(verdict.roll.standings[rank] is Standing.WAITING for rank in ranks)
     frozen = f"{name_ranks(ranks)} {verb} frozen ({how})"
