@@ -19,7 +19,7 @@ from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue
 from otel_torchdist.model.rescue import NO_RESCUE, RescueState
 from otel_torchdist.stall.events import OngoingStall
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.wording.rescued import describe_rescue
+from otel_torchdist.verdict.wording.ends import describe_rescue
 
 CHECK_S: Final = 0.2
 BEGIN_S: Final = 15.0

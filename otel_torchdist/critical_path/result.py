@@ -10,7 +10,7 @@ from otel_torchdist.critical_path.model import CauseKind, CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
 from otel_torchdist.model.time_kinds import TimeKind
-from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.verdict.wording.calls import describe_frame
 
 
 class PathCall(msgspec.Struct, frozen=True):

@@ -14,8 +14,7 @@ from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import UNKNOWN
 from otel_torchdist.statistics.meetings import Meeting, Member, SharedChannel
 from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
-from otel_torchdist.verdict.wording.frames import describe_frame
-from otel_torchdist.verdict.wording.operations import describe_operation
+from otel_torchdist.verdict.wording.calls import describe_frame, describe_operation
 
 MOST: Final = 50
 """Incidents in a report."""

@@ -16,7 +16,7 @@ from otel_torchdist.model.operations import Operation
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.model.windows import BarKind, Lane
 from otel_torchdist.timeline.lanes import lanes_of
-from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.verdict.wording.calls import describe_frame
 
 MOST_LANES: Final = 8
 """Lanes of one group of one rank; more operations than that at once are left out, and counted."""

@@ -17,7 +17,7 @@ from otel_torchdist.model.lives import Death
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.error_file import error_file_of, error_in
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.wording.fates import describe_way
+from otel_torchdist.verdict.wording.ends import describe_way
 from tests.processes.test_death_watch import DyingRanks
 from tests.support.waiting import until
 

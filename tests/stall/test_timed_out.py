@@ -15,7 +15,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
-from otel_torchdist.verdict.wording.endings import describe_end
+from otel_torchdist.verdict.wording.ends import describe_end
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld, group_of
 from tests.support.worlds.watched_world import RULES, Watching

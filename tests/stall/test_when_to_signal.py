@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.stall.events import Occasion, StacksOverdue
-from otel_torchdist.verdict.wording.sentence import describe_place
+from otel_torchdist.verdict.wording.places import describe_place
 from otel_torchdist.world.places import PlaceSource
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled

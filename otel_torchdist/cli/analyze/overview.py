@@ -22,7 +22,7 @@ from otel_torchdist.parallelism.graph import Graph
 from otel_torchdist.statistics.grouping import NO_SIZE, UNKNOWN_SIZE, Part
 from otel_torchdist.statistics.model import CallTotals, Row, Statistics
 from otel_torchdist.units import amount, duration, per_second, share
-from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.verdict.wording.calls import describe_frame
 
 MOST: Final = 3
 """Lines on one subject."""

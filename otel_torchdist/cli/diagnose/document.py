@@ -82,7 +82,7 @@ from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.lives import Death
-from otel_torchdist.verdict.wording.fates import describe_together
+from otel_torchdist.verdict.wording.ends import describe_together
 
 SCHEMA: Final = 1
 

@@ -12,8 +12,7 @@ from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.remote_calls import WorkerView
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.verdict.wording.frames import called_in
-from otel_torchdist.verdict.wording.operations import describe_operation
+from otel_torchdist.verdict.wording.calls import called_in, describe_operation
 
 MAX_OPEN: Final = 8
 """Open operations shown of a rank."""

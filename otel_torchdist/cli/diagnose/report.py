@@ -22,11 +22,9 @@ from otel_torchdist.model.remote_calls import WorkerView
 from otel_torchdist.model.rescue import RescueState
 from otel_torchdist.naming import MemberRank, have, name_ranks
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.wording.endings import describe_end
-from otel_torchdist.verdict.wording.fates import describe_together, describe_way
-from otel_torchdist.verdict.wording.frames import describe_frame
-from otel_torchdist.verdict.wording.rescued import describe_rescue
-from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_link
+from otel_torchdist.verdict.wording.calls import describe_frame
+from otel_torchdist.verdict.wording.causes import MAX_PARTIES, describe_link
+from otel_torchdist.verdict.wording.ends import describe_end, describe_rescue, describe_together, describe_way
 
 _STYLES: Final = {
     RankLife.RUNNING: "green",

@@ -11,7 +11,7 @@ from otel_torchdist.tape.identity import TapeIdentity, shares_pids
 from otel_torchdist.verdict.idle import WORKS, idle_of, stand_of
 from otel_torchdist.verdict.past.post_mortem import PostMortem
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.wording.idle import describe_idle
+from otel_torchdist.verdict.wording.places import describe_idle
 
 MEASURED_S: Final = 0.5
 """For how long it is measured whether the ranks of a live run work."""

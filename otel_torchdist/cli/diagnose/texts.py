@@ -20,7 +20,7 @@ from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.verdict.wording.calls import describe_frame
 from otel_torchdist.verdict.wording.sentence import sentence
 
 MAX_SHOWN: Final = 200

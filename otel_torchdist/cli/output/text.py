@@ -18,7 +18,7 @@ from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.units import passed
-from otel_torchdist.verdict.wording.fates import describe_way
+from otel_torchdist.verdict.wording.ends import describe_way
 
 MAX_LINE: Final = 65_536
 """Characters of a message to which names of files may add; longer than any of ours."""

@@ -18,7 +18,7 @@ from otel_torchdist.reproducer.planning.steps import Substituted
 from otel_torchdist.reproducer.planning.tails import Tails
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.verdict.wording.sentence import describe_place
+from otel_torchdist.verdict.wording.places import describe_place
 
 MOST_FRAMES: Final = 6
 _FRAME: Final = re.compile(r'^  File "(.*)", (line \d+, in .*)$')

@@ -18,7 +18,7 @@ from otel_torchdist.reproducer.planning.exchanges import LISTS, UnevenExchanges
 from otel_torchdist.reproducer.planning.groups import number_of
 from otel_torchdist.reproducer.planning.sizes import PARTED, ScriptSizes, sizes_for
 from otel_torchdist.reproducer.planning.tails import Event
-from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.verdict.wording.calls import describe_frame
 
 MOST_TENSORS: Final = 4_096
 MOST_EXTRA: Final = 4_096

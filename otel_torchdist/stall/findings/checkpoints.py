@@ -14,7 +14,7 @@ from otel_torchdist.model.finding import Finding, JudgedWorld
 from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
+from otel_torchdist.verdict.wording.places import name_checkpoint
 
 SETTLED_NS: Final = 2_000_000_000
 """How long the other ranks' ends of the same save are waited for."""

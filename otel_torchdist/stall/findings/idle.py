@@ -10,7 +10,7 @@ from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.attributes import of_frame
 from otel_torchdist.verdict.idle import Idle, IdlePlace, idle_of, last_called_ns, stand_of
-from otel_torchdist.verdict.wording.idle import describe_idle
+from otel_torchdist.verdict.wording.places import describe_idle
 
 LONGEST_PASS_NS: Final = 1_500_000_000
 """As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""

@@ -17,7 +17,7 @@ from otel_torchdist.model.remote_calls import CallView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.wording.fates import describe_way
+from otel_torchdist.verdict.wording.ends import describe_way
 
 LONGEST_PASS_NS: Final = 1_500_000_000
 """As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""

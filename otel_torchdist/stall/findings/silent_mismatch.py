@@ -17,7 +17,7 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.attributes import of_mismatch, of_operation_id
 from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS, GroupOrder
-from otel_torchdist.verdict.wording.sentence import describe_mismatch
+from otel_torchdist.verdict.wording.mismatches import describe_mismatch
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
 
 PASSES_APART_NS: Final = 1_000_000_000

@@ -14,10 +14,11 @@ from otel_torchdist.stall.events import IncidentResolved, Ruling
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict
-from otel_torchdist.verdict.wording.endings import describe_end
+from otel_torchdist.verdict.wording.calls import describe_operation
+from otel_torchdist.verdict.wording.causes import describe_link
+from otel_torchdist.verdict.wording.ends import describe_end
 from otel_torchdist.verdict.wording.machine import telling
-from otel_torchdist.verdict.wording.operations import describe_operation
-from otel_torchdist.verdict.wording.sentence import describe_link, sentence
+from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import PlaceSource, RankPlace
 
 

@@ -37,7 +37,7 @@ from otel_torchdist.stall.reporting.spans import finding_span, incident_spans, m
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.this_process.stderr_logging import ANNOUNCED, goes_to_stderr_only, logged_as
 from otel_torchdist.verdict.model import Outcome
-from otel_torchdist.verdict.wording.deadlines import span_of_time
+from otel_torchdist.verdict.wording.ends import span_of_time
 from otel_torchdist.verdict.wording.sentence import sentence
 
 _logger = logging.getLogger("otel_torchdist.stall")

@@ -24,8 +24,9 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.verdict.wording.operations import describe_operation
-from otel_torchdist.verdict.wording.sentence import describe_place, sentence
+from otel_torchdist.verdict.wording.calls import describe_operation
+from otel_torchdist.verdict.wording.places import describe_place
+from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import PlaceSource, RankPlace
 
 MAX_BARS: Final = 64

@@ -2,70 +2,58 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.model.calls import GroupView
-from otel_torchdist.model.ends import RAISED
-from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.model.lives import STOPPED_STATES
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
-from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import have, name_ranks, readable
-from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
-from otel_torchdist.verdict.model import Doubt, Link, Verdict
-from otel_torchdist.verdict.roll_call import GONE, Standing
-from otel_torchdist.verdict.wording.across import describe_waits_behind
-from otel_torchdist.verdict.wording.brief import compose
-from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
-from otel_torchdist.verdict.wording.children import describe_child
-from otel_torchdist.verdict.wording.creations import describe_creations
-from otel_torchdist.verdict.wording.deadlines import describe_deadline
-from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
-from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
-from otel_torchdist.verdict.wording.frames import (
-    at_line,
-    called_in,
+from otel_torchdist.verdict.model import Doubt, Verdict
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.wording.calls import (
     describe_frame,
-    describe_line,
-    describe_raised,
-    describe_through,
+    describe_operation,
+)
+from otel_torchdist.verdict.wording.causes import cause_of, is_gone
+from otel_torchdist.verdict.wording.ends import (
+    cause_states_death,
+    describe_circumstances,
+    describe_deadline,
+    describe_exit,
 )
 from otel_torchdist.verdict.wording.launches import (
-    describe_failed_launch,
     describe_file,
-    describe_launch,
     describe_meeting,
-    describe_sizes,
     elsewhere,
     has_own_words,
     several_processes,
     unanswered,
 )
 from otel_torchdist.verdict.wording.machine import describe_machine
-from otel_torchdist.verdict.wording.misfits import describe_misfit
-from otel_torchdist.verdict.wording.operations import describe_instead, describe_operation
-from otel_torchdist.verdict.wording.remote_calls import describe_call
-from otel_torchdist.verdict.wording.waiting import where_they_wait
-from otel_torchdist.verdict.wording.ways import (
-    common_line,
+from otel_torchdist.verdict.wording.mismatches import (
     describe_ends,
     describe_libraries,
     describe_values,
     describe_ways,
 )
-from otel_torchdist.world.mismatch import Field, Mismatch
+from otel_torchdist.verdict.wording.places import (
+    describe_call,
+    describe_checkpoint,
+    describe_place,
+    describe_waits_behind,
+    lone_saver,
+    shared_meeting,
+    where_they_wait,
+)
 from otel_torchdist.world.places import PlaceSource, RankPlace
 
 MAX_PLACES: Final = 3
 """Ranks whose place is stated; those of the others are in the incident's trace."""
-MAX_PARTIES: Final = 3
-"""Parties of a mismatch, or ranks of a circle, that a sentence lists."""
-_PLURALS: Final = {"device": "devices", "process": "processes"}
 
 
 def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
@@ -180,7 +168,7 @@ def _places(verdict: Verdict) -> list[str]:
     clauses = [_place_of(verdict, rank, "it" if alone else f"rank {rank}") for rank in located]
     if verdict.ranks and lone_saver(verdict) is None:
         savers = [(rank, describe_checkpoint(verdict.places[rank])) for rank in located]
-        verbs = {rank: "was" if _is_gone(verdict, rank) else "is" for rank in located}
+        verbs = {rank: "was" if is_gone(verdict, rank) else "is" for rank in located}
         texts = [f"{'it' if alone else f'rank {rank}'} {verbs[rank]} in {text}" for rank, text in savers if text]
         clauses = texts + clauses
     calls = [describe_call(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
@@ -194,11 +182,7 @@ def _place_of(verdict: Verdict, rank: int, subject: str) -> str:
     if first is not None and rank in first.deaths and first.deaths[rank].error:
         place = replace(place, message="")  # the cause says it
     clause = describe_place(place, subject)
-    return clause.replace(" is in ", " was in ", 1) if _is_gone(verdict, rank) else clause
-
-
-def _is_gone(verdict: Verdict, rank: int) -> bool:
-    return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in GONE
+    return clause.replace(" is in ", " was in ", 1) if is_gone(verdict, rank) else clause
 
 
 def _adds(place: RankPlace, call_site: CallSiteName | None) -> bool:
@@ -222,269 +206,60 @@ def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
 # --- causes --------------------------------------------------
 
 
-def cause_of(verdict: Verdict, age: str) -> str:
-    """Describe the cause; `age` is how long the first rank has waited."""
-    match verdict.kind:
-        case VerdictKind.SHARED_GROUP:
-            return _shared(verdict, age)
-        case VerdictKind.MISMATCHED:
-            return _mismatched(verdict, age)
-        case VerdictKind.DEAD:
-            return _dead(verdict, age)
-        case VerdictKind.FROZEN:
-            return _frozen(verdict, age)
-        case VerdictKind.CIRCULAR:
-            return _circular(verdict, age)
-        case VerdictKind.UNMATCHED:
-            return describe_departure(verdict, _operation_id(verdict), age) or _unmatched(verdict, age)
-        case VerdictKind.ABSENT:
-            return describe_departure(verdict, _operation_id(verdict), age) or _absent(verdict, age)
-        case VerdictKind.RENDEZVOUS:
-            return _rendezvous(verdict, age)
-        case VerdictKind.DEVICE:
-            return _device(verdict, age)
-        case VerdictKind.STUCK:
-            return _stuck(verdict, age)
-        case VerdictKind.TRANSPORT:
-            return _transport(verdict, age)
-        case VerdictKind.UNREACHABLE:
-            return _unreachable(verdict, age)
-        case VerdictKind.UNKNOWN:
-            return _unknown(verdict, age)
-
-
-def _absent(verdict: Verdict, age: str) -> str:
-    saver = lone_saver(verdict)
-    if saver is not None:
-        rank, doing = verdict.ranks[0], describe_checkpoint(saver)
-        return f"rank {rank} is in {doing}, and has not entered {_their_side(verdict)} for {age}"
-    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not entered {_their_side(verdict)} for {age}"
-
-
-def _their_side(verdict: Verdict) -> str:
-    """The operation as the ranks that are missing would enter it."""
-    channel = verdict.operation_id.channel
-    if not channel.is_point_to_point:
-        return _operation_id(verdict)
-    side = "send" if verdict.ranks == (channel.source,) else "recv"
-    # The label is that of the side that waits: the other one's stage is another.
-    label = (
-        f"for {verdict.operation} of {verdict.label}" if verdict.label and side != verdict.operation else verdict.label
-    )
-    return describe_operation(side, verdict.group, verdict.operation_id, label)
-
-
-def _dead(verdict: Verdict, age: str) -> str:
-    failed = describe_failed_launch(verdict, age)
-    if failed:
-        return failed
-    if all(operation.record.how not in (None, *RAISED) for operation in verdict.roll.waits.values()):
-        return f"{describe_deaths(verdict)}, after {_operation_id(verdict)}"
-    return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has been blocked for {age}"
-
-
-def _frozen(verdict: Verdict, age: str) -> str:
-    ranks = verdict.ranks
-    place = verdict.places.get(ranks[0])
-    how = STOPPED_STATES.get(place.stopped if place is not None else "", "not running")
-    verb = "is" if len(ranks) == 1 else "are"
-    inside = all(verdict.roll.standings[rank] is Standing.WAITING for rank in ranks)
-    frozen = f"{name_ranks(ranks)} {verb} frozen ({how})"
-    if inside:
-        return f"{frozen} inside {_operation_id(verdict)}, which has been blocked for {age}"
-    return f"{frozen} and {have(ranks)} not entered {_their_side(verdict)} for {age}"
-
-
-def _shared(verdict: Verdict, age: str) -> str:
-    assert verdict.sharing is not None
-    group = verdict.group.title if verdict.group is not None else "a group"
-    shared = describe_sharing(verdict.sharing.ranks, verdict.sharing.example, group)
-    return f"{shared}; which comes first is chance, and {_operation_id(verdict)} has been blocked for {age}"
-
-
-def describe_sharing(ranks: tuple[int, ...], example: SharedGroup, group: str) -> str:
-    """Which two threads use a group, and where they call."""
-    calls = [_describe_call(*one) for one in zip(example.operations, example.call_sites, example.callers, strict=True)]
-    return f"two threads of {name_ranks(ranks)} share {group}: {' and '.join(calls)}"
-
-
-def _describe_call(operation: str, site: CallSiteName | None, caller: str) -> str:
-    thread = "the main thread" if caller == MAIN_THREAD else caller.partition(" (")[0] or "one"
-    line = f" at {describe_line(site)}" if site is not None else ""
-    return f"{thread} calls {operation}{line}"
-
-
-def _mismatched(verdict: Verdict, age: str) -> str:
-    mismatch = verdict.mismatch
-    assert mismatch is not None
-    if mismatch.field is Field.MEMBERS:
-        return f"{describe_creations(mismatch)}; {_operation_id(verdict)} has been blocked for {age}"
-    gone = [rank for rank in verdict.roll.standings if _is_gone(verdict, rank)]
-    return describe_ways(mismatch, gone) or (
-        f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
-    )
-
-
-def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
-    """Which ranks made which call, the minority first."""
-    if mismatch.field is Field.MEMBERS:
-        return describe_creations(mismatch)
-    operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
-    if mismatch.misfit is not None:
-        line = common_line(mismatch.ways) or describe_ends(mismatch)
-        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{line}"
-    ways = describe_ways(mismatch)
-    if ways:
-        return "; ".join([f"{ways}, in {operation_id}", *describe_values(mismatch)])
-    line = common_line(mismatch.ways)
-    if not mismatch.has_majority:
-        parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
-        return f"ranks disagree on the {mismatch.field.value} of {operation_id}{line}: {parties}"
-    (majority, many), *others = mismatch.parties
-    if mismatch.field is Field.OPERATION:
-        parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
-        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}{line}"
-    parties = ", ".join(
-        _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
-    )
-    return f"{parties} where {_describe_party(many, majority)} in {operation_id}{line}"
-
-
-def _describe_party(ranks: tuple[int, ...], what: str) -> str:
-    return f"{name_ranks(ranks)} {have(ranks)} {what}"
-
-
-def _circular(verdict: Verdict, age: str) -> str:
-    each_other = f"{name_ranks(verdict.ranks)} have waited for each other for {age}"
-    alike = {(link.operation, link.call_site, link.remote) for link in verdict.circle}
-    are_messages = all(link.operation_id.channel.is_point_to_point for link in verdict.circle)
-    if len(alike) != 1 or not are_messages:
-        return f"{each_other}: {_describe_circle(verdict)}"
-    [(operation, site, _)] = alike  # a ring: whom each waits for is all that differs
-    links = [f"rank {link.rank} for rank {link.missing}" for link in verdict.circle[:MAX_PARTIES]]
-    more = len(verdict.circle) - MAX_PARTIES
-    return f"{each_other} in {operation}{at_line(site)}: {', '.join(links)}{f' and {more} more' if more > 0 else ''}"
-
-
-def _describe_circle(verdict: Verdict) -> str:
-    links = "; ".join(_describe_link(link) for link in verdict.circle[:MAX_PARTIES])
-    more = len(verdict.circle) - MAX_PARTIES
-    return f"{links}{f'; {more} more' if more > 0 else ''}"
-
-
-def _describe_link(link: Link) -> str:
-    ranks = link.ranks or (link.rank,)
-    wait = "waits" if len(ranks) == 1 else "wait"
-    target = f" for rank {link.missing}" if link.missing >= 0 else ""
-    return f"{name_ranks(ranks)} {wait}{target} in {describe_link(link)}{at_line(link.call_site)}"
-
-
-def describe_link(link: Link) -> str:
-    """The operation in which a rank of a circle waits."""
-    operation = describe_operation(link.operation, link.group, link.operation_id, link.label)
-    return operation if link.remote is None else f"its call of {link.remote.text}, which is in {operation}"
-
-
-def _unmatched(verdict: Verdict, age: str) -> str:
-    ranks = verdict.ranks
-    if verdict.circle:
-        tags = {link.operation_id.channel.tag for link in verdict.circle}
-        what = "tags" if len(tags) > 1 else "groups"
-        each_other = f"{name_ranks(ranks)} have waited for each other for {age}"
-        return f"{each_other}, and their {what} differ: {_describe_circle(verdict)}"
-    side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
-    missing = f"{name_ranks(ranks)} {have(ranks)} no matching {side}"
-    return f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}"
-
-
-def _rendezvous(verdict: Verdict, age: str) -> str:
-    sizes = describe_sizes(verdict)
-    if sizes:
-        return f"{sizes}: {_operation_id(verdict)} has been blocked for {age}"
-    if has_own_words(verdict):
-        sites = Counter(operation.call_site for operation in verdict.roll.waits.values())
-        site = sites.most_common(1)[0][0]
-        return describe_launch(verdict, age, describe_frame(site) if site is not None else "")
-    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not joined {_operation_id(verdict)} for {age}"
-
-
-def _device(verdict: Verdict, age: str) -> str:
-    named, operation_id = name_ranks(verdict.ranks), _operation_id(verdict)
-    if len(verdict.ranks) == 1:
-        return f"{named} has enqueued {operation_id}, but its device has not reached it for {age}"
-    return f"{named} have enqueued {operation_id}, but their devices have not reached it for {age}"
-
-
-def _transport(verdict: Verdict, age: str) -> str:
-    members = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
-    return f"{members} have entered {_operation_id(verdict)}, but it has not completed after {age}"
-
-
-def _stuck(verdict: Verdict, age: str) -> str:
-    ranks = verdict.ranks
-    is_on_device = any(verdict.roll.waits[rank].record.flags & Flag.ON_DEVICE for rank in ranks)
-    what = "device" if is_on_device else "process"
-    if len(ranks) == 1:
-        broken = f"its {what}, or its connection to them, is stuck or broken"
-    else:
-        broken = f"their {_PLURALS[what]}, or their connections to them, are stuck or broken"
-    not_out = f"{name_ranks(ranks)} {have(ranks)} not come out of {_operation_id(verdict)} for {age}"
-    return f"{not_out}, although others have: {broken}"
-
-
-def _unreachable(verdict: Verdict, age: str) -> str:
-    verb = "is" if len(verdict.ranks) == 1 else "are"
-    hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
-    agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
-    return (
-        f"{name_ranks(verdict.ranks)} {verb} unreachable ({agents} not answer), "
-        f"and {_operation_id(verdict)} has been blocked for {age}"
-    )
-
-
-def _unknown(verdict: Verdict, age: str) -> str:
-    if verdict.doubt is Doubt.CYCLE:
-        where = f"in {_operation_id(verdict)} and elsewhere"
-        return f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}"
-    cause = f"{_operation_id(verdict)} has not completed after {age}"
-    if verdict.doubt is Doubt.THREADS:
-        return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}, {_describe_circle(verdict)}"
-    if verdict.doubt is Doubt.SILENT:
-        return f"{cause}, although all ranks that report have entered it"
-    return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}" if verdict.doubt else cause
-
-
-def _operation_id(verdict: Verdict) -> str:
-    return describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
-
-
 # --- names --------------------------------------------------
 
 
-def describe_place(place: RankPlace, subject: str) -> str:
-    """Where `subject` ("rank 2", "it") is, as a clause; '' when nothing is known."""
-    line = "" if place.frame is None else describe_frame(place.frame)
-    through = describe_through(place.frame)
-    if through:
-        line += f", in {through}"
-    match place.source:
-        case PlaceSource.STACK:
-            clause = f"{subject} is in {line}" if line else ""
-        case PlaceSource.SIGNAL:
-            clause = f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else ""
-        case PlaceSource.EXCEPTION:
-            clause = describe_raised(subject, place.operation, line, place.message)
-        case PlaceSource.OPEN_OPERATION:
-            clause = f"{subject} is in {place.operation}{called_in(place.frame)}"
-        case PlaceSource.LAST_OPERATION:
-            clause = f"{subject} was last in {place.operation}{called_in(place.frame)}"
-        case PlaceSource.NOTHING:
-            clause = ""
-    if place.instead is not None:
-        clause = f"{subject} is in {describe_instead(place.instead)}{called_in(place.frame)}"
-    if clause and place.child is not None:
-        clause += f" and waits for {describe_child(place.child, place.child_for_ns / 1e9)}"
-    if place.frozen_for_ns is None:
-        return clause
-    frozen = f"its Python threads have not run for {seconds(place.frozen_for_ns / 1e9)}"
-    return f"{clause}, and {frozen}" if clause else f"{subject} does not answer: {frozen}"
+# ----------------------------------------------------------------------------------------------------------------------
+# Keeps the sentence that is read first short: names are cut until it fits, and what does not fit comes after it.
+
+
+MOST: Final = 200
+"""Characters of the first sentence: what a terminal shows in two lines, and a page in one."""
+WITH_PLACE: Final = 250
+"""The same where it would else lose its second clause, which says where the rank is."""
+ALONE: Final = 400
+"""The same where its first clause has that much to say, such as the operations of all ranks of a circle."""
+_WIDE: Final = (48, 40, 32)
+"""Longest name, tried in this order. Rather than cut names further, the sentence gets a little longer."""
+_NARROW: Final = (24, 18, 12)
+"""The same for names that are very long. What remains still tells two lines of a file apart."""
+_PLACE: Final = re.compile(r":\d+\W*$")
+"""The end of `train.py:41`, which is cut to no less than the first width of `_NARROW`: a reader looks for it."""
+
+
+def compose(first: Sequence[str], more: Sequence[str]) -> str:
+    """Join clauses to a short sentence and a second one.
+
+    Args:
+        first: Clauses of the first sentence, the most important one first; that one is never moved.
+        more: What the second one says.
+    """
+    for count in range(len(first), 0, -1):
+        lead = _shortened("; ".join(first[:count]), _NARROW if count == 1 else _NARROW[:1])
+        if len(lead) <= (WITH_PLACE if count == 2 else MOST) or count == 1:
+            rest = "; ".join([*first[count:], *more])
+            return f"{lead}. {rest[0].upper()}{rest[1:]}" if rest else lead
+    return "; ".join(more)
+
+
+def _shortened(text: str, narrow: Sequence[int]) -> str:
+    """Cut the names in a text, the middle of the longest ones first, until it is short. Paths are for copying."""
+    wide = [text, *(_with_names_of(text, width) for width in _WIDE)]
+    cut = [_with_names_of(text, width) for width in narrow]
+    tries = ((wide, MOST), (wide, WITH_PLACE), (cut, WITH_PLACE), ([*wide, *cut], ALONE))
+    return next((one for found, most in tries for one in found if len(one) <= most), cut[-1])
+
+
+def _with_names_of(text: str, width: int) -> str:
+    return re.sub(rf"(?<![^\s(])[^\s()/][^\s()]{{{width},}}", lambda name: _cut(name[0], _least(name[0], width)), text)
+
+
+def _least(name: str, width: int) -> int:
+    return max(width, _NARROW[0]) if _PLACE.search(name) else width
+
+
+def _cut(name: str, width: int) -> str:
+    if len(name) <= width:
+        return name
+    kept = width - 1
+    return f"{name[: kept // 2]}…{name[-(kept - kept // 2) :]}"

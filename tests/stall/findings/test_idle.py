@@ -14,7 +14,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.verdict.idle import Idle
-from otel_torchdist.verdict.wording.idle import describe_idle
+from otel_torchdist.verdict.wording.places import describe_idle
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld, group_of
 
 LEAST_NS = 60 * SECOND

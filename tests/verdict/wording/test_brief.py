@@ -11,8 +11,7 @@ from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict
-from otel_torchdist.verdict.wording.brief import ALONE, MOST, WITH_PLACE, compose
-from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.verdict.wording.sentence import ALONE, MOST, WITH_PLACE, compose, sentence
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import PlaceSource, RankPlace
 from otel_torchdist.world.ways import CallSide, Ways

@@ -21,8 +21,7 @@ from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.wording.deadlines import span_of_time
-from otel_torchdist.verdict.wording.fates import describe_together
+from otel_torchdist.verdict.wording.ends import describe_together, span_of_time
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import RankPlace
 from tests.support.worlds import judging

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from otel_torchdist.model.rescue import Rescue, RescueState
-from otel_torchdist.verdict.wording.rescued import describe_rescue
+from otel_torchdist.verdict.wording.ends import describe_rescue
 from tests.support.worlds.fake_world import FakeWorld
 
 

@@ -18,7 +18,7 @@ from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.processes.children import Command, children_of, command_of, look_at
 from otel_torchdist.processes.state import process_state
 from otel_torchdist.tape.identity import TapeIdentity, identify
-from otel_torchdist.verdict.wording.children import describe_child
+from otel_torchdist.verdict.wording.places import describe_child
 from otel_torchdist.world.following.child_waits import PAUSE_NS, ChildWaits
 from tests.support.waiting import until
 

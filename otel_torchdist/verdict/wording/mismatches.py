@@ -1,4 +1,4 @@
-"""Where the parties of a mismatch are, in words."""
+"""Calls that do not match, in words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.verdict.wording.frames import at_line, describe_through
+from otel_torchdist.tape.names.reader import MAIN_THREAD
+from otel_torchdist.verdict.wording.calls import (
+    at_line,
+    describe_line,
+    describe_operation,
+    describe_through,
+)
 from otel_torchdist.world.mismatch import Field, Mismatch
+from otel_torchdist.world.part_sizes import COUNTED_IN_ROWS, Misfit
 from otel_torchdist.world.ways import CallSide, Ways
+
+# --- Where the parties of a mismatch are, in words --------------------------------------------------------------------
+
 
 MAX_SIDES: Final = 3
 """Parties that a sentence lists."""
@@ -111,3 +123,91 @@ def _describe(side: CallSide, ranks: tuple[int, ...], gone: Collection[int], in_
 
 def _label(side: CallSide) -> str:
     return f" ({side.label})" if side.label else ""
+
+
+# --- Sizes of an exchange that do not fit, in words: `rank 1 sends 3 rows to rank 2, which expects 5` -----------------
+
+
+def describe_misfit(misfit: Misfit, operation: str) -> str:
+    """Describe the sizes of two members that do not fit, in rows or elements if both count in the same ones."""
+    unit = misfit.unit
+    names = ("row", "rows") if operation in COUNTED_IN_ROWS else ("element", "elements")
+    if not unit or misfit.sent % unit or misfit.expected % unit:
+        unit, names = 1, ("byte", "bytes")
+    sent, expected = misfit.sent // unit, misfit.expected // unit
+    sends = f"rank {misfit.sender} sends {sent:,} {names[sent != 1]} to"
+    if misfit.sender == misfit.receiver:
+        return f"{sends} itself and expects {expected:,}"
+    return f"{sends} rank {misfit.receiver}, which expects {expected:,}{_more(misfit)}"
+
+
+def _more(misfit: Misfit) -> str:
+    """Whether other pairs do not fit either, and which rank is part of all of them."""
+    if misfit.pairs < 2:
+        return ""
+    alone = f", all of them with rank {misfit.ranks[0]}" if len(misfit.ranks) == 1 else ""
+    return f" ({misfit.pairs} pairs do not fit{alone})"
+
+
+# --- Groups that ranks have not created in the same order, in words ---------------------------------------------------
+
+
+_RULE: Final = "all ranks must create all groups, also those of others, in the same order"
+MAX_PARTIES: Final = 3
+
+
+def describe_creations(mismatch: Mismatch) -> str:
+    """`rank 3 has created group 2 with ranks 2-3 at build, train.py:12, where ranks 0-2 have created it with …`."""
+    number = mismatch.operation
+    sites = [side.site for side in mismatch.ways.sides] if mismatch.ways is not None else []
+    lines = {site for site in sites if site is not None}
+    common = at_line(lines.pop()) if len(lines) == 1 else ""
+    own = [at_line(site) if not common else "" for site in sites] or [""] * len(mismatch.parties)
+    (majority, many), *others = mismatch.parties
+    usual = f"with {majority}{own[0]}"
+    parties = [
+        f"{name_ranks(ranks)} {have(ranks)} created group {number} with {members}{line}"
+        for (members, ranks), line in zip(others[:MAX_PARTIES], own[1:], strict=False)
+    ]
+    return f"{', '.join(parties)}, where {name_ranks(many)} {have(many)} created it {usual}{common}: {_RULE}"
+
+
+def describe_sharing(ranks: tuple[int, ...], example: SharedGroup, group: str) -> str:
+    """Which two threads use a group, and where they call."""
+    calls = [_describe_call(*one) for one in zip(example.operations, example.call_sites, example.callers, strict=True)]
+    return f"two threads of {name_ranks(ranks)} share {group}: {' and '.join(calls)}"
+
+
+def _describe_call(operation: str, site: CallSiteName | None, caller: str) -> str:
+    thread = "the main thread" if caller == MAIN_THREAD else caller.partition(" (")[0] or "one"
+    line = f" at {describe_line(site)}" if site is not None else ""
+    return f"{thread} calls {operation}{line}"
+
+
+def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
+    """Which ranks made which call, the minority first."""
+    if mismatch.field is Field.MEMBERS:
+        return describe_creations(mismatch)
+    operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
+    if mismatch.misfit is not None:
+        line = common_line(mismatch.ways) or describe_ends(mismatch)
+        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{line}"
+    ways = describe_ways(mismatch)
+    if ways:
+        return "; ".join([f"{ways}, in {operation_id}", *describe_values(mismatch)])
+    line = common_line(mismatch.ways)
+    if not mismatch.has_majority:
+        parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
+        return f"ranks disagree on the {mismatch.field.value} of {operation_id}{line}: {parties}"
+    (majority, many), *others = mismatch.parties
+    if mismatch.field is Field.OPERATION:
+        parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
+        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}{line}"
+    parties = ", ".join(
+        _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
+    )
+    return f"{parties} where {_describe_party(many, majority)} in {operation_id}{line}"
+
+
+def _describe_party(ranks: tuple[int, ...], what: str) -> str:
+    return f"{name_ranks(ranks)} {have(ranks)} {what}"
