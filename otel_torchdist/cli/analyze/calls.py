@@ -17,7 +17,7 @@ from otel_torchdist.cli.analyze.tables import (
     columns_of_rows,
 )
 from otel_torchdist.cli.histories import Source
-from otel_torchdist.cli.output.fitting import Column, fitted
+from otel_torchdist.cli.output.fitting import FittedColumn, fitted
 from otel_torchdist.cli.output.text import day_and_time, time_of_day
 from otel_torchdist.naming import compress_ranks, have, name_ranks
 from otel_torchdist.statistics.model import (
@@ -82,7 +82,7 @@ class Report:
     def _first(self, items: Sequence[_Item]) -> Sequence[_Item]:
         return items[: self.most] if self.most else items
 
-    def _table(self, columns: Sequence[Column], rows: int) -> None:
+    def _table(self, columns: Sequence[FittedColumn], rows: int) -> None:
         table, left_out = fitted(columns, self.console.width)
         self.console.print(table)
         if left_out:

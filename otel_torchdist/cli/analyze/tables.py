@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from rich.text import Text
 
-from otel_torchdist.cli.output.fitting import Column
+from otel_torchdist.cli.output.fitting import FittedColumn
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, CallTotals, GroupCorrelation, Row
 from otel_torchdist.units import amount, duration, per_second, share
@@ -20,7 +20,7 @@ _WRONG: Final = "bold red"
 _Item = TypeVar("_Item", Row, CallTotals, GroupCorrelation)
 
 
-def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
+def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
     """One line for each row, with the counts of calls first."""
     return [
         *_columns_of_parts(rows, parts),
@@ -38,7 +38,7 @@ def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
     ]
 
 
-def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
+def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
     known: dict[Part, Callable[[Row], str]] = {
         Part.OPERATION: lambda row: row.operation or "",
         Part.GROUP: _group_of,
@@ -75,7 +75,7 @@ def _bandwidth(row: Row, is_bus: bool) -> str:
     return f"{bound}{per_second(found.bus_bytes_per_second if is_bus else found.algorithm_bytes_per_second)}"
 
 
-def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
+def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
     """For each row, the rank that most often arrived last."""
     return [
         *_columns_of_parts(rows, [part for part in parts if part is not Part.RANK]),
@@ -86,7 +86,7 @@ def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list
     ]
 
 
-def columns_of_ranks(ranks: Sequence[CallTotals]) -> list[Column]:
+def columns_of_ranks(ranks: Sequence[CallTotals]) -> list[FittedColumn]:
     """One line for each rank."""
     return [
         _column("rank", ranks, lambda one: str(one.rank)),
@@ -106,7 +106,7 @@ def _part(part_ns: int | None, whole_ns: int) -> str:
     return "" if part_ns is None else f"{duration(part_ns)} {share(part_ns, whole_ns):>4}"
 
 
-def columns_of_groups(groups: Sequence[GroupCorrelation]) -> list[Column]:
+def columns_of_groups(groups: Sequence[GroupCorrelation]) -> list[FittedColumn]:
     """One line for each group, and one for what its ranks send each other."""
     return [
         _column("group", groups, _group, is_text=True),
@@ -141,9 +141,9 @@ def _column(
     *,
     is_text: bool = False,
     expendable: int = 0,
-) -> Column:
+) -> FittedColumn:
     cells = [found if isinstance(found, Text) else Text(found) for found in map(cell, items)]
-    return Column(name, is_text, expendable, cells)
+    return FittedColumn(name, is_text, expendable, cells)
 
 
 def _unless_none(number: int) -> str:

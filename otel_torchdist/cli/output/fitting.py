@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,11 +14,13 @@ from rich.text import Text
 
 LEAST_TEXT: Final = 12
 """Columns of text are not made narrower."""
+LONGEST_WORD: Final = 20
+"""Longer words are broken where a table would not fit otherwise."""
 _EDGES: Final = 2
 
 
 @dataclass(slots=True)
-class Column:
+class FittedColumn:
     """A column.
 
     Attributes:
@@ -25,45 +28,74 @@ class Column:
         is_text: Whether it may wrap; else it holds numbers.
         expendable: The higher, the sooner it is left out; 0 for never.
         cells: Its cells.
+        stays: Whether it is shown even if all of its cells are empty.
+        at_least: Its least width.
     """
 
     name: str
     is_text: bool = False
     expendable: int = 0
     cells: list[Text] = field(default_factory=list[Text])
+    stays: bool = False
+    at_least: int = 1
 
     @property
     def width(self) -> int:
         """The width that it needs in order not to wrap."""
-        return max(cell_len(self.name), *(cell.cell_len for cell in self.cells), 1)
+        return max(cell_len(self.name), *(cell.cell_len for cell in self.cells), self.at_least)
 
     @property
     def least(self) -> int:
         """The width that it needs at least."""
-        return min(self.width, LEAST_TEXT) if self.is_text else self.width
+        if not self.is_text:
+            return self.width
+        words = (len(word) for cell in self.cells for word in cell.plain.split())
+        return min(self.width, max(LEAST_TEXT, min(LONGEST_WORD, max(words, default=0))))
 
 
-def fitted(columns: Sequence[Column], width: int) -> tuple[Table, list[str]]:
+class Narrowing(enum.Enum):
+    """How a table becomes narrower than its cells are."""
+
+    WRAPS = "wraps"
+    """Text wraps, before columns are left out."""
+    LEAVES_OUT = "leaves out"
+    """Columns are left out, before text wraps."""
+    CUTS = "cuts"
+    """Text is cut: no row becomes higher."""
+
+
+def fitted(
+    columns: Sequence[FittedColumn], width: int, narrowing: Narrowing = Narrowing.WRAPS
+) -> tuple[Table, list[str]]:
     """Build a table that is at most `width` wide, if that is possible; columns without any number are not shown.
 
     Returns:
         The table, and the names of columns that were left out for lack of room.
     """
-    shown, left_out = [column for column in columns if any(cell.plain for cell in column.cells)], list[str]()
-    while _total(column.least for column in shown) > width and any(column.expendable for column in shown):
+    shown, left_out = [column for column in columns if column.stays or any(column.cells)], list[str]()
+    needs_all = narrowing is Narrowing.LEAVES_OUT
+    while _total(column.width if needs_all else column.least for column in shown) > width:
         worst = max(shown, key=lambda column: column.expendable)
+        if not worst.expendable:
+            break
         shown.remove(worst)
         left_out.append(worst.name)
+    wraps = narrowing is not Narrowing.CUTS
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for column, its_width in zip(shown, _widths(shown, width), strict=True):
-        justify = "left" if column.is_text else "right"
-        table.add_column(column.name, justify=justify, width=its_width, overflow="fold", no_wrap=not column.is_text)
+        table.add_column(
+            column.name,
+            justify="left" if column.is_text else "right",
+            width=its_width,
+            overflow="fold" if wraps else "ellipsis",
+            no_wrap=not (column.is_text and wraps),
+        )
     for cells in zip(*(column.cells for column in shown), strict=True):
         table.add_row(*cells)
     return table, left_out
 
 
-def _widths(columns: Sequence[Column], width: int) -> list[int]:
+def _widths(columns: Sequence[FittedColumn], width: int) -> list[int]:
     """The width of each column: the widest of those with text become narrower first."""
     widths = [column.width for column in columns]
     while _total(widths) > width:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from rich import box
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from otel_torchdist.cli.output.fitting import FittedColumn, Narrowing, fitted
 from otel_torchdist.live.blame import blame_of
-from otel_torchdist.live.ranks import NOT_IN, RankRow, RankState, rank_rows
+from otel_torchdist.live.ranks import WAITS_NS, RankRow, RankState, rank_rows
 from otel_torchdist.live.texts import shown_line
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import MemberRank, name_ranks
@@ -33,6 +32,8 @@ _STYLES: Final = {
     RankState.DEAD: "bold red",
     RankState.FOLLOWED: "dim",
 }
+_STATE_WIDTH: Final = 10
+_AGE_WIDTH: Final = 7
 
 
 def rows_at_terminal(world: WorldSnapshot, verdict: Verdict | None, threshold_s: float) -> list[RankRow]:
@@ -62,30 +63,38 @@ def crowds_at_terminal(rows: Iterable[RankRow]) -> Iterator[str]:
         yield f"{text}, {operation} for {seconds(max(row.age_s or 0 for row in members))}" if operation else text
 
 
-def rank_table(more: Iterable[str] = ()) -> Table:
-    """Return a table without rows; `more` are the columns of numbers behind the step."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
-    table.add_column("rank", justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True, min_width=10)
-    table.add_column("step", justify="right", no_wrap=True)
-    for name in more:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("operation", no_wrap=True)
-    table.add_column("group", no_wrap=True)
-    table.add_column("age", justify="right", no_wrap=True, min_width=7)
-    table.add_column("where", no_wrap=True, ratio=1)
-    return table
+def rank_table(rows: Sequence[RankRow], numbers: Mapping[str, Sequence[str]], width: int) -> Table:
+    """Return the table of ranks.
 
+    Once a rank waits, the line of code where each rank stands matters most: numbers make room for it, and text wraps.
+    While all ranks run, operations last for a moment, and a table that changes with them could not be read.
 
-def cells(row: RankRow, more: Iterable[str] = ()) -> list[RenderableType]:
-    """Return the cells of a row of such a table."""
-    return [
-        str(row.rank),
-        Text(f" {row.state} ", style=_STYLES[RankState(row.state)]),
-        str(row.step),
-        *more,
-        Text(row.operation.removeprefix(NOT_IN)),  # its state shows that
-        Text(row.group),
-        "" if row.age_s is None else seconds(row.age_s),
-        Text(row.line),
+    Args:
+        rows: The ranks.
+        numbers: Columns behind the step, a cell for each rank; the first is the last to make room.
+        width: The width of the terminal.
+    """
+    waits = any(row.age_s is not None and row.age_s * 1e9 >= WAITS_NS for row in rows)
+    rates = [
+        FittedColumn(name, expendable=place + 1, cells=[Text(cell) for cell in found], stays=True)
+        for place, (name, found) in enumerate(numbers.items())
     ]
+    columns = [
+        FittedColumn("rank", cells=[Text(str(row.rank)) for row in rows]),
+        FittedColumn("state", is_text=True, cells=[_state(row) for row in rows], at_least=_STATE_WIDTH),
+        FittedColumn("step", cells=[Text(str(row.step)) for row in rows]),
+        *rates,
+        FittedColumn("operation", is_text=True, cells=[Text(row.operation) for row in rows], stays=True),
+        FittedColumn("group", is_text=True, cells=[Text(row.group) for row in rows], stays=True),
+        FittedColumn("age", cells=[Text(_age(row)) for row in rows], stays=True, at_least=_AGE_WIDTH),
+        FittedColumn("where", is_text=True, cells=[Text(row.line) for row in rows], stays=True),
+    ]
+    return fitted(columns, width, Narrowing.LEAVES_OUT if waits else Narrowing.CUTS)[0]
+
+
+def _state(row: RankRow) -> Text:
+    return Text(f" {row.state} ", style=_STYLES[RankState(row.state)])
+
+
+def _age(row: RankRow) -> str:
+    return "" if row.age_s is None else seconds(row.age_s)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -35,11 +36,28 @@ class ReportHandler(logging.Handler):
         self._report(record.getMessage())
 
 
+_HANGING: Final = 4
+
+
 def print_lines(lines: Iterable[Text]) -> None:
-    """Print lines as they are, of whatever length: a pipe must not wrap them."""
+    """Print lines: a terminal wraps them between words, below their beginning; a pipe must not wrap them."""
     console = CommandConsole(highlight=False)
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        for part in _wrapped(line, console) if console.is_terminal else (line,):
+            console.print(part, markup=False, highlight=False, soft_wrap=True)
+
+
+def _wrapped(line: Text, console: Console) -> Iterator[Text]:
+    """Yield a line in parts that fit; all but the first are indented further than the first."""
+    margin = len(line.plain) - len(line.plain.lstrip()) + _HANGING
+    if line.cell_len <= console.width or console.width < 2 * margin:
+        yield line
+        return
+    first, *rest = line.wrap(console, console.width)
+    yield first
+    for part in Text(" ").join(rest).wrap(console, console.width - margin):
+        part.rstrip()
+        yield Text(" " * margin).append_text(part)
 
 
 def can_redraw(console: Console) -> bool:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_torchdist.cli.output.alarm import Alarm
-from otel_torchdist.cli.output.rank_table import cells, crowds_at_terminal, rank_table
+from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table
 from otel_torchdist.cli.output.terminal import redraw, stall_panel
 from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow
 from otel_torchdist.live.ranks import OVER, RankState
@@ -54,7 +54,7 @@ class LiveView(View):
         parts: list[RenderableType] = [_headline(screen, self._directory)] if self._directory is not None else []
         if screen.alarm is not None:
             parts.append(stall_panel(screen.alarm))
-        parts.append(_table(screen))
+        parts.append(_table(screen, self._live.console.width))
         if screen.training is not None:
             self._progress.update(self._task, total=screen.training.steps, completed=screen.step)
             line = Text(f"training: {screen.training.last or _STARTING}", style="dim")
@@ -69,21 +69,18 @@ def _headline(screen: Screen, directory: Path) -> Text:
     return run.append(f"  {len(screen.rows)} of {screen.world_size} ranks  {directory}", style="not bold dim")
 
 
-def _table(screen: Screen) -> Table:
-    is_late = any(one.late >= LATE for one in screen.rows)
-    table = rank_table(["steps/s", "coll/s", *(["late"] if is_late else [])])
-    for one in screen.rows:
-        table.add_row(*cells(one.row, _numbers(one, is_late)))
-    return table
+def _table(screen: Screen, width: int) -> Table:
+    numbers = {
+        "steps/s": ["" if _has_ended(one) else f"{one.rates.steps:.1f}" for one in screen.rows],
+        "coll/s": ["" if _has_ended(one) else f"{one.rates.collectives:.1f}" for one in screen.rows],
+    }
+    if any(one.late >= LATE for one in screen.rows):
+        numbers = {"late": [f"{one.late:.0%}" if one.late >= LATE else "" for one in screen.rows], **numbers}
+    return rank_table([one.row for one in screen.rows], numbers, width)
 
 
-def _numbers(one: WatchRow, is_late: bool) -> list[str]:
-    has_ended = RankState(one.row.state) in OVER
-    return [
-        "" if has_ended else f"{one.rates.steps:.1f}",
-        "" if has_ended else f"{one.rates.collectives:.1f}",
-        *([f"{one.late:.0%}" if one.late >= LATE else ""] if is_late else []),
-    ]
+def _has_ended(one: WatchRow) -> bool:
+    return RankState(one.row.state) in OVER
 
 
 SUMMARY_EVERY_S: Final = 5.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rows_at_terminal
+from rich.console import Console
+
+from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
 from otel_torchdist.job.runs.deaths import write_death
 from otel_torchdist.live.ranks import RankRow, RankState
 from otel_torchdist.model.kinds import TapeState
@@ -136,3 +138,35 @@ def test_followers(base: Path) -> None:
     tapes[2].writer.close()
     states = [RankState(row.state) for row in ranks.rows(verdict)]
     assert states == [RankState.STALLED, RankState.DEAD, RankState.FOLLOWED]
+
+
+def test_line_of_code_has_room() -> None:
+    """Where a rank waits on a narrow terminal, rates are left out before the line of code is; nothing is cut."""
+    place = "train.py:56 Digits.__getitem__"
+    rows = [_row(0, "stalled", 6.0, "train.py:173 train"), _row(1, "absent", 6.0, place)]
+    for width, rates in ((130, ("steps/s", "coll/s")), (120, ("steps/s",)), (110, ()), (80, ())):
+        text = _drawn(rows, width)
+        assert [name for name in ("steps/s", "coll/s") if name in text] == [*rates], text
+        assert "not in" in text and "…" not in text
+        assert (place in text) == (width >= 110) and "Digits.__getitem__" in text
+
+
+def test_columns_stay_while_all_run() -> None:
+    """While no rank waits, the columns do not depend on the operations that are in flight."""
+    for row in (_row(0, "running", 0.1, "train.py:173 train"), _row(0, "running", None, "")):
+        assert " ".join(_drawn([row], 80).split()).startswith(
+            "rank state step steps/s coll/s operation group age where "
+        )
+
+
+def _row(rank: int, state: str, age_s: float | None, line: str) -> RankRow:
+    operation = "" if age_s is None else "not in all_reduce #109" if state == "absent" else "all_reduce #109"
+    group = operation and "DDP bucket 0, default_pg"
+    return RankRow(rank, "vm", state, False, operation, group, age_s, line, 103, None, None, None, None, None)
+
+
+def _drawn(rows: list[RankRow], width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as shown:
+        console.print(rank_table(rows, {"steps/s": ["13.0"] * len(rows), "coll/s": ["27.1"] * len(rows)}, width))
+    return shown.get()
