@@ -46,11 +46,15 @@ class FittedColumn:
 
     @property
     def least(self) -> int:
-        """The width that it needs at least."""
-        if not self.is_text:
-            return self.width
+        """The width that it needs at least, in order not to break a word."""
         words = (len(word) for cell in self.cells for word in cell.plain.split())
-        return min(self.width, max(LEAST_TEXT, min(LONGEST_WORD, max(words, default=0))))
+        longest = min(LONGEST_WORD, max(words, default=0))
+        return min(self.width, max(LEAST_TEXT, longest)) if self.is_text else self.width
+
+    @property
+    def cut(self) -> int:
+        """The width that it needs at least where text is cut, whatever that is."""
+        return max(LEAST_TEXT, self.at_least) if self.is_text else self.width
 
 
 class Narrowing(enum.Enum):
@@ -61,7 +65,17 @@ class Narrowing(enum.Enum):
     LEAVES_OUT = "leaves out"
     """Columns are left out, before text wraps."""
     CUTS = "cuts"
-    """Text is cut: no row becomes higher."""
+    """Text is cut: which columns are left out does not depend on it, and no row becomes higher."""
+
+    def needs(self, column: FittedColumn) -> int:
+        """Return the width without which columns are left out."""
+        match self:
+            case Narrowing.WRAPS:
+                return column.least
+            case Narrowing.LEAVES_OUT:
+                return column.width
+            case Narrowing.CUTS:
+                return column.cut
 
 
 def fitted(
@@ -73,8 +87,7 @@ def fitted(
         The table, and the names of columns that were left out for lack of room.
     """
     shown, left_out = [column for column in columns if column.stays or any(column.cells)], list[str]()
-    needs_all = narrowing is Narrowing.LEAVES_OUT
-    while _total(column.width if needs_all else column.least for column in shown) > width:
+    while _total(narrowing.needs(column) for column in shown) > width:
         worst = max(shown, key=lambda column: column.expendable)
         if not worst.expendable:
             break
@@ -82,7 +95,7 @@ def fitted(
         left_out.append(worst.name)
     wraps = narrowing is not Narrowing.CUTS
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-    for column, its_width in zip(shown, _widths(shown, width), strict=True):
+    for column, its_width in zip(shown, _widths(shown, width, wraps), strict=True):
         table.add_column(
             column.name,
             justify="left" if column.is_text else "right",
@@ -95,11 +108,13 @@ def fitted(
     return table, left_out
 
 
-def _widths(columns: Sequence[FittedColumn], width: int) -> list[int]:
+def _widths(columns: Sequence[FittedColumn], width: int, wraps: bool) -> list[int]:
     """The width of each column: the widest of those with text become narrower first."""
     widths = [column.width for column in columns]
     while _total(widths) > width:
-        wrapping = [place for place, column in enumerate(columns) if widths[place] > column.least]
+        wrapping = [
+            place for place, column in enumerate(columns) if widths[place] > (column.least if wraps else column.cut)
+        ]
         if not wrapping:
             break
         widths[max(wrapping, key=lambda place: widths[place])] -= 1
