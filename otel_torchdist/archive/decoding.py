@@ -29,8 +29,7 @@ from otel_torchdist.model.names import MAX_TEXT, Name, unpack_label
 from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.layout import MAX_TIME_NS
-from otel_torchdist.tape.names.decoding import DecodingError, decode_json
-from otel_torchdist.tape.names.lines import decode_line
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json, decode_line
 from otel_torchdist.tape.records.operations import OPERATION_KINDS
 
 _HALF_WIDE: Final = ("peer", "tag")

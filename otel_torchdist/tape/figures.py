@@ -9,10 +9,12 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.tape.layout import clipped
-from otel_torchdist.tape.memory import TapeMemory
+
+if TYPE_CHECKING:
+    from otel_torchdist.tape.memory import TapeMemory
 
 _MASK_64: Final = (1 << 64) - 1
 _FLOAT: Final = struct.Struct("=d")

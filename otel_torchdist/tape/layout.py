@@ -27,9 +27,12 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.model.kinds import ActivityKind, Blame, RecordKind
+
+if TYPE_CHECKING:
+    from otel_torchdist.model.remote_calls import RemoteCall
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
 VERSION: Final = 7
@@ -246,3 +249,31 @@ def prepare_activity(kind: ActivityKind, detail: int, thread: int, message_bytes
     The arguments are those of `Activity`.
     """
     return PAYLOAD_TAIL.pack(message_bytes, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0, 0)
+
+
+def prepare_call(kind: ActivityKind, function: int, thread: int, call: RemoteCall) -> bytes:
+    """Pack one side of a call for `TapeWriter.begin_prepared`; its sequence is `caller_number`.
+
+    Args:
+        kind: Which side.
+        function: Name id of the function.
+        thread: Native id of the thread.
+        call: The rest.
+
+    Raises:
+        struct.error: A value does not fit its field.
+    """
+    return PAYLOAD_TAIL.pack(
+        call.caller_nonce,
+        call.worker_name,
+        kind,
+        call.call_site,
+        function,
+        call.worker,
+        min(call.caller_step, MAX_COUNT),
+        thread,
+        RecordKind.ACTIVITY,
+        call.mode,
+        0,
+        0,
+    )

@@ -101,23 +101,10 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
             undo.pop_all()
 
     def begin(
-        self,
-        entered_ns: int,
-        step: int,
-        sequence: int,
-        message_bytes: int,
-        group: int,
-        signature: int,
-        call_site: int,
-        label: int,
-        peer: int,
-        tag: int,
-        thread: int,
-        kind: int,
-        flags: int,
-        phase: int = 0,
+        self, entered_ns: int, step: int, sequence: int, message_bytes: int, group: int, signature: int,
+        call_site: int, label: int, peer: int, tag: int, thread: int, kind: int, flags: int, phase: int = 0,
         caller: int = 0,
-    ) -> int:
+    ) -> int:  # fmt: skip
         """Publish an operation as entered; returns its number for `mark` and `complete`.
 
         The arguments are those of `Operation`, but the label is its word, `label_word`. Values must fit their fields.
@@ -132,19 +119,9 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
 
     @staticmethod
     def prepare(
-        message_bytes: int,
-        group: int,
-        signature: int,
-        call_site: int,
-        label: int,
-        peer: int,
-        tag: int,
-        thread: int,
-        kind: int,
-        flags: int,
-        phase: int = 0,
-        caller: int = 0,
-    ) -> bytes:
+        message_bytes: int, group: int, signature: int, call_site: int, label: int, peer: int, tag: int, thread: int,
+        kind: int, flags: int, phase: int = 0, caller: int = 0,
+    ) -> bytes:  # fmt: skip
         """Pack what a call site's operations have in common, for any number of `begin_prepared`.
 
         Raises:

@@ -33,7 +33,7 @@ ON_DEMAND = (
     "otel_torchdist.capture.rpc.workers",
     "otel_torchdist.instrumentor",
     "otel_torchdist.native.recording",
-    "otel_torchdist.tape.names.lines",
+    "otel_torchdist.tape.names.decoding",
     "otel_torchdist.tape.reading",
     "otel_torchdist.tape.records.operations",
     "otel_torchdist.telemetry",

@@ -9,8 +9,8 @@ from otel_torchdist.archive.tapes import TapeArchive
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
-from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
-from otel_torchdist.telemetry.metrics.rank.series import MetricsState
+from otel_torchdist.telemetry.metrics.rank_metrics import RankMetrics
+from otel_torchdist.telemetry.metrics.rank_series import MetricsState
 from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
 
 

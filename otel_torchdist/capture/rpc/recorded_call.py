@@ -12,8 +12,7 @@ from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
 from otel_torchdist.model.remote_calls import NO_WORKER, RemoteCall
-from otel_torchdist.tape.layout import Word
-from otel_torchdist.tape.records.remote_calls import prepare_call
+from otel_torchdist.tape.layout import Word, prepare_call
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

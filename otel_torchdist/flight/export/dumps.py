@@ -3,20 +3,76 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
-from otel_torchdist.flight.export.groups import NumberedGroup, groups_of
 from otel_torchdist.flight.export.selection import ExportChoice, LeftOut, Positions, in_order
 from otel_torchdist.flight.vocabulary import backend_on, recorded_dtype, recorded_library, recorded_operation
-from otel_torchdist.model.calls import Channel, OperationId, OperationView
+from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.collectives import COLLECTIVES, EXCHANGES, SEND, Waiting
 from otel_torchdist.model.ends import RAISED, UNMET
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.units import item_bytes
+
+# The groups of a job as dumps name them: one name for all members, and no name twice.
+#
+# Each direction between two ranks that send gets a group of its own. In a group of more than two, `torchfrtrace`
+# takes all others for missing that take no part in a `send`; and only for each direction and tag do both sides count
+# alike.
+
+_UNDEFINED = "undefined"
+"""What torch writes for a group without a description."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedGroup:
+    """A group in dumps.
+
+    Attributes:
+        number: Its `pg_id`; here it is the same on all ranks.
+        group: Its name, description and members.
+    """
+
+    number: int
+    group: FlightGroup
+
+
+def groups_of(operations: Iterable[OperationView]) -> dict[Channel, NumberedGroup]:
+    """Name the groups of these operations, by their channels."""
+    channels: dict[Channel, GroupView] = {}
+    for operation in operations:  # of the lowest rank first: a group may have another label on each
+        if operation.group is not None:
+            channels.setdefault(operation.operation_id.channel, operation.group)
+    names = _names({view.key: view for view in channels.values()})
+    ordered = sorted(channels, key=lambda one: (names[one.group], one.source, one.destination, one.tag))
+    return {
+        channel: NumberedGroup(number, _group(channel, channels[channel], names[channel.group]))
+        for number, channel in enumerate(ordered)
+    }
+
+
+def _names(views: dict[str, GroupView]) -> dict[str, str]:
+    """By key, the group's name; with the key where another group has that name."""
+    taken: set[str] = set()
+    names: dict[str, str] = {}
+    for key, view in sorted(views.items(), key=lambda item: (item[1].name.nth, item[0])):
+        name = view.name.name or key
+        names[key] = f"{name} {key}" if name in taken else name
+        taken.add(name)
+    return names
+
+
+def _group(channel: Channel, view: GroupView, name: str) -> FlightGroup:
+    description = view.name.description or _UNDEFINED
+    if not channel.is_point_to_point:
+        return FlightGroup(name, description, view.name.ranks)
+    tag = f" tag {channel.tag}" if channel.tag else ""
+    between = tuple(sorted({channel.source, channel.destination}))
+    return FlightGroup(f"{name} p2p {channel.source}->{channel.destination}{tag}", description, between)
+
 
 Shape = tuple[int, ...]
 

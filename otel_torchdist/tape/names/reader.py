@@ -24,7 +24,7 @@ from otel_torchdist.model.names import (
     SignatureName,
 )
 from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER
-from otel_torchdist.tape.names.lines import decode_line
+from otel_torchdist.tape.names.decoding import decode_line
 
 _logger = logging.getLogger("otel_torchdist")
 MAIN_THREAD: Final = "MainThread"

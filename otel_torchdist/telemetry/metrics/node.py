@@ -19,7 +19,7 @@ from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunIdentity, RunLabels, SeriesLabels, label_value
-from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
+from otel_torchdist.telemetry.metrics.rank_metrics import RankMetrics
 from otel_torchdist.telemetry.metrics.snapshots import (
     ArrivalCounts,
     DurationListeners,

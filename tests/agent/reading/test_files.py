@@ -27,7 +27,7 @@ from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.counts import RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
-from otel_torchdist.telemetry.metrics.rank.series import MetricsState, SavedGroup, SeriesState
+from otel_torchdist.telemetry.metrics.rank_series import MetricsState, SavedGroup, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState

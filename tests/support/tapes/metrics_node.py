@@ -11,7 +11,7 @@ from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
+from otel_torchdist.telemetry.metrics.rank_metrics import RankMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape
 

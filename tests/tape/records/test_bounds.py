@@ -16,11 +16,10 @@ from otel_torchdist.model.numerics import NumericsFlag
 from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWord, read_figures
-from otel_torchdist.tape.layout import MAX_NUMBER, LiveWord
+from otel_torchdist.tape.layout import MAX_NUMBER, LiveWord, prepare_call
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.numerics import pack_numerics
-from otel_torchdist.tape.records.remote_calls import prepare_call
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import begin
 

@@ -30,7 +30,7 @@ from otel_torchdist.telemetry.metrics.model import MetricKind
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
-from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
+from otel_torchdist.telemetry.metrics.rank_metrics import RankMetrics
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot, VerdictStatus
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
 

@@ -21,9 +21,7 @@ from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.metrics.counts import CheckpointMetrics, RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
-from otel_torchdist.telemetry.metrics.rank.calls import CallDurations
-from otel_torchdist.telemetry.metrics.rank.series import MetricsState, RankSeries, Series
-from otel_torchdist.telemetry.metrics.rank.time_shares import BusyTime, TimeShares
+from otel_torchdist.telemetry.metrics.rank_series import CallDurations, MetricsState, RankSeries, Series
 from otel_torchdist.telemetry.metrics.snapshots import (
     Duration,
     DurationListeners,
@@ -31,6 +29,7 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     RankSnapshot,
     RankTimes,
 )
+from otel_torchdist.telemetry.metrics.time_shares import BusyTime, TimeShares
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.segments import SegmentEnd, StepSegment
 

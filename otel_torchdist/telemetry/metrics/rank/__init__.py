@@ -1,1 +1,0 @@
-"""Counts what the tape of one rank reports."""
