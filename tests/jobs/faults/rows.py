@@ -13,6 +13,7 @@ from tests.jobs.faults.faulty_job import THRESHOLD_S, WORKER
 DUE_S: Final = THRESHOLD_S + 2.0
 THREADS: Final = WORKER.with_name("threads.py")
 MESSAGES: Final = WORKER.with_name("messages.py")
+QUIET: Final = WORKER.with_name("quiet_faults.py")
 
 
 def line_in(piece: str, worker: Path = WORKER) -> int:

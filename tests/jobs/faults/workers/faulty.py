@@ -16,24 +16,44 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
-fault, gate, pids = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-healthy = "healthy" in sys.argv
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-last = size - 1
-is_faulty = rank == int(os.environ.get("FAULTY_RANK", last)) and not healthy
-gradient = torch.ones(4)
-group: dist.ProcessGroup | None = None
-"""In which a fault that stalls nothing shows."""
-GOOD_STEPS = int(os.environ.get("GOOD_STEPS", 30))
+from tests.jobs.faults.workers.quiet_faults import (
+    failing_dtype,
+    nan,
+    overwritten,
+    short_dtype,
+    silent_dtype,
+    silent_order,
+    silent_reduce_op,
+    silent_splits,
+    slow_data,
+    slow_line,
+    straggler,
+    transposed,
+    use_group,
+)
+from tests.jobs.faults.workers.setting import (
+    GOOD_STEPS,
+    fault,
+    gate,
+    go_on,
+    gradient,
+    healthy,
+    is_faulty,
+    last,
+    pids,
+    rank,
+    size,
+    wait_for_gate,
+)
 
 
 def late() -> None:
@@ -41,12 +61,6 @@ def late() -> None:
     while is_faulty and gate.exists():
         time.sleep(0.2)  # late
     dist.all_reduce(gradient)
-
-
-def wait_for_gate() -> None:
-    """Wait as long as the gate exists."""
-    while gate.exists():
-        time.sleep(0.01)
 
 
 def kill() -> None:
@@ -127,15 +141,6 @@ def gathered() -> None:
     """The last rank gathers a tensor with a row more than the others, as of a last batch that is not full on all."""
     rows = torch.ones(5 if is_faulty else 4, 2)
     dist.all_gather([torch.empty_like(rows) for _ in range(size)], rows)
-
-
-def silent_splits() -> None:
-    """The last rank sends the first one a row less than that one expects, which gloo does not notice."""
-    expected = [3] * size
-    sent = [2, *expected[1:]] if is_faulty else expected
-    for _ in range(2):
-        dist.all_to_all_single(torch.empty(3 * size, 4), torch.ones(sum(sent), 4), expected, sent, group=group)
-        dist.all_reduce(gradient, group=group)
 
 
 def root() -> None:
@@ -277,84 +282,6 @@ def lock_file() -> None:
     dist.all_reduce(gradient)
 
 
-def silent_order() -> None:
-    """The last of four ranks creates two of the groups first: those of a number meet, whatever their members are."""
-    pairs = [[0, 2], [1, 3], [0, 1], [2, 3]]
-    for pair in [*pairs[2:], *pairs[:2]] if is_faulty else pairs:
-        dist.new_group(pair)
-
-
-def silent_dtype() -> None:
-    """The last rank reduces elements of another type, of the same length: gloo does not complain."""
-    dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient, group=group)
-
-
-def nan() -> None:
-    """The last rank brings a value that is not a number, in one operation among many."""
-    values = torch.ones(1_000)
-    if is_faulty:
-        values[500] = float("nan")
-    dist.all_reduce(values, group=group)
-
-
-def overwritten() -> None:
-    """The last rank writes into the result of an operation before it has waited for it."""
-    values = torch.ones(1_000)
-    work = dist.all_reduce(values, group=group, async_op=True)
-    if is_faulty:
-        while not bool((values == size).all()):  # another rank may be late
-            time.sleep(0.01)
-        time.sleep(0.5)  # gloo has passed it on, too
-        values[500] += 1
-    assert work is not None
-    work.wait()
-
-
-def short_dtype() -> None:
-    """The same in a job that is over a moment later."""
-    dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
-    for _ in range(20):  # the odd one is not among the latest calls at the end
-        dist.all_reduce(gradient)
-
-
-def failing_dtype() -> None:
-    """The same in a job that fails a moment later, for another reason."""
-    short_dtype()
-    if rank == 0 and not healthy:
-        raise ValueError("a broken batch")
-    if not healthy:
-        time.sleep(0.2)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def transposed() -> None:
-    """The last rank reduces a tensor that it has transposed: the same number of bytes, in another layout."""
-    dist.all_reduce(torch.ones(8, 4) if is_faulty else torch.ones(4, 8), group=group)
-
-
-def silent_reduce_op() -> None:
-    """The last rank takes the maximum where the others sum: gloo does not complain."""
-    pause_s = float(os.environ.get("SILENT_PAUSE_S", 0))
-    for _ in range(100):  # the odd one is not among the latest calls at the next poll
-        dist.all_reduce(gradient, group=group)
-        gradient.fill_(1.0)
-        time.sleep(pause_s)
-    dist.all_reduce(gradient, op=dist.ReduceOp.MAX if is_faulty else dist.ReduceOp.SUM, group=group)
-    for _ in range(100):
-        gradient.fill_(1.0)
-        dist.all_reduce(gradient, group=group)
-        time.sleep(pause_s)
-
-
-def go_on(is_over: Callable[[], bool] = lambda: not gate.exists()) -> None:
-    """Keep training, with a pause after each step, until it is over for a rank: usually when the gate is removed."""
-    stop = torch.zeros(1)
-    while not healthy and not stop.item():
-        stop.fill_(float(is_over()))
-        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-        time.sleep(0.05)
-
-
 def exchange() -> None:
     """The last rank comes late to the second of two exchanges in which no two ranks send another one equally much."""
     sent, received = [rank * size + other for other in range(size)], [other * size + rank for other in range(size)]
@@ -362,52 +289,6 @@ def exchange() -> None:
         if is_second and is_faulty:
             wait_for_gate()
         dist.all_to_all_single(torch.ones(sum(received), 2), torch.ones(sum(sent), 2), received, sent)
-
-
-def straggler() -> None:
-    """The last rank computes for 30 % longer in every step, until the gate is removed.
-
-    A window of 64 calls takes more than the 5 s for which stragglers are observed before they are judged.
-    """
-    stop = torch.zeros(1)
-    while not healthy and not stop.item():
-        time.sleep(0.082 if is_faulty else 0.063)
-        stop.fill_(float(not gate.exists()))
-        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-
-
-class Samples(IterableDataset[int]):
-    """Samples without end, of which each takes a while; on the last rank 30 % longer."""
-
-    def __iter__(self) -> Iterator[int]:
-        while True:
-            time.sleep(0.082 if is_faulty else 0.063)
-            yield 0
-
-
-def slow_data() -> None:
-    """The last rank waits for longer for its data in every step, until the gate is removed."""
-    stop = torch.zeros(1)
-    for _ in DataLoader(Samples()):
-        stop.fill_(float(not gate.exists()))
-        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-        if healthy or stop.item():
-            break
-
-
-def slow_line() -> None:
-    """The last rank computes for 24 ms more before the second call of every step, until the gate is removed."""
-    weight = torch.nn.Parameter(torch.zeros(16))
-    optimizer = torch.optim.SGD([weight])
-    stop = torch.zeros(1)
-    while not healthy and not stop.item():
-        time.sleep(0.04)
-        dist.all_reduce(torch.ones(16))
-        time.sleep(0.024 if is_faulty else 0.0)
-        stop.fill_(float(not gate.exists()))
-        dist.all_reduce(stop, op=dist.ReduceOp.MAX)  # slow line
-        weight.grad = torch.ones(16)
-        optimizer.step()
 
 
 def cut() -> None:
@@ -498,7 +379,6 @@ def take_good_steps() -> None:
 
 def main() -> None:
     """Run a few good steps, those in question, and a last one."""
-    global group
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
     if fault == "rendezvous" and is_faulty:
         wait_for_gate()
@@ -522,7 +402,7 @@ def main() -> None:
     names = [*FAULTS] if fault == "all" else fault.split(",")
     groups = {name: dist.new_group(group_desc=name) for name in names[1:] if fault != "all"}
     for name in names:
-        group = groups.get(name)
+        use_group(groups.get(name))
         if name not in ("two", "silent_order") or size == 4:
             gate.with_name(f"reached {rank}").touch()
             FAULTS[name]()

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 from tests.jobs.faults.workers import faulty
-from tests.jobs.faults.workers.faulty import gradient, is_faulty, last, main, rank
+from tests.jobs.faults.workers.faulty import main
+from tests.jobs.faults.workers.setting import gradient, is_faulty, last, rank
 
 
 def receive(source: int) -> None:

@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from otel_torchdist import expect_wait
 from tests.jobs.faults.workers import faulty
-from tests.jobs.faults.workers.faulty import gradient, main, rank
+from tests.jobs.faults.workers.faulty import main
+from tests.jobs.faults.workers.setting import gradient, rank
 
 long_s = float(os.environ["LONG_S"])
 

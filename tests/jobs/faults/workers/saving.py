@@ -17,7 +17,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from tests.jobs.faults.workers import faulty
-from tests.jobs.faults.workers.faulty import gate, main, pids, rank
+from tests.jobs.faults.workers.faulty import main
+from tests.jobs.faults.workers.setting import gate, pids, rank
 
 warnings.simplefilter("ignore")
 

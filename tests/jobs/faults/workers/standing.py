@@ -10,7 +10,8 @@ import torch
 from torch.utils.file_baton import FileBaton
 
 from tests.jobs.faults.workers import faulty
-from tests.jobs.faults.workers.faulty import gate, main
+from tests.jobs.faults.workers.faulty import main
+from tests.jobs.faults.workers.setting import gate
 
 LONG_S = 9.0
 """Twice as long as a job may stand still here."""

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.jobs.faults.workers import faulty
-from tests.jobs.faults.workers.faulty import gradient, healthy, is_faulty, main, rank, size
+from tests.jobs.faults.workers.faulty import main
+from tests.jobs.faults.workers.setting import gradient, healthy, is_faulty, rank, size
 
 
 def bucket() -> None:
