@@ -214,7 +214,7 @@ class RankMetrics:
                 rank=self._tape.identity.rank,
                 up=self._up,
                 operations=self._snapshot_operations(now_ns),
-                groups=tuple(group.snapshot for group in self._series.groups.values()),
+                groups=self._series.group_states,
                 steps=self._steps.copy(),
                 communicating_s=self._shares.communicating.total_ns / 1e9,
                 blocked_s=self._shares.blocked.total_ns / 1e9,

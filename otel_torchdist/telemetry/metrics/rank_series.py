@@ -100,17 +100,6 @@ class SeriesState:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedGroup:
-    """A group and the progress of its collectives."""
-
-    label: str
-    info: GroupInfo
-    aligned: bool
-    started: int | None
-    completed: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class MetricsState:
     """Everything that `RankMetrics` counts.
 
@@ -129,7 +118,7 @@ class MetricsState:
     """
 
     series: tuple[SeriesState, ...]
-    groups: tuple[SavedGroup, ...]
+    groups: tuple[GroupSnapshot, ...]
     folded: frozenset[int]
     steps: DurationHistogram
     last_step: StepMark | None
@@ -174,7 +163,7 @@ class GroupProgress:
     @property
     def snapshot(self) -> GroupSnapshot:
         """The current state of the group."""
-        return GroupSnapshot(self.label, self.info, self.started, self.completed)
+        return GroupSnapshot(self.label, self.info, self.aligned, self.started, self.completed)
 
 
 class CountedSeries(NamedTuple):
@@ -216,12 +205,11 @@ class RankSeries:
         return tuple(SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series)
 
     @property
-    def group_states(self) -> tuple[SavedGroup, ...]:
-        """How far each group has come."""
-        groups = self.groups.values()
-        return tuple(SavedGroup(one.label, one.info, one.aligned, one.started, one.completed) for one in groups)
+    def group_states(self) -> tuple[GroupSnapshot, ...]:
+        """The progress of each group."""
+        return tuple(group.snapshot for group in self.groups.values())
 
-    def resume(self, series: Iterable[SeriesState], groups: Iterable[SavedGroup], folded: Iterable[int]) -> None:
+    def resume(self, series: Iterable[SeriesState], groups: Iterable[GroupSnapshot], folded: Iterable[int]) -> None:
         """Continue from what another reader has counted."""
         for one in series:
             labels = self._labels.pair(label_value(one.group), one.operation)
@@ -229,9 +217,11 @@ class RankSeries:
             for size, timed in one.sizes:
                 counted.sizes.setdefault(self._labels.size(labels, size), TimedMessages()).add(timed)
         for group in groups:
-            label = self._labels.group(label_value(group.label))
+            label = self._labels.group(label_value(group.group))
             info = GroupInfo(label_value(group.info.description), group.info.size)
-            self.groups[label] = GroupProgress(label, info, group.aligned, group.started, group.completed)
+            self.groups[label] = GroupProgress(
+                label, info, group.aligned, group.started_sequence, group.completed_sequence
+            )
         self.folded = set(folded)
 
     def target(self, operation: Operation) -> CountedSeries:

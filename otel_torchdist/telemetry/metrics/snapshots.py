@@ -79,6 +79,7 @@ class GroupSnapshot:
     Attributes:
         group: Its label.
         info: Its description and size.
+        aligned: Whether its sequence numbers are comparable across ranks.
         started_sequence: Its newest collective that the rank has entered; None before the first, and if sequence
             numbers are not comparable across ranks.
         completed_sequence: Its newest collective that is known to have ended well; None if there is none.
@@ -86,6 +87,7 @@ class GroupSnapshot:
 
     group: str
     info: GroupInfo
+    aligned: bool
     started_sequence: int | None
     completed_sequence: int | None
 

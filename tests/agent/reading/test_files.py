@@ -27,8 +27,8 @@ from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.counts import RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
-from otel_torchdist.telemetry.metrics.rank_series import MetricsState, SavedGroup, SeriesState
-from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
+from otel_torchdist.telemetry.metrics.rank_series import MetricsState, SeriesState
+from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState
 from otel_torchdist.telemetry.spans.segments import CutterState
@@ -48,7 +48,7 @@ def full_checkpoint() -> Checkpoint:
     small.observe(0.5, 12)
     metrics = MetricsState(
         series=(SeriesState("group", "all_reduce", 3, 12, (("4KiB", small),)),),
-        groups=(SavedGroup("group", GroupInfo("default_pg", 2), True, None, 3),),
+        groups=(GroupSnapshot("group", GroupInfo("default_pg", 2), True, None, 3),),
         folded=frozenset({4}),
         steps=steps,
         last_step=StepMark(8, 9, 10, 11),
