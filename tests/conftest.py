@@ -24,7 +24,7 @@ from otel_torchdist.environment_variables import (
 from otel_torchdist.this_process.garbage import keeping_what_is_imported
 from tests.support.browser import Browser, running_browser
 from tests.support.launch.warm_python import WarmPython
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 WITH_PROCESSES: Final = (
     *("agent", "benchmarks", "capture", "cli", "deploy", "figures", "gpu", "installation", "jobs", "native"),

@@ -16,7 +16,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.reading.test_attempt_ends import killed
 from tests.support.tapes.fake_tape import FakeTape
 from tests.support.waiting import until
-from tests.support.worlds.watched_world import Watching, stalled
+from tests.support.worlds.detectors import Watching, stalled
 
 NOBODY = 65534
 

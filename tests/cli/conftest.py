@@ -14,7 +14,7 @@ from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.running import Running, kill_processes_of
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import environ_of
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 
 @contextmanager

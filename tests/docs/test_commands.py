@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documented import commands_in, installs_from_an_index, problems
-from tests.support.pages import PAGES, commands_elsewhere, commands_of, page
+from tests.support.documented import (
+    PAGES,
+    commands_elsewhere,
+    commands_in,
+    commands_of,
+    installs_from_an_index,
+    page,
+    problems,
+)
 from tests.support.repository import REPOSITORY
 
 

@@ -12,9 +12,9 @@ import torch
 
 from deploy.native.ports import free_port
 from tests.jobs.torchrun.recording import switched_on
+from tests.support.documented import block_after, page
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import Done, WarmPython
-from tests.support.pages import block_after, page
 from tests.support.waiting import until
 
 PAGE: Final = page("hooks.md")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask, ask_as_on_page
-from tests.support.pages import block_after, commands_of, page
+from tests.support.documented import block_after, commands_of, page
 from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.repository import REPOSITORY
 

@@ -18,7 +18,7 @@ from tests.evidence import quoted
 from tests.evidence.reading import DATA
 from tests.flight.made_dumps import late_rank, write_json
 from tests.support.commands.asking import ask
-from tests.support.pages import commands_of, page
+from tests.support.documented import commands_of, page
 
 PAGE = page("logs-and-stacks.md")
 DIAGNOSES = [command for command in commands_of(PAGE) if command.startswith("otel-torchdist diagnose ")]

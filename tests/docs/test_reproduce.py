@@ -15,10 +15,10 @@ from tests.cli.reproduce.pairs import verdict_in
 from tests.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask, ask_as_on_page
 from tests.support.commands.running import SCRIPT, environment, kill_processes_of
+from tests.support.documented import block_after, commands_of, page
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
-from tests.support.pages import block_after, commands_of, page
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 PAGE: Final = page("reproduce.md")
 SIZE: Final = 3

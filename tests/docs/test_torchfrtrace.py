@@ -17,8 +17,8 @@ from tests.cli.gloo_jobs import GlooJobs
 from tests.flight.test_real_jobs import DATA, faulty
 from tests.support.commands.asking import Answer, ask
 from tests.support.commands.running import SCRIPT, environment
+from tests.support.documented import block_after, commands_of, page
 from tests.support.launch.warm_python import WarmPython
-from tests.support.pages import block_after, commands_of, page
 from tests.support.waiting import until
 
 WORKER: Final = Path(__file__).parent / "workers" / "dumping.py"

@@ -10,7 +10,7 @@ import pytest
 from tests.figures.running import Run, running
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 SAVING: Final = "saving"
 KINDS: Final = [(kernel, kind) for kernel in KERNELS for kind in ("plain", SAVING)]

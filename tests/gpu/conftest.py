@@ -12,7 +12,7 @@ from otel_torchdist.config import CaptureKernel
 from otel_torchdist.native.library import chosen_library
 from tests.gpu.world import World, begin_world, end_world
 from tests.support.native.native_library import KERNELS, environ_of
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 HERE = Path(__file__).parent
 

@@ -17,7 +17,7 @@ import pytest
 from tests.support.commands.running import environment, kill_processes_of, processes_of
 from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.repository import REPOSITORY
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "two_ranks.py"

@@ -18,7 +18,7 @@ from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
-from tests.support.worlds.recorded_rank import RecordedRank
+from tests.support.worlds.schedule import RecordedRank
 
 
 @dataclass(frozen=True)

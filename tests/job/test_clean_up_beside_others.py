@@ -15,7 +15,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import alone_in, using
 from otel_torchdist.job.directory import job_directory
 from otel_torchdist.job.leftovers import clean_up
-from tests.support.tapes.left_behind import key, leave_job, names_in
+from tests.support.tapes.directories import key, leave_job, names_in
 from tests.support.tapes.tapes import begin, new_writer, open_descriptors, settled_descriptors, start
 from tests.support.waiting import until
 

@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.job.cleaning import TAPES_BETWEEN, Cleaning, RankCleaning
 from tests.support.small_file_system import report_of
-from tests.support.tapes.left_behind import key, leave_job, names_in
+from tests.support.tapes.directories import key, leave_job, names_in
 
 MB = 1 << 20
 PLENTY = 1 << 40

@@ -22,7 +22,7 @@ from otel_torchdist.job.requests.rescue import rescue_path
 from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.runs.deaths import death_path
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes.left_behind import key, leave_job, leave_tape, names_in
+from tests.support.tapes.directories import key, leave_job, leave_tape, names_in
 from tests.support.tapes.tapes import WriterProcess
 
 PLENTY = 1 << 40

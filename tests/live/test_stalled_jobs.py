@@ -28,7 +28,7 @@ from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
 from tests.support.ranks.job_ranks import RANK_PROCESS, Ranks
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Word
 from tests.support.native.native_library import native_cache
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 NEVER_GIVEN = (0, 1, 63, 1 << 31, (1 << 62) - 1, 1 << 63, (1 << 64) - 1)
 TAIL = NativeTapeWriter.prepare(1, 1, 2, 3, 4, 0, 0, 6, RecordKind.OPERATION, 0)

@@ -20,7 +20,7 @@ from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.native.native_library import native_cache
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 CAPACITY = 8
 HOWS = (How.CALL, How.WAIT, How.CALLBACK, How.FAILED)

@@ -13,7 +13,7 @@ import pytest
 from otel_torchdist.model.names import CallSiteName
 from tests.support.browser import Browser
 from tests.support.commands.asking import ask
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.tapes.written_world import WrittenWorld
 
 pytestmark = pytest.mark.process

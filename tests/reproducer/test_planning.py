@@ -15,7 +15,7 @@ from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from tests.reproducer.rehearsal import verdict_on
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.recorded_rank import RecordedRank
+from tests.support.worlds.schedule import RecordedRank
 
 NOW_S: Final = 100.0
 

@@ -12,7 +12,7 @@ from deploy.native.servers import stack_binaries
 from deploy.native.stack import Stack
 from tests.servers.story import Story, live_through
 from tests.support.launch.warm_python import WarmPython
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from deploy.native.training import training_environment
 from tests.servers.certificates import Certificate, make_certificate
 from tests.servers.jobs import RANKS, running_job
 from tests.support.launch.warm_python import WarmPython
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.waiting import until
 
 TOKEN = "moon-7"

@@ -9,8 +9,8 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, StacksWanted
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.model import Outcome
+from tests.support.worlds.detectors import EVERYBODY, LOAD_BATCH, Watching, stalled
 from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of
-from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 
 def ages_s(markers: Sequence[MarkerDue]) -> list[float]:

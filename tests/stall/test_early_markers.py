@@ -9,8 +9,8 @@ from otel_torchdist.stall.incidents.numbering import MarkerClock
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.waits import waits_of
+from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
 from tests.support.worlds.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 
 
 def marked(watching: Watching) -> list[tuple[float, int, int]]:

@@ -9,8 +9,8 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import IncidentResolved, StacksWanted
 from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.verdict.model import Outcome
+from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 
 
 def test_death_is_reported_at_once() -> None:

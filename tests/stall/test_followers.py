@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.reporting.spans import incident_spans
-from tests.support.worlds.watched_world import Watching
+from tests.support.worlds.detectors import Watching
 from tests.verdict.test_first_death import KILL, busy, end_others
 
 

@@ -7,9 +7,8 @@ from otel_torchdist.stall.events import IncidentHandedOver, Occasion
 from otel_torchdist.stall.peer_agents import Leads
 from otel_torchdist.stall.reporting.spans import incident_spans
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
-from tests.support.worlds.detector_with_peers import Accompanied, a_ruling, follows
+from tests.support.worlds.detectors import EVERYBODY, Accompanied, a_ruling, follows, stalled
 from tests.support.worlds.fake_world import RUN
-from tests.support.worlds.watched_world import EVERYBODY, stalled
 
 
 def test_incident_is_handed_over() -> None:

@@ -14,7 +14,7 @@ from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.this_process.stderr_logging import LevelFormatter
 from tests.stall.test_reporter import Elsewhere
 from tests.support.receivers.memory_sink import MemorySink
-from tests.support.worlds.watched_world import Watching, stalled
+from tests.support.worlds.detectors import Watching, stalled
 
 RUN = 0x28DFDD1A << 96
 PIPE_BUF = 4096

@@ -10,9 +10,8 @@ from otel_torchdist.stall.peer_agents import Leads, Undecided
 from otel_torchdist.stall.reporting.spans import marker_span
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.worlds.detector_with_peers import LOCAL, Accompanied, a_ruling, follows, with_others
+from tests.support.worlds.detectors import EVERYBODY, LOCAL, Accompanied, a_ruling, follows, stalled, with_others
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.watched_world import EVERYBODY, stalled
 
 # --- another agent judges -----------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from otel_torchdist.stall.events import TimeoutShort
 from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.receivers.memory_sink import MemorySink
+from tests.support.worlds.detectors import EVERYBODY, LOAD_BATCH, Watching, stalled
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of
-from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 STALLED_S = 5.0
 

@@ -9,9 +9,8 @@ from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
-from tests.support.worlds.detector_with_peers import Accompanied
+from tests.support.worlds.detectors import EVERYBODY, Accompanied
 from tests.support.worlds.fake_world import FakeWorld
-from tests.support.worlds.watched_world import EVERYBODY
 
 HERE = (2, 3)
 ODD = 3

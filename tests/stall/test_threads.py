@@ -8,8 +8,8 @@ from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import Occasion, StacksWanted
 from otel_torchdist.tape.names.reader import MAIN_THREAD
+from tests.support.worlds.detectors import LOAD_BATCH, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.watched_world import LOAD_BATCH, THRESHOLD_S, Watching
 
 DEFAULT, SAVERS = group_of(0, 1, description="default_pg"), group_of(0, 1, nth=1, description="savers")
 MAIN, SAVER = 100, 200

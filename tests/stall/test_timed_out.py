@@ -17,8 +17,8 @@ from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.wording.ends import describe_end
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.worlds.detectors import RULES, Watching
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld, group_of
-from tests.support.worlds.watched_world import RULES, Watching
 
 TERM, KILL = int(signal.SIGTERM), int(signal.SIGKILL)
 EXITS_1 = 1 << 8

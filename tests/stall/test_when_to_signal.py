@@ -11,8 +11,8 @@ from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.stall.events import Occasion, StacksOverdue
 from otel_torchdist.verdict.wording.places import describe_place
 from otel_torchdist.world.places import PlaceSource
+from tests.support.worlds.detectors import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
 from tests.support.worlds.fake_world import FakeWorld
-from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 _PROGRAM: Final = Path(__file__).parents[1] / "wheels" / "workers" / "user.py"

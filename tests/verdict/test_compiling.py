@@ -13,8 +13,8 @@ import pytest
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.verdict.compiling import is_compiling
+from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import FakeWorld
-from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 SCRIPT = Path(__file__).with_name("compiled_stacks.py")
 PACKAGES = "/venv/lib/python3.11/site-packages"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.model.stacks import Stacks
+from tests.support.worlds.detectors import EVERYBODY, STACK, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
-from tests.support.worlds.watched_world import EVERYBODY, STACK, THRESHOLD_S, Watching
 from tests.verdict.test_compiling import COMPILING, let_go, wait
 
 

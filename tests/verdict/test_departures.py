@@ -13,8 +13,8 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.worlds.detectors import Watching, stalled
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.watched_world import Watching, stalled
 
 CLEAN, FINDS_ERROR, HANDLES_TERM, OTHER_ERROR = (code << 8 for code in (0, 3, 128 + signal.SIGTERM, 1))
 """Wait statuses: exited with 0, with 3, as after SIGTERM, and with 1."""

@@ -16,8 +16,8 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.root_cause import RootFinder
+from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
-from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 
 KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
 RAISED = 1 << 8

@@ -12,8 +12,8 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.root_cause import RootFinder
+from tests.support.worlds.detectors import Watching, stalled
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS
-from tests.support.worlds.watched_world import Watching, stalled
 from tests.verdict.test_first_death import ABORT, KILL, RAISED, TERM, busy, first_of
 
 EXITED = 3 << 8

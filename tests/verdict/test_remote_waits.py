@@ -14,8 +14,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
-from tests.support.worlds.judging import named, verdicts
-from tests.support.worlds.sentences import the_verdict
+from tests.support.worlds.judging import located_verdict, named, verdicts
 
 ALL = group_of(0, 1, 2, description="default_pg")
 FIRST_TWO = group_of(0, 1, description="first two")
@@ -63,7 +62,7 @@ def test_callee_waits_for_its_caller() -> None:
     world.ranks[1].enter(ALL, 2.0, thread=SERVING)
     world.ranks[2].enter(ALL, 2.0, thread=MAIN)
     calls = {0: (call_at(1, 0, 1, False, MAIN),), 1: (call_at(1, 0, 1, True, SERVING),)}
-    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
     assert sentence(verdict, 18).startswith(
         "ranks 0-1 have waited for each other for 18.0 s: rank 0 waits in its call of train on worker1 (rank 1), which "
@@ -78,7 +77,7 @@ def test_cause_behind_a_call() -> None:
     world.ranks[1].enter(pair, 1.5, thread=SERVING)
     world.ranks[1].enter(FIRST_TWO, 2.0, thread=MAIN)
     calls = {0: (call_at(1, 0, 1, False, MAIN),), 1: (call_at(1, 0, 1, True, SERVING),)}
-    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks, verdict.group) == (VerdictKind.ABSENT, (2,), pair)
 
 
@@ -111,7 +110,7 @@ def test_rank_that_waits_for_a_call(of_callee: tuple[CallView, ...], stopped: st
     world.ranks[1].enter(FIRST_TWO, 2.0, thread=MAIN)
     world.ranks[2].stopped = stopped
     calls = {0: (call_at(1, 0, 2, False, MAIN),), 2: of_callee}
-    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     assert f"; it waits for train on worker2 (rank 2), {said}; " in sentence(verdict, 18)
 
@@ -121,7 +120,7 @@ def test_worker_that_is_not_seen() -> None:
     world = after_one_step()
     for rank in (1, 2):
         world.ranks[rank].enter(ALL, 2.0, thread=MAIN)
-    verdict = the_verdict(with_calls(world.snapshot(20.0), {0: (call_at(1, 0, 9, False, MAIN),)}))
+    verdict = located_verdict(with_calls(world.snapshot(20.0), {0: (call_at(1, 0, 9, False, MAIN),)}))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     assert "; it waits for train on worker9, which is not seen from here; " in sentence(verdict, 18)
 
@@ -142,7 +141,7 @@ def test_call_of_another_thread() -> None:
     world.ranks[1].enter(ALL, 2.0, thread=SERVING)
     world.ranks[2].enter(ALL, 2.0, thread=MAIN)
     calls = {0: (call_at(1, 0, 1, False, 55),), 1: (call_at(1, 0, 1, True, SERVING),)}
-    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     assert "worker1" not in sentence(verdict, 18)
 
@@ -157,7 +156,7 @@ def test_calls_of_two_threads() -> None:
         world.ranks[rank].enter(ALL, 2.0, thread=MAIN)
     earlier, later = call_at(1, 0, 2, False, 55), call_at(1.5, 0, 1, False, MAIN)
     calls = {0: (earlier, later), 1: (call_at(1.5, 0, 1, True, SERVING),), 2: (call_at(1, 0, 2, True, SERVING),)}
-    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     print(verdict, sentence(verdict, 18))
 
 
@@ -167,6 +166,6 @@ def test_call_that_nobody_waits_for() -> None:
     for rank in (1, 2):
         world.ranks[rank].enter(ALL, 2.0, thread=MAIN)
     calls = {0: (call_at(1, 0, 1, False, MAIN, holds_thread=False),), 1: (call_at(1, 0, 1, True, SERVING),)}
-    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     assert "worker1" not in sentence(verdict, 18)

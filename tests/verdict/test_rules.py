@@ -6,8 +6,8 @@ from otel_torchdist.config import Config
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
+from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of
-from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 
 def late_world(late: int = 2) -> FakeWorld:

@@ -11,8 +11,8 @@ from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.verdict.model import Outcome
+from tests.support.worlds.detectors import Watching, stalled
 from tests.support.worlds.fake_world import FakeRank, FakeWorld
-from tests.support.worlds.watched_world import Watching, stalled
 
 KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)
 DYING = Callable[[FakeRank, float], None]

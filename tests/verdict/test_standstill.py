@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.model.verdict_kinds import VerdictKind
+from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import FakeWorld
-from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 LATE = 2
 BEGAN_S, SUSPENDED_S, RESUMED_S = 1.1, 3.0, 63.0

@@ -14,7 +14,7 @@ from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import life_in
 from otel_torchdist.world.assembly import settled
 from tests.support.tapes.fake_tape import RUN_ID, FakeTape
-from tests.support.worlds.watched_world import stalled
+from tests.support.worlds.detectors import stalled
 
 
 @pytest.mark.parametrize(

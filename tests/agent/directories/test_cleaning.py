@@ -13,7 +13,7 @@ from otel_torchdist.agent.job import Job
 from otel_torchdist.config import Config
 from tests.agent.conftest import JOB, STRANGER, give_away, quiet_outputs
 from tests.support.ranks.job_ranks import Ranks
-from tests.support.tapes.left_behind import key, leave_job, names_in
+from tests.support.tapes.directories import key, leave_job, names_in
 
 
 @pytest.fixture

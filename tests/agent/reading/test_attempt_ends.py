@@ -23,8 +23,8 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.verdict.model import Outcome
 from tests.support.tapes.fake_tape import FakeTape
 from tests.support.tapes.metrics_node import METRICS
+from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
 from tests.support.worlds.fake_world import RUN, FakeWorld
-from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 
 NEXT_RUN = RUN + (1 << 120)
 

@@ -9,7 +9,7 @@ import pytest
 from otel_torchdist.stall.findings.diverged import Diverged
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
-from tests.support.value_findings import findings_of, world_of_job
+from tests.support.worlds.finished import findings_of, world_of_job
 
 pytestmark = NATIVE_LATER
 BAD_RANK, NO_RANK = 1, -1

@@ -16,7 +16,7 @@ from tests.support.launch.stderr import comparable
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.repository import REPOSITORY
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 ENDS = [
     ("returns", 0, TapeState.FINISHED, ""),

@@ -10,8 +10,8 @@ import pytest
 
 from tests.flight.made_dumps import Document, call, document, write, write_json
 from tests.support.commands.asking import analyze
+from tests.support.tapes.directories import memory_directory
 from tests.support.tapes.fake_tape import FakeTape
-from tests.support.tapes.memory import memory_directory
 
 MS = 1_000_000
 

@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.analysis.analyzer import Section
 from tests.cli.analyze.test_graph import DUMPS
 from tests.support.commands.asking import Answer, analyze
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.tapes.written_world import WrittenWorld
 
 QUESTIONS = ["what it is", "where its time goes", "who holds it up", "what to do first"]

@@ -15,7 +15,7 @@ from otel_torchdist.statistics.traffic import bus_factor, described_bytes
 from tests.cli.gloo_jobs import GlooJobs
 from tests.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask_as_on_page
-from tests.support.pages import commands_of, page
+from tests.support.documented import commands_of, page
 
 PAGE = page("statistics.md")
 COMMANDS = commands_of(PAGE)

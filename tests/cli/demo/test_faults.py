@@ -25,7 +25,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.commands.running import environment, processes_of
 from tests.support.launch.torchrun import WARM_DEMO
 from tests.support.launch.warm_python import Done, WarmPython
-from tests.support.worlds.watched_world import Watching, stalled
+from tests.support.worlds.detectors import Watching, stalled
 
 THRESHOLD_S = 1.5
 BLOCK_S = 6.0

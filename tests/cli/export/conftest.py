@@ -15,7 +15,7 @@ from tests.support.commands.asking import analyze, ask
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.waiting import until
 
 

@@ -14,7 +14,7 @@ from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.asking import Answer, ask
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import environ_of
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 WORKER = Path(__file__).parent / "workers" / "every_operation.py"
 RANKS = 4

@@ -14,7 +14,7 @@ from tests.cli.export.hung_jobs import HungJob, hang
 from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
 from tests.support.commands.asking import Answer, ask
 from tests.support.launch.warm_python import WarmPython
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 LEAST_S: Final = 0.1
 """The shortest threshold there is: gloo ends the ranks of "dtype" and "shape", which hardly wait before."""

@@ -10,8 +10,8 @@ import pytest
 from tests.cli.export.test_every_operation import export_job
 from tests.cli.export.torchfrtrace import analyse, why_not
 from tests.support.commands.asking import ask
+from tests.support.documented import commands_of, page
 from tests.support.launch.warm_python import WarmPython
-from tests.support.pages import commands_of, page
 
 COMMANDS = commands_of(page("flight-recorder.md"))
 

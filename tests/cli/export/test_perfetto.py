@@ -18,7 +18,7 @@ from otel_torchdist.cli.targets import target_of
 from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
 from tests.flight.made_dumps import START_NS
 from tests.support.commands.asking import Answer, ask
-from tests.support.pages import commands_of, page
+from tests.support.documented import commands_of, page
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
 from tests.timeline.checker import Timeline, ranks_in

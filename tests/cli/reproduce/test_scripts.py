@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.reproduce.pairs import Pair, pair_of
 from tests.support.launch.warm_python import WarmPython
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 
 def died_alike(pair: Pair) -> None:

@@ -20,7 +20,7 @@ from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.waiting import lag_s, until
 
 WORKER = Path(__file__).parent / "workers" / "faulty.py"

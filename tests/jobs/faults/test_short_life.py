@@ -21,7 +21,7 @@ from otel_torchdist.verdict.rules import StallRules
 from tests.support.commands.running import SCRIPT
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 WORKER = Path(__file__).parent / "workers" / "short_life.py"
 RANKS = 3

@@ -15,7 +15,7 @@ from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 
 pytestmark = pytest.mark.thorough
 SCRIPT = WORKERS / "rescued.py"

@@ -17,7 +17,7 @@ from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
-from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.directories import memory_directory
 from tests.support.waiting import lag_s, until
 
 WHY_NOT = why_not()

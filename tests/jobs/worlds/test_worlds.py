@@ -20,7 +20,7 @@ from tests.support.launch.jobs import Jobs
 from tests.support.launch.side_by_side import selected
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import environ_of
-from tests.support.value_findings import findings_in, world_of
+from tests.support.worlds.finished import findings_in, world_of
 
 
 def tokens_of(sender: int, receiver: int, nth: int) -> int:

@@ -5,9 +5,9 @@ from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.world.mismatch import Field
+from tests.support.worlds.detectors import EVERYBODY, Watching
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.group_order import members_only, other_order
-from tests.support.worlds.watched_world import EVERYBODY, Watching
 
 
 def findings(watching: Watching) -> list[Finding]:

@@ -17,8 +17,8 @@ from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.world.following.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
+from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, FakeWorld
-from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
 MAX = dataclasses.replace(SUM, reduce_op="max")

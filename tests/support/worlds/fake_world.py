@@ -6,17 +6,9 @@ would show. What no tape holds (a process's death, the kernel's state of it, sta
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
-import functools
-import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
@@ -24,8 +16,6 @@ from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind, Tape
 from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.model.names import (
     DEFAULT_DESCRIPTION,
-    CallerName,
-    CallPathName,
     CallSiteName,
     GroupName,
     RaisedName,
@@ -35,13 +25,9 @@ from otel_torchdist.model.occupations import Engagement, Occupation, SharedGroup
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack
-from otel_torchdist.tape.identity import TapeIdentity, identify
-from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER, Word, pack_failure
-from otel_torchdist.tape.names.reader import MAIN_THREAD
-from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.layout import Word, pack_failure
 from otel_torchdist.tape.records.splits import pack_splits
-from otel_torchdist.tape.writer import TapeWriter
-from otel_torchdist.world.following.follower import TapeFollower
+from tests.support.worlds.world_tape import CAPACITY, WorldTape
 
 RUN = 0xFEED
 SECOND = 1_000_000_000
@@ -52,8 +38,6 @@ FIRST_NONCE = 0x1000
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
 LETS_GO = Flag.ASYNC | Flag.POINT_TO_POINT | Flag.ON_DEVICE | Flag.COALESCED
 """With any of these a call returns before its operation ends."""
-CAPACITY: Final = 256
-"""Records of a rank's ring."""
 
 
 def group_of(*ranks: int, description: str = "", nth: int = 0, aligned: bool = True) -> GroupView:
@@ -62,69 +46,6 @@ def group_of(*ranks: int, description: str = "", nth: int = 0, aligned: bool = T
     # torch counts groups: the default group is the first, and no two of a process have the same name.
     name = GroupName("0" if label == DEFAULT_DESCRIPTION else f"{label} {nth}", label, ranks, nth, "gloo", aligned)
     return GroupView(name.key, name, frozenset(ranks))
-
-
-@functools.cache
-def _folder() -> Path:
-    """Where the tapes of this process's worlds are."""
-    path = Path(tempfile.mkdtemp(prefix="otel-torchdist-worlds-", dir="/dev/shm"))
-    creator = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == creator:  # not in a child that was forked
-            shutil.rmtree(path, ignore_errors=True)
-
-    atexit.register(remove)
-    return path
-
-
-@functools.cache
-def _identity() -> TapeIdentity:
-    """The identity of a process of another pid namespace, which no reader asks the kernel about."""
-    return dataclasses.replace(identify(0, 0, 1, CAPACITY), pid_namespace=1)
-
-
-class _OwnTape:
-    """A rank's tape, and what a reader that polls it knows."""
-
-    def __init__(self, rank: int) -> None:
-        nonce = int.from_bytes(os.urandom(8), "little") | 1
-        self.writer = TapeWriter(_folder(), dataclasses.replace(_identity(), nonce=nonce, rank=rank, local_rank=rank))
-        self.reader = TapeReader.of_writer(self.writer)
-        self.follower = TapeFollower(self.reader)
-        self.unread = 0
-        self._callers: dict[str, int] = {"": NO_CALLER, MAIN_THREAD: MAIN_CALLER}
-        weakref.finalize(self, _remove, self.writer).atexit = False
-
-    def caller(self, function: str) -> int:
-        """The number of what a thread runs."""
-        if function not in self._callers:
-            number = len(self._callers)
-            self.writer.names.intern(CallerName(number, function))
-            self._callers[function] = number
-        return self._callers[function]
-
-    def call_site(self, frames: tuple[CallSiteName, ...]) -> int:
-        """The id of a call site, with the frames that led there."""
-        first, *others = map(self.writer.names.intern, frames)
-        return self.writer.names.intern(CallPathName(first, tuple(others))) if others else first
-
-    def wrote(self) -> None:
-        """Count a record that a reader has not seen; the reader polls before the ring is full."""
-        self.unread += 1
-        if self.unread >= CAPACITY // 2:
-            self.poll()
-
-    def poll(self) -> None:
-        """Read what is new."""
-        self.unread = 0
-        self.follower.observe(self.reader.poll())
-
-
-def _remove(writer: TapeWriter) -> None:
-    writer.close()
-    for suffix in (".tape", ".names"):
-        writer.path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 @dataclass
@@ -157,7 +78,7 @@ class FakeRank:
 
     def __post_init__(self) -> None:
         """Begin a tape."""
-        self._tape = _OwnTape(self.rank)
+        self._tape = WorldTape(self.rank)
         self._calls: dict[int, tuple[int, RecordKind, Channel]] = {}
         self._sequences: dict[Channel, int] = {}
         self._blocked: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Judges simulated worlds."""
+"""Judges simulated worlds, and puts verdicts into words."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.waits import waits_of
-from tests.support.worlds.fake_world import THRESHOLD_NS
+from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 
 
 def verdicts(world: WorldSnapshot) -> dict[OperationId, Verdict | None]:
@@ -31,3 +32,30 @@ def named(world: WorldSnapshot) -> tuple[VerdictKind, tuple[int, ...]]:
     """The kind of the only verdict, and the ranks that it names."""
     verdict = the_verdict(world)
     return verdict.kind, verdict.ranks
+
+
+EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
+
+
+def located_verdict(world: WorldSnapshot) -> Verdict:
+    """The only verdict to which every waiting operation leads, with places."""
+    return locate(world, the_verdict(world))
+
+
+def spoken(world: WorldSnapshot, verdict: Verdict) -> str:
+    """The verdict's sentence."""
+    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9)
+
+
+def late_world(*late: int, size: int = 4) -> FakeWorld:
+    """All ranks but `late` have been in an all_reduce since second 10."""
+    world = FakeWorld(size)
+    world.meet(EVERYBODY, 1.0)
+    for rank in set(range(size)) - set(late):
+        world.ranks[rank].enter(EVERYBODY, 10.0)
+    return world
+
+
+def operation_id_of(world: FakeWorld, rank: int) -> OperationId:
+    """Where a rank waits."""
+    return next(iter(world.ranks[rank].open.values())).operation_id

@@ -1,8 +1,8 @@
 """A wait that ranks have announced excuses no other rank."""
 
 from otel_torchdist.model.verdict_kinds import VerdictKind
+from tests.support.worlds.detectors import Watching
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.watched_world import Watching
 
 THREE = group_of(0, 1, 2, description="default_pg")
 

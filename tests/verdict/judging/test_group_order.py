@@ -14,8 +14,7 @@ from otel_torchdist.world.mismatch import Field
 from otel_torchdist.world.ways import CallSide, Ways
 from tests.support.worlds.fake_world import group_of
 from tests.support.worlds.group_order import members_only, other_order
-from tests.support.worlds.judging import named
-from tests.support.worlds.sentences import the_verdict
+from tests.support.worlds.judging import located_verdict, named
 
 
 def fields(verdict: Verdict) -> tuple[VerdictKind, tuple[int, ...], Field | None]:
@@ -28,7 +27,7 @@ def test_members_that_create_only_their_own_groups() -> None:
     world, groups = members_only()
     world.ranks[0].enter(groups[0], 1.0)
     world.ranks[3].end(world.ranks[3].enter(groups[3], 1.0), 1.1)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert fields(verdict) == (VerdictKind.MISMATCHED, (0, 1, 2, 3), Field.MEMBERS)
     assert sentence(verdict, 24).startswith(
         "ranks 1-2 have created group 1 with ranks 1-2, where ranks 0,3 have created it with ranks 0,3: "
@@ -50,7 +49,7 @@ def test_rank_that_creates_groups_in_another_order_is_named() -> None:
     for rank, name in ((1, "n2"), (3, "n4")):
         world.ranks[rank].end(world.ranks[rank].enter(groups[rank][name], 1.0), 1.1)
     world.ranks[1].enter(groups[1]["n2"], 2.0)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert fields(verdict) == (VerdictKind.MISMATCHED, (3,), Field.MEMBERS)
     assert sentence(verdict, 23).startswith(
         "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "
@@ -71,7 +70,7 @@ def test_lines_that_created_groups(here: int | None, there: int | None, said: st
     world, groups = other_order()
     world.ranks[1].enter(groups[1]["n2"], 2.0)
     world.ranks[3].end(world.ranks[3].enter(groups[3]["n4"], 1.0), 1.1)
-    mismatch = the_verdict(world.snapshot(25.0)).mismatch
+    mismatch = located_verdict(world.snapshot(25.0)).mismatch
     assert mismatch is not None
     sites = [CallSiteName("build", "/home/ada/a.py", line) if line else None for line in (there, here)]
     ways = Ways(tuple(CallSide("new_group", site=site) for site in sites))
@@ -87,7 +86,7 @@ def test_numbers_that_have_begun_anew_are_not_compared() -> None:
     world.ranks[1].groups[again.key] = again
     for rank in (0, 3):
         world.ranks[rank].enter(groups[rank], 1.0)
-    assert the_verdict(world.snapshot(25.0)).kind is VerdictKind.TRANSPORT
+    assert located_verdict(world.snapshot(25.0)).kind is VerdictKind.TRANSPORT
 
 
 def test_rank_that_does_not_come_to_the_first_operation() -> None:
@@ -105,5 +104,5 @@ def test_failed_first_operation() -> None:
         world.ranks[rank].die(2.0)
     world.ranks[1].enter(groups[1], 1.0)
     world.ranks[2].enter(groups[2], 1.0)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert fields(verdict)[0] is VerdictKind.MISMATCHED

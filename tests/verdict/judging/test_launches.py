@@ -15,10 +15,9 @@ from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.tapes.fake_tape import SECOND
+from tests.support.worlds.detectors import Watching
 from tests.support.worlds.fake_world import RUN, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.judging import verdicts
-from tests.support.worlds.sentences import the_verdict
-from tests.support.worlds.watched_world import Watching
+from tests.support.worlds.judging import located_verdict, verdicts
 
 HERE = "127.0.0.1:29500"
 THERE = "127.0.0.1:29501"
@@ -42,7 +41,7 @@ def launch(world: FakeWorld, ranks: dict[int, GroupView], at_s: float = 1.0) -> 
 
 def verdict_of(world: FakeWorld, now_s: float = 15.0, only: tuple[int, ...] | None = None) -> Verdict:
     """The verdict on a launch."""
-    return the_verdict(world.snapshot(now_s, only=only))
+    return located_verdict(world.snapshot(now_s, only=only))
 
 
 def judged(world: WorldSnapshot) -> list[Verdict]:
@@ -157,7 +156,7 @@ def test_several_processes_of_one_rank() -> None:
     launch(world, {0: at(HERE, 3), 1: at(HERE, 3, has_store=True)})
     seen = world.snapshot(15.0, only=(0, 1))
     twins = dataclasses.replace(seen.ranks[1], twins=(4711, 4712))
-    verdict = the_verdict(dataclasses.replace(seen, ranks={**seen.ranks, 1: twins}))
+    verdict = located_verdict(dataclasses.replace(seen, ranks={**seen.ranks, 1: twins}))
     assert verdict.ranks == (2,)
     assert sentence(verdict, 14).endswith(". 2 processes claim to be rank 1 (pids 4711, 4712)")
 
@@ -200,7 +199,7 @@ def test_another_world_size() -> None:
     launch(world, {0: at(HERE, 3), 1: at(HERE, 3, has_store=True)})
     seen = world.snapshot(15.0, only=(0, 1))
     ranks = {rank: dataclasses.replace(view, world_size=3, other_sizes={2: 4}) for rank, view in seen.ranks.items()}
-    verdict = the_verdict(dataclasses.replace(seen, ranks=ranks))
+    verdict = located_verdict(dataclasses.replace(seen, ranks=ranks))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
     said = sentence(verdict, 14)
     assert said.startswith(
@@ -216,7 +215,7 @@ def test_world_sizes_without_a_majority() -> None:
     launch(world, {0: at(HERE, 2)})
     seen = world.snapshot(15.0, only=(0,))
     ranks = {0: dataclasses.replace(seen.ranks[0], world_size=2, other_sizes={1: 3})}
-    verdict = the_verdict(dataclasses.replace(seen, ranks=ranks))
+    verdict = located_verdict(dataclasses.replace(seen, ranks=ranks))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, ())
     assert sentence(verdict, 14).startswith("rank 0 has WORLD_SIZE=2 and rank 1 has WORLD_SIZE=3, at 127.0.0.1:29500: ")
 

@@ -6,9 +6,9 @@ from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.world.mismatch import Field
+from tests.support.worlds.detectors import EVERYBODY, Watching
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.judging import named, the_verdict
-from tests.support.worlds.watched_world import EVERYBODY, Watching
 
 
 def metric_step(world: FakeWorld, at_s: float) -> None:

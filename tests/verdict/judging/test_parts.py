@@ -12,8 +12,7 @@ from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.judge import Judge, find_cause
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.judging import named
-from tests.support.worlds.sentences import spoken, the_verdict
+from tests.support.worlds.judging import located_verdict, named, spoken
 
 ROW = 16
 
@@ -48,7 +47,7 @@ def test_while_it_hangs(world: FakeWorld, group: GroupView) -> None:
     """Both ranks are named, with what one sends and the other expects, although all have entered."""
     exchange(world, group, odd=1, to=2)
     snapshot = world.snapshot(20.1)
-    verdict = the_verdict(snapshot)
+    verdict = located_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (1, 2))
     assert spoken(snapshot, verdict).startswith(
         "rank 1 sends 3 rows to rank 2, which expects 5, in all_to_all_single (sequence 2, default_pg) at train, "
@@ -67,7 +66,7 @@ def test_ranks_of_a_group() -> None:
     world, experts = FakeWorld(4), group_of(1, 3, description="ep")
     exchange(world, experts, odd=3, to=1, rows=7)
     snapshot = world.snapshot(20.0)
-    verdict = the_verdict(snapshot)
+    verdict = located_verdict(snapshot)
     assert spoken(snapshot, verdict).startswith("rank 3 sends 7 rows to rank 1, which expects 5, in all_to_all_single")
 
 
@@ -94,7 +93,7 @@ def test_sizes_that_nobody_recorded(world: FakeWorld, group: GroupView) -> None:
             flags=Flag.UNEVEN if lost else Flag(0),
             message_bytes=4 * ROW * (7 if lost else 5),
         )
-    assert the_verdict(world.snapshot(21.0)).kind is VerdictKind.TRANSPORT
+    assert located_verdict(world.snapshot(21.0)).kind is VerdictKind.TRANSPORT
 
 
 @pytest.mark.parametrize(
@@ -116,6 +115,6 @@ def test_everybody_has_come_out(
         if not (is_missing and rank.rank == 3):
             rank.enter(group, 11.0, "all_reduce")
     snapshot = world.snapshot(22.0)
-    verdict = the_verdict(snapshot)
+    verdict = located_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (kind, ranks)
     assert find_cause(snapshot.ranks, verdict.operation_id) is None

@@ -12,8 +12,7 @@ from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.judging import named
-from tests.support.worlds.sentences import EVERYBODY, operation_id_of, the_verdict
+from tests.support.worlds.judging import EVERYBODY, located_verdict, named, operation_id_of
 
 P2P = Flag.POINT_TO_POINT
 
@@ -35,7 +34,7 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
         f"rank 3 waits for rank 0 in {missing} ({ends}, tag 6, sequence 1, default_pg) at train, train.py:42"
     )
     world.ranks[3].end(1, 3.0)
-    verdict = the_verdict(world.snapshot(15.0))
+    verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks, verdict.members) == (VerdictKind.ABSENT, (3,), 2)
     assert sentence(verdict, 14).startswith(
         f"rank 3 has not entered {missing} ({ends}, tag 5, sequence 1, default_pg) for 14.0 s; "
@@ -47,7 +46,7 @@ def test_receive_from_any_rank_blames_no_rank() -> None:
     """It is unknown which peer should have sent."""
     world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, "recv", flags=P2P, peer=-1)
-    verdict = the_verdict(world.snapshot(15.0))
+    verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.ANY_SOURCE)
 
 
@@ -58,7 +57,7 @@ def test_receive_from_any_rank_upsets_the_count() -> None:
     world.ranks[1].end(world.ranks[1].enter(pair, 0.5, "send", flags=P2P, peer=0), 0.6)
     world.ranks[0].end(world.ranks[0].enter(pair, 0.5, "recv", flags=P2P, peer=-1), 0.6)
     world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1)
-    verdict = the_verdict(world.snapshot(15.0))
+    verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.UNALIGNED)
 
 
@@ -87,7 +86,7 @@ def test_receive_whose_sender_waits_in_a_collective() -> None:
     pair = group_of(0, 1, description="pair")
     world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1, tag=5)
     world.ranks[1].enter(pair, 2.0, "barrier")
-    verdict = the_verdict(world.snapshot(15.0))
+    verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
     assert sentence(verdict, 14).startswith(
         "rank 1 has no matching send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), "
@@ -109,7 +108,7 @@ def test_two_receives_from_each_other() -> None:
     world = FakeWorld(2)
     for rank in (0, 1):
         world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
-    verdict = the_verdict(world.snapshot(15.0))
+    verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
     assert sentence(verdict, 14) == (
         "ranks 0-1 have waited for each other for 14.0 s in recv at train, train.py:42: "
@@ -126,7 +125,7 @@ def test_message_of_another_size() -> None:
     world.ranks[0].enter(pair, 1.0, "send", flags=P2P, peer=1, shape=(24, 8), frames=(sends,))
     world.ranks[1].enter(pair, 1.0, "recv", flags=P2P, peer=0, shape=(16, 8), frames=(receives,))
     world.ranks[1].is_seen_to_die(1.1, signal.SIGABRT)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (0, 1))
     assert sentence(verdict, 24).startswith(
         "rank 0 sends 192 elements to rank 1, which expects 128, "
@@ -144,7 +143,7 @@ def test_receiver_with_room_for_more(backend: str, kind: VerdictKind) -> None:
         world.ranks[rank].groups[pair.key] = pair
         world.ranks[rank].enter(pair, 1.0, name, flags=P2P, peer=1 - rank, shape=(size,))
     world.ranks[1].is_seen_to_die(1.1, signal.SIGKILL)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert verdict.kind is kind
 
 
@@ -171,7 +170,7 @@ def test_receive_from_another_rank_than_before(line: int) -> None:
     frame = dataclasses.replace(STAGE, line=line)
     world.ranks[3].enter(EVERYBODY, 4.0, "recv", flags=P2P, peer=2, frames=(frame,))
     world.ranks[2].enter(pair, 4.0)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (3,) if line == 17 else (2,))
     if line == 17:
         assert sentence(verdict, 21).startswith(

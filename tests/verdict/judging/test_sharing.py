@@ -13,8 +13,7 @@ from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
-from tests.support.worlds.judging import named, verdicts
-from tests.support.worlds.sentences import the_verdict
+from tests.support.worlds.judging import located_verdict, named, verdicts
 
 PAIR = group_of(0, 1, description="default_pg")
 MAIN, METRICS = 100, 200
@@ -50,7 +49,7 @@ def test_calls_in_another_order() -> None:
     call_from_metrics(world.ranks[0], 1.1)
     call_from_metrics(world.ranks[1], 1.0)
     call_from_main(world.ranks[1], 1.1)
-    verdict = the_verdict(world.snapshot(20.0))
+    verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.SHARED_GROUP, ())
     assert sentence(verdict, 19).startswith(
         "two threads of ranks 0-1 share default_pg: the main thread calls all_reduce at train.py:50 and log_metrics "
@@ -66,7 +65,7 @@ def test_calls_of_different_operations() -> None:
     call_from_metrics(world.ranks[0], 1.1)
     world.ranks[1].enter(PAIR, 1.0, "broadcast", thread=METRICS, caller=LOG, line=31)
     call_from_main(world.ranks[1], 1.1)
-    said = sentence(the_verdict(world.snapshot(20.0)), 19)
+    said = sentence(located_verdict(world.snapshot(20.0)), 19)
     assert said.startswith("two threads of rank")
     assert said.endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
 
@@ -88,7 +87,7 @@ def test_calls_that_look_the_same() -> None:
     call_from_metrics(world.ranks[0], 1.1, (1000,))
     call_from_metrics(world.ranks[1], 1.0, (1000,))
     call_from_main(world.ranks[1], 1.1)
-    assert the_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
 
 
 def test_threads_of_a_pool() -> None:
@@ -97,7 +96,7 @@ def test_threads_of_a_pool() -> None:
     for rank, order in zip(world.ranks, ((10, 20), (20, 10)), strict=True):
         for thread, elements in zip(itertools.count(200), order, strict=False):
             rank.enter(PAIR, 1.0, thread=thread, caller="reduce_one (train.py)", shape=(elements,))
-    assert the_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
 
 
 def test_seen_before() -> None:
@@ -106,7 +105,7 @@ def test_seen_before() -> None:
     for rank, elements in zip(world.ranks, (10, 20), strict=True):
         rank.enter(PAIR, 1.0, shape=(elements,))
         rank.shared_groups = (SharedGroup(PAIR.key, ("all_reduce", "all_reduce"), (None, None), 3),)
-    assert the_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
 
 
 def test_mismatch_without_sharing() -> None:
@@ -114,7 +113,7 @@ def test_mismatch_without_sharing() -> None:
     world = FakeWorld(2)
     for rank, elements in zip(world.ranks, (10, 20), strict=True):
         rank.enter(PAIR, 1.0, shape=(elements,), caller=MAIN_THREAD)
-    assert the_verdict(world.snapshot(20.0)).kind is VerdictKind.MISMATCHED
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.MISMATCHED
 
 
 def test_rank_that_helps_itself_with_a_thread() -> None:
@@ -124,7 +123,7 @@ def test_rank_that_helps_itself_with_a_thread() -> None:
         rank.end(call_from_main(rank, 1.0), 1.1)
     call_from_main(world.ranks[0], 2.0)
     call_from_metrics(world.ranks[1], 2.0, (1000,))
-    assert the_verdict(world.snapshot(20.0)).kind is VerdictKind.TRANSPORT
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.TRANSPORT
 
 
 def test_rank_that_is_late_in_a_group_of_two_threads() -> None:

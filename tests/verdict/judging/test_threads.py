@@ -13,8 +13,7 @@ from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.judging import named, verdicts
-from tests.support.worlds.sentences import the_verdict
+from tests.support.worlds.judging import located_verdict, named, verdicts
 
 DEFAULT, SAVERS = group_of(0, 1, description="default_pg"), group_of(0, 1, nth=1, description="savers")
 MAIN, SAVER = 100, 200
@@ -57,7 +56,7 @@ def test_saver_that_hangs() -> None:
     world = saver_world()
     world.ranks[0].write_stacks(19.0, main_stack(JOIN, line("main")), saver_stack(line("save")))
     world.ranks[1].write_stacks(19.0, main_stack(line("main")), saver_stack(line("write_shard", 5)))
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
     assert sentence(verdict, 24).startswith(
         "rank 1 has not entered all_reduce (sequence 2, savers) for 24.0 s; "
@@ -99,7 +98,7 @@ def test_main_thread_that_is_busy() -> None:
 
 def test_without_stacks() -> None:
     """As long as no stack shows what the threads do, no rank is named for the wait of another thread."""
-    verdict = the_verdict(saver_world().snapshot(25.0))
+    verdict = located_verdict(saver_world().snapshot(25.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.THREADS)
 
 
@@ -133,5 +132,5 @@ def test_locks_on_both_ranks() -> None:
     for rank, waits in zip(world.ranks, ("publish", "main"), strict=True):
         locked = dataclasses.replace(saver_stack(line("write_shard", 5)), is_locked=True)
         rank.write_stacks(19.0, dataclasses.replace(main_stack(line(waits)), is_locked=True), locked)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.THREADS)

@@ -11,10 +11,9 @@ from otel_torchdist.stall.events import Occasion
 from otel_torchdist.stall.peer_agents import Leads
 from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.worlds.detector_with_peers import LOCAL, Accompanied, with_others
+from tests.support.worlds.detectors import LOCAL, Accompanied, stalled, with_others
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import named, the_verdict
-from tests.support.worlds.watched_world import stalled
 
 
 def cut_off(world: FakeWorld, visible: tuple[int, ...], **hosts: int) -> WorldSnapshot:

@@ -12,8 +12,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.judging import named
-from tests.support.worlds.sentences import the_verdict
+from tests.support.worlds.judging import located_verdict, named
 
 MAIN = 100
 DDP, SEED = group_of(0, 1, 2, description="default_pg"), group_of(0, 1, 2, nth=1, description="seed")
@@ -40,7 +39,7 @@ def test_backward_waits_for_what_it_has_issued() -> None:
     world = ddp_world()
     for rank in (0, 1):
         world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
-    verdict = the_verdict(world.snapshot(20.0))
+    verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
     assert sentence(verdict, 18) == (
         "ranks 0-2 have waited for each other for 18.0 s: "
@@ -54,7 +53,7 @@ def test_creation_of_a_group() -> None:
     world = ddp_world(kind=RecordKind.RENDEZVOUS)
     for rank in (0, 1):
         world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
-    verdict = the_verdict(world.snapshot(20.0))
+    verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
     assert sentence(verdict, 18).endswith("rank 2 waits for rank 0 in new_group (seed) at train, train.py:40")
 
@@ -73,7 +72,7 @@ def test_hook_that_does_not_return() -> None:
     world.ranks[1].engage(Engagement.BACKWARD, 1.9)
     world.ranks[0].engage(Engagement.BACKWARD, 1.9)
     world.ranks[0].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (HOOK, ENGINE, BACKWARD)))
-    verdict = the_verdict(world.snapshot(20.0))
+    verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     assert "it is in log_gradient at train.py:7" in sentence(verdict, 17)
 
@@ -84,12 +83,12 @@ def test_stack_of_before() -> None:
     for rank in (0, 1):
         world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
         world.ranks[rank].write_stacks(1.0, ThreadStack(MAIN, "MainThread", (LOADING,)))
-    assert the_verdict(world.snapshot(20.0)).kind is VerdictKind.CIRCULAR
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.CIRCULAR
 
 
 def test_bucket_without_any_sign_of_a_wait() -> None:
     """As long as neither a record nor a stack shows where a rank is, no rank that has issued a bucket is absent."""
-    verdict = the_verdict(ddp_world().snapshot(20.0))
+    verdict = located_verdict(ddp_world().snapshot(20.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.CYCLE)
 
 
@@ -105,7 +104,7 @@ def test_prefetch_is_no_wait() -> None:
     """A rank that loads a batch while an operation is in flight is absent, in its own line."""
     world = prefetching_world()
     world.ranks[1].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (LOADING,)))
-    verdict = the_verdict(world.snapshot(20.0))
+    verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
     assert "it is in load_batch at train.py:57" in sentence(verdict, 19)
 
@@ -114,7 +113,7 @@ def test_lock_at_a_line_of_the_program() -> None:
     """A rank that waits in C at its own line may wait for the operation in flight: it is not called absent."""
     world = prefetching_world()
     world.ranks[1].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (LOADING,), is_locked=True))
-    verdict = the_verdict(world.snapshot(20.0))
+    verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.CYCLE)
 
 

@@ -15,8 +15,8 @@ from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
+from tests.support.worlds.detectors import STACK
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
-from tests.support.worlds.watched_world import STACK
 
 RULES = StallRules(THRESHOLD_NS)
 LATER_NS = START_NS + 1_000_000 * SECOND

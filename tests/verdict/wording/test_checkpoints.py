@@ -11,9 +11,9 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.checkpoints import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.verdict.model import locate
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 from tests.support.worlds.judging import the_verdict
-from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 MAIN, OTHER = 100, 200
 """Threads."""

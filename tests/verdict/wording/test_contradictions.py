@@ -20,9 +20,9 @@ from otel_torchdist.stall.findings.watch import FindingWatch
 from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.worlds.detectors import RULES, Watching
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS
 from tests.support.worlds.stories import Story
-from tests.support.worlds.watched_world import RULES, Watching
 
 STORIES, PARTS = 240, 8
 KINDS = ("has not entered", "was killed")

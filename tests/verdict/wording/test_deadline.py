@@ -16,7 +16,7 @@ from otel_torchdist.verdict.model import Doubt, Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.sentences import spoken, the_verdict
+from tests.support.worlds.judging import located_verdict, spoken
 
 SENTENCE = (
     "rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.0 s; "
@@ -66,15 +66,15 @@ def test_sentence_states_when_the_backend_ends_the_wait(
 ) -> None:
     """The rank that waits longest is ended first, in the way of its backend and of its settings."""
     world = late(everybody(timeout_s, then, backend))
-    assert spoken(world, the_verdict(world)) == f"{SENTENCE}. {clause[0].upper()}{clause[1:]}"
+    assert spoken(world, located_verdict(world)) == f"{SENTENCE}. {clause[0].upper()}{clause[1:]}"
 
 
 @pytest.mark.parametrize("group", [everybody(0, AtTimeout.ENDS), everybody(600, AtTimeout.UNKNOWN, "mpi")])
 def test_nothing_is_said_about_an_unknown_timeout(group: GroupView) -> None:
     """Neither without a timeout nor without knowing what the backend does then."""
     world = late(group)
-    assert spoken(world, the_verdict(world)) == SENTENCE
-    assert timeout_hints(the_verdict(world)) == []
+    assert spoken(world, located_verdict(world)) == SENTENCE
+    assert timeout_hints(located_verdict(world)) == []
 
 
 def test_each_rank_counts_from_its_own_call_with_its_own_timeout() -> None:
@@ -82,7 +82,7 @@ def test_each_rank_counts_from_its_own_call_with_its_own_timeout() -> None:
     world = FakeWorld(3)
     world.ranks[1].enter(everybody(600, AtTimeout.ENDS), 10.0)
     world.ranks[0].enter(everybody(60, AtTimeout.ENDS), 12.0)
-    verdict = the_verdict(world.snapshot(30.0))
+    verdict = located_verdict(world.snapshot(30.0))
     assert verdict.deadline is not None
     assert (verdict.deadline.rank, verdict.deadline.at_ns) == (0, START_NS + 72 * SECOND)
 
@@ -95,7 +95,7 @@ def test_messages_of_gloo_count_from_the_wait_and_those_of_nccl_from_the_call() 
         flags = Flag.POINT_TO_POINT | Flag.ASYNC | Flag.END_BY_WAIT
         number = world.ranks[0].enter(group, 10.0, "recv", flags=flags, peer=1, blocking=False)
         world.ranks[0].wait_for(number, 15.0)
-        verdict = the_verdict(world.snapshot(30.0))
+        verdict = located_verdict(world.snapshot(30.0))
         assert verdict.deadline is not None
         assert verdict.deadline.at_ns == START_NS + ends_s * SECOND
 
@@ -105,9 +105,9 @@ def test_no_deadline_of_creations_and_of_the_dead() -> None:
     world = FakeWorld(3)
     for rank in (0, 1):
         world.ranks[rank].enter(everybody(600, AtTimeout.ENDS), 10.0, "new_group", kind=RecordKind.RENDEZVOUS)
-    assert the_verdict(world.snapshot(25.0)).deadline is None
+    assert located_verdict(world.snapshot(25.0)).deadline is None
     then = late(everybody(600, AtTimeout.ENDS))
-    verdict = the_verdict(then)
+    verdict = located_verdict(then)
     gone = {rank: dataclasses.replace(view, alive=False) for rank, view in then.ranks.items()}
     assert locate(dataclasses.replace(then, ranks=gone), verdict).deadline is None
 
@@ -146,7 +146,7 @@ def test_no_hints_where_ranks_may_wait_for_each_other() -> None:
     world = FakeWorld(3)
     for rank, group in ((0, first), (1, second), (2, second)):
         world.ranks[rank].enter(group, 10.0, blocking=False)
-    verdict = the_verdict(world.snapshot(25.0))
+    verdict = located_verdict(world.snapshot(25.0))
     assert verdict.doubt is Doubt.CYCLE
     assert timeout_hints(verdict) == []
 
@@ -160,7 +160,7 @@ def with_longest(world: WorldSnapshot) -> Verdict:
         )
         for rank, view in world.ranks.items()
     }
-    return the_verdict(dataclasses.replace(world, ranks=views))
+    return located_verdict(dataclasses.replace(world, ranks=views))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_hints_on_an_absent_rank(then: AtTimeout, more: list[str]) -> None:
 
 def test_hints_on_gloo_are_about_its_timeout_alone() -> None:
     """No variable of NCCL's is mentioned; the call site's waits have been short."""
-    verdict = the_verdict(late(everybody(1800, AtTimeout.RAISES, "gloo")))
+    verdict = located_verdict(late(everybody(1800, AtTimeout.RAISES, "gloo")))
     assert timeout_hints(verdict) == [
         "the timeout of default_pg is 30 min; the longest wait before this one in train at train.py:42 took less than "
         "20 ms (timeout= of init_process_group and new_group; it must exceed every healthy wait)"
@@ -209,7 +209,7 @@ def test_hints_where_the_fault_may_lie_in_the_backend() -> None:
     world = FakeWorld(3)
     for rank in range(3):
         world.ranks[rank].enter(everybody(600, AtTimeout.ENDS), 10.0)
-    [recorder] = timeout_hints(the_verdict(world.snapshot(30.0)))
+    [recorder] = timeout_hints(located_verdict(world.snapshot(30.0)))
     assert recorder == (
         "TORCH_NCCL_DUMP_ON_TIMEOUT (1), TORCH_FR_BUFFER_SIZE (2000), TORCH_FR_DUMP_TEMP_FILE: at the timeout PyTorch "
         "writes its flight recorder there, which otel-torchdist diagnose reads"
@@ -222,7 +222,7 @@ def test_hints_where_a_rank_does_not_run_python() -> None:
     world.ranks[1].enter(everybody(600, AtTimeout.ENDS), 10.0)
     world.ranks[0].enter(everybody(600, AtTimeout.ENDS), 12.0)
     world.ranks[2].heartbeat_age_s = 9.0
-    _, heartbeat = timeout_hints(the_verdict(world.snapshot(20.0)))
+    _, heartbeat = timeout_hints(located_verdict(world.snapshot(20.0)))
     assert heartbeat == (
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480): where native code holds the GIL or a CUDA call does not return, "
         "NCCL's watchdog may be stuck as well; its monitor ends the process after that time, unless "

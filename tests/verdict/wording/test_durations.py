@@ -26,7 +26,7 @@ from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import RankPlace
 from tests.support.worlds import judging
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.worlds.sentences import late_world
+from tests.support.worlds.judging import late_world
 
 NEGATIVE = re.compile(r"(?<![\w.])-\d[\d.,]* ?(ns|µs|ms|s|min|h|d)\b")
 PACKAGE = Path(otel_torchdist.__file__).parent
@@ -67,7 +67,7 @@ def test_sentences(kind: VerdictKind, age_ns: int, moment_ns: int) -> None:
     if kind in (VerdictKind.MISMATCHED, VerdictKind.SHARED_GROUP, VerdictKind.STUCK):
         return
     world = late_world(2).snapshot(21.0)
-    verdict = locate(world, judging.the_verdict(world))
+    verdict = locate(world, judging.located_verdict(world))
     changed = dataclasses.replace(worded(verdict), kind=kind, since_ns=START_NS + age_ns)
     for text in (sentence(changed, age_ns / 1e9), sentence(changed, changed.age_ns(START_NS + moment_ns) / 1e9)):
         assert not NEGATIVE.search(text), text
@@ -106,5 +106,5 @@ def test_death_after_a_failed_operation(gap_s: float) -> None:
 def test_places_are_worded() -> None:
     """A place's times are before its beginning here, so that the test above means something."""
     world = late_world(2).snapshot(21.0)
-    verdict = worded(locate(world, judging.the_verdict(world)))
+    verdict = worded(locate(world, judging.located_verdict(world)))
     assert all(isinstance(place, RankPlace) and place.frozen_for_ns == -(10**9) for place in verdict.places.values())

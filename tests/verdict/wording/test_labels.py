@@ -10,7 +10,7 @@ from otel_torchdist.model.names import LabelKind, LabelName
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.sentences import EVERYBODY, spoken, the_verdict
+from tests.support.worlds.judging import EVERYBODY, located_verdict, spoken
 
 UNIT = LabelName(LabelKind.FSDP, unit="layers.3").text()
 P2P = Flag.POINT_TO_POINT
@@ -39,7 +39,7 @@ def test_unit_of_a_collective() -> None:
         rank.label = UNIT
         rank.enter(EVERYBODY, 1.0, "all_gather")
     snapshot = world.snapshot(15.0)
-    assert spoken(snapshot, the_verdict(snapshot)) == (
+    assert spoken(snapshot, located_verdict(snapshot)) == (
         "rank 3 has not entered all_gather (FSDP layers.3, sequence 2, default_pg) for 14.0 s; "
         "it was last in all_gather (FSDP layers.2), called in train at train.py:42. "
         "3 of 4 ranks wait in train at train.py:42"
@@ -54,7 +54,7 @@ def test_other_labels_are_no_mismatch() -> None:
         rank.label = f"FSDP layers.{rank.rank % 2}"
         rank.enter(EVERYBODY, 1.0)
     snapshot = world.snapshot(15.0)
-    verdict = the_verdict(snapshot)
+    verdict = located_verdict(snapshot)
     assert (verdict.kind, verdict.mismatch) == (VerdictKind.ABSENT, None)
     assert spoken(snapshot, verdict).startswith("rank 3 has not entered all_reduce (sequence 2, default_pg) for 14.0 s")
 
@@ -67,7 +67,7 @@ def test_microbatch_of_a_message() -> None:
         world.ranks[1].label = "pipeline stage 1, fwd, microbatch 2"
         world.ranks[1].enter(pair, 1.0, waiting, flags=P2P, peer=0)
         ends = "from rank 0 to rank 1" if waiting == "recv" else "from rank 1 to rank 0"
-        assert sentence(the_verdict(world.snapshot(15.0)), 14).startswith(
+        assert sentence(located_verdict(world.snapshot(15.0)), 14).startswith(
             f"rank 0 has not entered {missing} (for {waiting} of pipeline stage 1, fwd, microbatch 2, {ends}, tag 0, "
             "sequence 1, mesh_pp) for 14.0 s; 1 of 2 ranks waits"
         )
@@ -79,7 +79,7 @@ def test_circle() -> None:
     for rank, name in enumerate("ab"):
         world.ranks[rank].label = f"FSDP {name}"
         world.ranks[rank].enter(group_of(0, 1, nth=rank, description=name), 1.0 + rank)
-    assert sentence(the_verdict(world.snapshot(20.0)), 19).startswith(
+    assert sentence(located_verdict(world.snapshot(20.0)), 19).startswith(
         "ranks 0-1 have waited for each other for 19.0 s: rank 0 waits for rank 1 in all_reduce (FSDP a, sequence 1, "
         "a) at train, train.py:42; rank 1 waits for rank 0 in all_reduce (FSDP b, sequence 1, b)"
     )

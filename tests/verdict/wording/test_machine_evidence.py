@@ -16,9 +16,9 @@ from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.machine import describe_machine, describe_slow
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.worlds.detectors import stalled
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
-from tests.support.worlds.sentences import EVERYBODY, the_verdict
-from tests.support.worlds.watched_world import stalled
+from tests.support.worlds.judging import EVERYBODY, located_verdict
 
 SINCE_S = 5.0
 XID = SymptomKind.XID
@@ -38,7 +38,7 @@ def with_symptoms(world: WorldSnapshot, symptoms: dict[int, tuple[Symptom, ...]]
 def absent(*symptoms: Symptom, rank: int = 2) -> Verdict:
     """Rank 2 has not come to an all_reduce in which the others have waited since `SINCE_S`."""
     world, _ = stalled(late=2, since_s=SINCE_S)
-    return the_verdict(with_symptoms(world.snapshot(16.0), {rank: symptoms}))
+    return located_verdict(with_symptoms(world.snapshot(16.0), {rank: symptoms}))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_all_have_entered() -> None:
             "rank 1's node's link mlx5_0/1 went down 1.0 s before the wait began",
         ),
     ):
-        verdict = the_verdict(with_symptoms(world.snapshot(16.0), {1: (symptom,)}))
+        verdict = located_verdict(with_symptoms(world.snapshot(16.0), {1: (symptom,)}))
         assert verdict.kind is VerdictKind.TRANSPORT
         assert describe_machine(verdict) == [clause]
 

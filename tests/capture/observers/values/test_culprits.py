@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.model.rank_values import NonFiniteInput
 from tests.support.launch.jobs import Jobs
-from tests.support.value_findings import world_of_job
+from tests.support.worlds.finished import world_of_job
 
 RANKS, BAD_RANK = 2, 1
 KNOWN_AFTER = 3

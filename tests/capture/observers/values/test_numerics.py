@@ -12,7 +12,7 @@ from otel_torchdist.stall.findings.non_finite import NonFinite
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
-from tests.support.value_findings import findings_of, world_of_job
+from tests.support.worlds.finished import findings_of, world_of_job
 
 pytestmark = NATIVE_LATER
 THOROUGH = pytest.mark.thorough

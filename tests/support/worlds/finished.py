@@ -1,4 +1,4 @@
-"""What a judge finds in the values that a finished job's ranks have recorded."""
+"""The worlds of finished jobs, and what a judge finds in their values."""
 
 from __future__ import annotations
 
