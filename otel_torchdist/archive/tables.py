@@ -17,11 +17,8 @@ from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape.layout import MAX_NUMBER, MAX_TIME_NS
 
-# What activities of a segment have beyond a time and a name: sizes and parents of checkpoints, ends of remote calls.
-#
-# Most activities, optimizers' steps above all, have none of it. So there is a row only for those that do, by the
-# number of their activity, in tables of their own behind the splits. Segments that were written before have no such
-# rows.
+# Most activities, optimizers' steps above all, have neither sizes nor a remote call. So only those that have are rows,
+# by the number of their activity, of two tables behind the splits. Older segments have no such tables.
 
 FACT_COLUMNS: Final = ("parent", "message_bytes", "files", "storage", "explanation")
 CALL_COLUMNS: Final = (

@@ -93,10 +93,8 @@ def _last_of(calls: list[NumberedEntry], by_retiring: bool) -> list[NumberedEntr
     return calls[max(first - KEPT_DONE, 0) : first + KEPT_OPEN]
 
 
-# How long calls took on their device, where a recorder has timed them.
-#
-# With `TORCH_NCCL_ENABLE_TIMING` an entry has the time between the two events around the call. Its begin and end are
-# otherwise only known from the watchdog, which sees them late.
+# With `TORCH_NCCL_ENABLE_TIMING` an entry has the time between the two events around the call on its device. Otherwise
+# begin and end are only known from the watchdog, which sees them late.
 
 
 def with_durations(history: RankHistory, dump: FlightDump) -> RankHistory:

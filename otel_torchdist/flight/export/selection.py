@@ -89,8 +89,6 @@ class LeftOut:
                 yield reason, self._counts[reason]
 
 
-# Decides for all ranks together which calls are written.
-#
 # `torchfrtrace` takes a rank for missing that has no entry where others of its group have one. So a position in a
 # group's order is written for all members that have come there, or for none.
 

@@ -22,9 +22,7 @@ from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityWord, Word, check_position, clipped
 from otel_torchdist.tape.records.operations import operation_of, renewed
 
-# What an activity's record says about a remote procedure call, besides what every activity's does.
-#
-# A call is an activity of the caller's thread and another one of the thread that runs the function. Only the latter
+# A remote procedure call is an activity of the caller's thread and another one of the thread that runs the function. Only the latter
 # names the other: the caller's request carries the nonce of its tape and the number of its record, from which a
 # reader makes the same span id as the reader of the caller's tape.
 #

@@ -18,10 +18,8 @@ from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
 
-# What is counted of a rank's operations as a whole, beside the counts by group and operation.
-#
-# A total needs a field here, a line that counts it, and its row in `definitions`: the
-# state from which the next reader continues and the snapshot that is shown both hold the whole of it.
+# A total needs a field here, a line that counts it, and its row in `definitions`. The state from which the next reader
+# continues and the snapshot that is shown both hold the whole of `RankCounts`.
 
 _SAMPLED = int(NumericsFlag.SAMPLED)
 
