@@ -22,9 +22,9 @@ from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityWord, Word, check_position, clipped
 from otel_torchdist.tape.records.operations import operation_of, renewed
 
-# A remote procedure call is an activity of the caller's thread and another one of the thread that runs the function. Only the latter
-# names the other: the caller's request carries the nonce of its tape and the number of its record, from which a
-# reader makes the same span id as the reader of the caller's tape.
+# A remote procedure call is an activity of the caller's thread and another one of the thread that runs the function.
+# Only the latter names the other: the caller's request carries the nonce of its tape and the number of its record,
+# from which a reader makes the same span id as the reader of the caller's tape.
 #
 # In the record, the fields of an operation stand for other things: the sequence for the number of the caller's
 # record, the bytes for the nonce of its tape, the group for the other worker's name, the peer for its id, the tag for
