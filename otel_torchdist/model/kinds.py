@@ -37,7 +37,7 @@ class ActivityKind(enum.IntEnum):
     DATA_WAIT = 20
     BACKWARD = 21
     RPC_CLIENT = 40
-    """A remote procedure call, on the side of its caller: see `tape.records.remote_calls`."""
+    """A remote procedure call, on the side of its caller: see `tape.records.activities`."""
     RPC_SERVER = 41
     """The same on the side of the worker that runs the function."""
     RPC_JOIN = 42

@@ -64,7 +64,7 @@ class ComparedParameters:
 
     Attributes:
         count: How many.
-        sums: Shows which of them differ; see `tape.records.parameters`.
+        sums: Shows which of them differ; see `tape.records.numerics`.
         names: Their names, by their place, as far as they are known; not sent to other agents.
     """
 
