@@ -121,11 +121,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from otel_torchdist.actions.stalled_run import StalledRun
-    from otel_torchdist.capture.observers.hooks import Hooks, OperationCall
-    from otel_torchdist.capture.requests.rescue import StalledRank
-    from otel_torchdist.capture.training.expectations import expect_wait
-    from otel_torchdist.capture.training.step_parts import data_wait
-    from otel_torchdist.capture.training.steps import mark_step
+    from otel_torchdist.capture.parts.expectations import expect_wait
+    from otel_torchdist.capture.parts.rescue import StalledRank
+    from otel_torchdist.capture.parts.step_parts import data_wait
+    from otel_torchdist.capture.parts.steps import mark_step
+    from otel_torchdist.capture.tensors.hooks import Hooks, OperationCall
     from otel_torchdist.config import Config
     from otel_torchdist.instrumentor import TorchDistInstrumentor
 
@@ -145,14 +145,14 @@ __all__ = [
 # slower for it.
 _HOMES = {
     "Config": "otel_torchdist.config",
-    "Hooks": "otel_torchdist.capture.observers.hooks",
-    "OperationCall": "otel_torchdist.capture.observers.hooks",
-    "StalledRank": "otel_torchdist.capture.requests.rescue",
+    "Hooks": "otel_torchdist.capture.tensors.hooks",
+    "OperationCall": "otel_torchdist.capture.tensors.hooks",
+    "StalledRank": "otel_torchdist.capture.parts.rescue",
     "StalledRun": "otel_torchdist.actions.stalled_run",
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
-    "data_wait": "otel_torchdist.capture.training.step_parts",
-    "expect_wait": "otel_torchdist.capture.training.expectations",
-    "mark_step": "otel_torchdist.capture.training.steps",
+    "data_wait": "otel_torchdist.capture.parts.step_parts",
+    "expect_wait": "otel_torchdist.capture.parts.expectations",
+    "mark_step": "otel_torchdist.capture.parts.steps",
 }
 
 

@@ -22,7 +22,7 @@
   + NotADumpError           flight.reading.decoding        a file is sound, and something else
   + TraceError              profiles.reading.document      a file is no trace of a profiler, or is damaged
   + DecodingError           tape.names.decoding            what another process has written is not what was expected
-  + DriverError             capture.cuda.driver            a call of the CUDA runtime failed
+  + DriverError             capture.core.cuda.driver       a call of the CUDA runtime failed
   + ExportError             telemetry.export.queued_sink   an exporter did not accept spans
   + ChildrenAwaitedError    agent.launch.detached          the program would reap an agent that is started now
   + ChildError              path_watch.child               the process that looks for a critical path has failed

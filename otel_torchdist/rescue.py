@@ -30,7 +30,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.requests.rescue import StalledRank
+    from otel_torchdist.capture.parts.rescue import StalledRank
 
 MAX_AHEAD: Final = 64
 """Optimizer steps that a program may have enqueued on a device beyond the last one that has ended."""

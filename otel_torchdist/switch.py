@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from otel_torchdist.actions.perform import Callback
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
-    from otel_torchdist.capture.observers.choice import Observing
-    from otel_torchdist.capture.requests.preemption import PreemptionWatch
-    from otel_torchdist.capture.requests.rescue import RescuePlan
+    from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
+    from otel_torchdist.capture.parts.rescue import RescuePlan
     from otel_torchdist.capture.session import Capture
+    from otel_torchdist.capture.tensors.choice import Observing
     from otel_torchdist.telemetry.export.outputs import Outputs
 
 _logger = logging.getLogger("otel_torchdist")
@@ -83,7 +83,7 @@ class Switch:
             return
         with guard.guarded("switching on"):
             make_room_for_descriptors()  # it goes on while modules are imported
-            from otel_torchdist.capture.description import SelfDescription
+            from otel_torchdist.capture.core.run.description import SelfDescription
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
 
@@ -115,11 +115,11 @@ class Switch:
                 capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
                 capture.on_beat(keeper.check)
             if (plan := _rescue_plan(config)) is not None:
-                from otel_torchdist.capture.requests.rescue import Rescuer
+                from otel_torchdist.capture.parts.rescue import Rescuer
 
                 capture.on_beat(Rescuer(plan, capture.current_recorder).beat)
             if config.preemption_signals:
-                from otel_torchdist.capture.requests.preemption import PreemptionWatch
+                from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
 
                 self._preemption = PreemptionWatch(config.preemption_signals, capture.current_recorder)
                 self._preemption.start()
@@ -184,7 +184,7 @@ def _observing(config: Config, given: dict[str, Any]) -> Observing | None:
     """What looks at tensors; nothing of it is imported where nothing does, to save memory."""
     if not (config.observes_tensors or given.keys() & _HOOKS):
         return None
-    from otel_torchdist.capture.observers.choice import chosen_observers
+    from otel_torchdist.capture.tensors.choice import chosen_observers
 
     return chosen_observers(config, given)
 
@@ -194,13 +194,13 @@ def _rescue_plan(config: Config) -> RescuePlan | None:
     target = next((action.target for action in config.on_stall if action.kind is ActionKind.RESCUE), "")
     if not target or config.reader is ReaderHome.THREAD:
         return None
-    from otel_torchdist.capture.requests.rescue import RescuePlan
+    from otel_torchdist.capture.parts.rescue import RescuePlan
 
     return RescuePlan(target, config.rescue_timeout, config.dump_dir / "rescue")
 
 
 def _outputs_from_environment(describes_launch: bool) -> Outputs:
-    from otel_torchdist.capture.description import own_job
+    from otel_torchdist.capture.core.run.description import own_job
     from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 
     return outputs_from_environment(job=own_job(describes_launch))

@@ -27,7 +27,7 @@ from benchmarks.calls.peer import fork_peer
 from benchmarks.calls.sizes import calls_of_all_sizes
 from benchmarks.calls.variants import Bare, install
 from benchmarks.stopwatch import time_of
-from otel_torchdist.capture.c10d import hot_path
+from otel_torchdist.capture.core.c10d import hot_path
 
 WIDTH = 192
 HEADS = 4

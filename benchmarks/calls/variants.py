@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from benchmarks.calls.collectives import Call
 from benchmarks.calls.orders import WORLD_SIZE, Conditions, Variant
-from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
+from otel_torchdist.capture.core.calls.schemas import collective_schemas
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import Config
 from otel_torchdist.native.library import Library, find_library

@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
-from otel_torchdist.capture.observers.values.numerics import is_chosen
-from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, moments_of
+from otel_torchdist.capture.tensors.numerics import is_chosen
+from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, moments_of
 from otel_torchdist.config import Config
 
 MEGABYTE: Final = 1 << 20

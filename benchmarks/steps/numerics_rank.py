@@ -15,11 +15,11 @@ from benchmarks.steps.numerics_orders import Looked, Looking
 from benchmarks.steps.switching import directory_in
 from benchmarks.steps.training import Model, Parallelism, Place
 from benchmarks.steps.training_rank import Training
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.ends import AwaitedEnds
-from otel_torchdist.capture.observers.observed import ObservedCalls
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.capture.session import Capture
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.ends import AwaitedEnds
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.observed import ObservedCalls
 from otel_torchdist.config import Config, NumericsMode
 
 ENTRANCES: Final = (

@@ -12,34 +12,33 @@ from typing import TYPE_CHECKING
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.capture.agreement.agreements import Agreements
-from otel_torchdist.capture.c10d.coalescing import Coalescing
-from otel_torchdist.capture.c10d.completion import Works
-from otel_torchdist.capture.c10d.devices import Devices
-from otel_torchdist.capture.c10d.dispatcher import Dispatcher, usable_library
-from otel_torchdist.capture.c10d.groups.creation import GroupCreation
-from otel_torchdist.capture.c10d.groups.groups import Groups
-from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
-from otel_torchdist.capture.c10d.hot_path import HotPath
-from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
-from otel_torchdist.capture.one_sided.windows import Windows
-from otel_torchdist.capture.raised import describe_raised
-from otel_torchdist.capture.rank_thread import RankThread
-from otel_torchdist.capture.rarely_used import LoneBackendCreation, cuda_operations, native_kernels, observed_calls
-from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.recording import Recording
-from otel_torchdist.capture.requests.abort import AbortHooks
-from otel_torchdist.capture.requests.answers import RequestAnswers
-from otel_torchdist.capture.rpc.joining import RpcJoining
-from otel_torchdist.capture.runs import Runs
-from otel_torchdist.capture.torch_api import Patches, default_group, known_groups, names_with_kernels
-from otel_torchdist.capture.training_loop import TrainingLoop
+from otel_torchdist.capture.core.c10d.coalescing import Coalescing
+from otel_torchdist.capture.core.c10d.completion import Works
+from otel_torchdist.capture.core.c10d.devices import Devices
+from otel_torchdist.capture.core.c10d.dispatcher import Dispatcher, usable_library
+from otel_torchdist.capture.core.c10d.hot_path import HotPath
+from otel_torchdist.capture.core.c10d.reconfigure import Reconfigurations
+from otel_torchdist.capture.core.failures import describe_raised
+from otel_torchdist.capture.core.groups.creation import GroupCreation
+from otel_torchdist.capture.core.groups.groups import Groups
+from otel_torchdist.capture.core.rank_thread import RankThread
+from otel_torchdist.capture.core.recorder import Recorder
+from otel_torchdist.capture.core.requests.abort import AbortHooks
+from otel_torchdist.capture.core.requests.answers import RequestAnswers
+from otel_torchdist.capture.core.run.agreements import Agreements
+from otel_torchdist.capture.core.run.recording import Recording
+from otel_torchdist.capture.core.run.runs import Runs
+from otel_torchdist.capture.core.torch_api import Patches, default_group, known_groups, names_with_kernels
+from otel_torchdist.capture.on_demand import LoneBackendCreation, cuda_operations, native_kernels, observed_calls
+from otel_torchdist.capture.parts.loop import TrainingLoop
+from otel_torchdist.capture.parts.one_sided import OneSided, SymmetricMemory, Windows
+from otel_torchdist.capture.parts.rpc.joining import RpcJoining
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.observers.choice import Observing
-    from otel_torchdist.capture.part import Part
+    from otel_torchdist.capture.core.part import Part
+    from otel_torchdist.capture.tensors.choice import Observing
     from otel_torchdist.native.library import Library
 
 

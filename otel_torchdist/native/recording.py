@@ -179,7 +179,7 @@ class NativePlan(NamedTuple):
 
 
 class NativePlaces:
-    """Counters in the library's memory, identified by their addresses; see `Places` in capture/message_counters.py.
+    """Counters in the library's memory, identified by their addresses; see `Places` in capture/core/message_counters.
 
     Memory of a tape is not given back. A counter that no plan refers to any more is used again, but late: a thread may
     have taken a plan and be about to count.

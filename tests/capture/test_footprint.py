@@ -23,14 +23,14 @@ GOAL_BYTES = 4_300_000
 FOREIGN = ("faulthandler", "resource", "sysconfig", "_sysconfigdata_")
 """What is imported that is not ours, where torch has not imported it itself."""
 ON_DEMAND = (
-    "otel_torchdist.capture.agreement.peer_discovery",
-    "otel_torchdist.capture.c10d.lone_backends",
-    "otel_torchdist.capture.checkpoints.distributed",
-    "otel_torchdist.capture.checkpoints.files",
+    "otel_torchdist.capture.core.run.peer_discovery",
+    "otel_torchdist.capture.core.c10d.lone_backends",
+    "otel_torchdist.capture.parts.checkpoints.distributed",
+    "otel_torchdist.capture.parts.checkpoints.files",
     "otel_torchdist.capture.cuda",
     "otel_torchdist.capture.observers",
-    "otel_torchdist.capture.requests.sampling",
-    "otel_torchdist.capture.rpc.workers",
+    "otel_torchdist.capture.core.requests.sampling",
+    "otel_torchdist.capture.parts.rpc.workers",
     "otel_torchdist.instrumentor",
     "otel_torchdist.native.recording",
     "otel_torchdist.tape.names.decoding",
@@ -80,7 +80,7 @@ def test_imports_on_demand(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None
     """What records checkpoints is imported with the first file that is saved."""
     _, recorded = ranks
     added = set(recorded["after_a_file"]) - set(recorded["modules"])
-    assert "otel_torchdist.capture.checkpoints.files" in added
+    assert "otel_torchdist.capture.parts.checkpoints.files" in added
 
 
 def test_memory(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from otel_torchdist.capture.raised import MAX_SHOWN, describe_raised
+from otel_torchdist.capture.core.failures import MAX_SHOWN, describe_raised
 from otel_torchdist.model.names import RaisedName
 
 

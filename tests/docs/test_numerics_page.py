@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.capture.observers.values.equal_outputs import (
-    COPIED_TO_ALL,
-    PROMISES,
-    REDUCED_TO_ALL,
-    Promise,
-    makes_equal,
-)
+from otel_torchdist.capture.tensors.eligible import COPIED_TO_ALL, PROMISES, REDUCED_TO_ALL, Promise, makes_equal
 from tests.support.repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "numerics.md"

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
-from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.tape.records.numerics import checksum_word

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from otel_torchdist.capture.cuda.driver import cuda_drivers
+from otel_torchdist.capture.core.cuda.driver import cuda_drivers
 from otel_torchdist.model.kinds import How
 from tests.gpu.world import DEVICE, LARGE, TorchClock, World, mark
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.cuda.driver import cuda_drivers
+from otel_torchdist.capture.core.cuda.driver import cuda_drivers
 from otel_torchdist.model.kinds import How
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.watch import Detector

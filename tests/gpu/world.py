@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.session import Capture
+from otel_torchdist.capture.tensors.choice import Observing
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.native.library import Library
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.capture.core.recorder import Recorder
 from otel_torchdist.job.cleaning import Cleaning, RankCleaning
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory
 from otel_torchdist.job.room import find_room

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture.description import own_job
+from otel_torchdist.capture.core.run.description import own_job
 from otel_torchdist.job.launch_command import git_commit, without_secrets
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
+from otel_torchdist.capture.core.calls.schemas import collective_schemas
 from otel_torchdist.model.collectives import COLLECTIVES, operation_named
 from tests.support.repository import REPOSITORY
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.capture.call_sites import CodeKind
+from otel_torchdist.capture.core.call_sites import CodeKind
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.native.library import OperationLayout, find_library
 from otel_torchdist.native.recording import NativePlan, NativeRecording, NativeTapeWriter, PlanFlag

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from otel_torchdist.capture.requests.stacks import MAX_FRAMES
+from otel_torchdist.capture.core.requests.stacks import MAX_FRAMES
 
 lines: list[tuple[str, Any]] = []
 

@@ -12,7 +12,7 @@ class Work;
 
 namespace otel_torchdist {
 
-constexpr size_t MOST_TENSORS = 64;  // of a list, like `MAX_SUMMED` in capture/c10d/calls/signatures.py
+constexpr size_t MOST_TENSORS = 64;  // of a list, like `MAX_SUMMED` in capture/core/calls/signatures.py
 
 // Where the arguments of an operation are, as read from its schema by Python; -1 for what it does not have.
 struct Operation {

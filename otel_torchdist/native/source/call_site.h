@@ -17,7 +17,7 @@ struct CallSite {
   uint64_t around = 0;  // a number for the frames of libraries in it, and for those that have led to it
 };
 
-// What the walk does at a frame; `CodeKind` in capture/call_sites.py.
+// What the walk does at a frame; `CodeKind` in capture/core/call_sites.py.
 enum class CodeKind : uint8_t { UNKNOWN, BETWEEN, PACKAGE, PROGRAM, PROGRAM_ALONE };
 
 // Whose code it is, as Python has found out for each code object.

@@ -22,7 +22,7 @@ struct Issued {
 // The name that Python would give to an exception of C++.
 Failure failure_of(const std::exception_ptr& error) noexcept;
 
-// The word of a failure on the tape: that name, and what its message blames. As in capture/c10d/failures.py.
+// The word of a failure on the tape: that name, and what its message blames. As in capture/core/failures.py.
 uint32_t failure_word(const Session& session, const std::exception_ptr& error) noexcept;
 
 // Records the end of an operation that the backend has accepted.

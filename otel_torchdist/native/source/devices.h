@@ -1,5 +1,5 @@
 // Operations that run on a device, as far as the calling thread records them: an event before each and, on the caller's
-// stream, one after it. What becomes of them is found out in Python, by a thread of its own: see capture/cuda.
+// stream, one after it. What becomes of them is found out in Python, by a thread of its own: see capture/core/cuda.
 #pragma once
 
 #include <atomic>

@@ -75,7 +75,7 @@ ThreadState* take_state() {
 constexpr int LABEL_BITS = 16;
 
 // The number of the bucket that a message has, from 1; 0 if that is not certain. `Buckets.put_label` in
-// capture/c10d/calls/buckets.py does the same.
+// capture/core/calls/buckets.py does the same.
 uint32_t piece_of(Group& group, const Buckets& buckets, uint64_t size) noexcept {
   const int64_t next = group.next_bucket.sequence.load(std::memory_order_relaxed);
   if (next >= 0 && static_cast<size_t>(next) < buckets.sizes.size() && buckets.sizes[next] == size) {

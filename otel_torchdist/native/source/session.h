@@ -21,7 +21,7 @@ constexpr size_t FAILURES = 10;
 
 struct Session;
 
-// Counts the operations of one order: see `Channel` in capture/c10d/calls/call.py, which reads and writes the same number.
+// Counts the operations of one order: see `Channel` in capture/core/calls/call.py, which reads and writes the same number.
 struct Counter {
   std::atomic<int64_t> sequence{0};
 };

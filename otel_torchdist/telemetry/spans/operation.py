@@ -27,7 +27,7 @@ def _resolution_s(how: How) -> float | None:
             return 0.0
         case How.EVENT:  # to a microsecond on the device's clock; the rest is that clock against the host's
             return 0.001
-        case How.POLL:  # by `capture/rank_thread.py`, every 20 to 60 ms
+        case How.POLL:  # by `capture/core/rank_thread.py`, every 20 to 60 ms
             return 0.06
         case How.WATCHDOG:  # it runs every 100 ms, and is polled every 20 ms
             return 0.12

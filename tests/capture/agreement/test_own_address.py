@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from otel_torchdist.capture.agreement.peer_discovery import own_address
+from otel_torchdist.capture.core.run.peer_discovery import own_address
 
 NO_INTERFACE = "nosuch0"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.agreement.peer_discovery import DiscoveryBounds, PeerDiscovery, RankAddress, store_key
+from otel_torchdist.capture.core.run.peer_discovery import DiscoveryBounds, PeerDiscovery, RankAddress, store_key
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.job.peers import peers_files, read_listening, read_peers
 from tests.capture.agreement.announcements import HOST, LOCAL, QUICK, RUN, announced, peers_in, say_port

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture.agreement.agreements import Agreements
-from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress, store_key
-from otel_torchdist.capture.agreement.run_id import RunIdAgreement
-from otel_torchdist.capture.c10d.groups.groups import Groups
+from otel_torchdist.capture.core.groups.groups import Groups
+from otel_torchdist.capture.core.run.agreements import Agreements
+from otel_torchdist.capture.core.run.peer_discovery import PeerDiscovery, RankAddress, store_key
+from otel_torchdist.capture.core.run.run_id import RunIdAgreement
 from otel_torchdist.job.peers import peers_files, read_peers
 from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.tape.identity import identify

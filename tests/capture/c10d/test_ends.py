@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from otel_torchdist.capture.c10d.completion import Works
-from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.core.c10d.completion import Works
+from otel_torchdist.capture.core.torch_api import Patches
 from otel_torchdist.model.kinds import Blame, Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 import otel_torchdist
-from otel_torchdist.capture.c10d.failures import CONNECTION, TIMEOUT, blame_of
+from otel_torchdist.capture.core.failures import CONNECTION, TIMEOUT, blame_of
 from otel_torchdist.model.kinds import Blame
 from otel_torchdist.model.names import MAX_NAMES
 from otel_torchdist.tape.layout import pack_failure, unpack_failure

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist.capture.c10d.future_waits import FutureWaits
+from otel_torchdist.capture.core.c10d.waits import FutureWaits
 from tests.support.tapes.own_tape import OwnTape
 from tests.support.waiting import until
 

@@ -20,10 +20,9 @@ from torch.distributed.checkpoint import state_dict_saver, utils
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from otel_torchdist import semconv
-from otel_torchdist.capture.checkpoints.first_use import Checkpoints
-from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES
-from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
-from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER
+from otel_torchdist.capture.core.torch_api import CHECKPOINT_LOGGER
+from otel_torchdist.capture.parts.checkpoints.first_use import Checkpoints
+from otel_torchdist.capture.parts.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES, MAX_TEXT, MAX_TEXTS
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.model.checkpoints import STAGES

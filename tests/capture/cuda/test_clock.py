@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.capture.cuda.clock import RENEWED_NS, USABLE_NS, DeviceClock
+from otel_torchdist.capture.core.cuda.clock import RENEWED_NS, USABLE_NS, DeviceClock
 from otel_torchdist.model.kinds import How
 from tests.support.devices.simulated_device import MS, RECORD_NS, SimulatedDevice
 

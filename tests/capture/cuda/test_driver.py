@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist.capture.cuda.driver import CudaDriver, DriverError, cuda_drivers
+from otel_torchdist.capture.core.cuda.driver import CudaDriver, DriverError, cuda_drivers
 
 NOT_READY, ILLEGAL_ADDRESS = 600, 700
 NON_BLOCKING = 1

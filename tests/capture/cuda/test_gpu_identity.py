@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from otel_torchdist.capture.description import SelfDescription
+from otel_torchdist.capture.core.run.description import SelfDescription
 from otel_torchdist.job.description_file import gpu_of, read_description
 from tests.support.devices.device_rank import DeviceRank, device_rank
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture.c10d.devices import Devices
-from otel_torchdist.capture.cuda.operations import blocks_in_wait
+from otel_torchdist.capture.core.c10d.devices import Devices
+from otel_torchdist.capture.core.cuda.operations import blocks_in_wait
 from otel_torchdist.model.kinds import How
 from tests.support.devices.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank
 from tests.support.devices.simulated_device import MS

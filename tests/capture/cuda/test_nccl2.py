@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist.capture.c10d.groups.groups import Groups
+from otel_torchdist.capture.core.groups.groups import Groups
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.model.kinds import How
 from tests.support.devices.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, DeviceTensor, device_rank

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.cuda.queues import QueuedOperation
+from otel_torchdist.capture.core.cuda.queues import QueuedOperation
 from otel_torchdist.model.kinds import Flag, How
 from tests.support.devices.device_rank import (
     MAIN_STREAM,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.capture.c10d.calls.ragged import RAGGED_AFTER, RAGGED_PEERS_AFTER, RaggedLines
-from otel_torchdist.capture.c10d.native_kernels import CHECKED_EVERY
+from otel_torchdist.capture.core.c10d.native_kernels import CHECKED_EVERY
+from otel_torchdist.capture.core.calls.signatures import RAGGED_AFTER, RAGGED_PEERS_AFTER, RaggedLines
 from otel_torchdist.model.kinds import Flag, Kernel
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.ranks.rank import SHOWS_REDUCE_OP

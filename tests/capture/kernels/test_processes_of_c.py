@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.capture.c10d.hot_path import OVERHEAD_SAMPLE
+from otel_torchdist.capture.core.c10d.hot_path import OVERHEAD_SAMPLE
 from otel_torchdist.model.kinds import Kernel
 from tests.support.launch.jobs import Jobs
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.capture.labels.parts import LabelledParts
-from otel_torchdist.capture.thread_labels import ThreadLabels
-from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.core.thread_labels import ThreadLabels
+from otel_torchdist.capture.core.torch_api import Patches
+from otel_torchdist.capture.parts.labels import LabelledParts
 
 UNITS, SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group", "torch.distributed.fsdp._runtime_utils"
 STAGE, SCHEDULES = "torch.distributed.pipelining.stage", "torch.distributed.pipelining.schedules"

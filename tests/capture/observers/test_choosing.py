@@ -8,9 +8,9 @@ import weakref
 import pytest
 import torch
 
-from otel_torchdist.capture.observers.replica_sets import ReplicatedTensors
-from otel_torchdist.capture.observers.values.equal_outputs import makes_equal
-from otel_torchdist.capture.observers.values.numerics import has_values, is_chosen
+from otel_torchdist.capture.tensors.eligible import makes_equal
+from otel_torchdist.capture.tensors.numerics import has_values, is_chosen
+from otel_torchdist.capture.tensors.replica_sets import ReplicatedTensors
 
 
 @pytest.mark.parametrize("stride", [1, 3, 7, 16, 20, 64])

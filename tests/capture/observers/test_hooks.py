@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.c10d.calls.call import GroupState
-from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.hooks import Hooks
-from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
-from otel_torchdist.capture.observers.observed import ObservedCalls
-from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.core.calls.call import GroupState
+from otel_torchdist.capture.core.calls.schemas import collective_schemas
+from otel_torchdist.capture.core.torch_api import Patches
+from otel_torchdist.capture.tensors.choice import Observing, given_hooks, load_hooks
+from otel_torchdist.capture.tensors.hooks import Hooks
+from otel_torchdist.capture.tensors.observed import ObservedCalls
 from otel_torchdist.model.names import GroupName
 from tests.support.launch.jobs import Job, Jobs
 

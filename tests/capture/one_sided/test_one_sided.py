@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, symmetric_schemas
-from otel_torchdist.capture.one_sided.windows import Windows
-from otel_torchdist.capture.torch_api import Patches, has_foreign_kernel
+from otel_torchdist.capture.core.torch_api import Patches, has_foreign_kernel
+from otel_torchdist.capture.parts.one_sided import OneSided, Windows, symmetric_schemas
 from otel_torchdist.model.names import BESIDE
 from tests.support.devices.device_rank import DeviceRank, device_rank
 from tests.support.launch.jobs import Job, Jobs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.requests.abort import HOOK, AbortHooks
+from otel_torchdist.capture.core.requests.abort import HOOK, AbortHooks
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import GIVEN_UP
 from tests.support.tapes.own_tape import OwnTape

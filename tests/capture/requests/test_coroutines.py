@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.capture.requests.stacks import current_stacks
+from otel_torchdist.capture.core.requests.stacks import current_stacks
 from otel_torchdist.world.places import user_frame
 from tests.support.waiting import until
 

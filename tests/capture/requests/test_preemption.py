@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture.requests.preemption import PreemptionWatch
+from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
 from otel_torchdist.model.lives import Death
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.ends import describe_way

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from otel_torchdist.capture.requests import rescue
-from otel_torchdist.capture.requests.rescue import RescuePlan, Rescuer, StalledRank
+from otel_torchdist.capture.parts import rescue
+from otel_torchdist.capture.parts.rescue import RescuePlan, Rescuer, StalledRank
 from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue, rescue_path
 from otel_torchdist.model.rescue import Rescue, RescueState
 from tests.support.tapes.own_tape import OwnTape

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_torchdist.capture.requests.stacks import current_stacks
+from otel_torchdist.capture.core.requests.stacks import current_stacks
 
 TIMES = 3_000
 
@@ -73,7 +73,7 @@ BUSY_WITH_GARBAGE = """
 import sys
 import threading
 
-from otel_torchdist.capture.requests.stacks import current_stacks
+from otel_torchdist.capture.core.requests.stacks import current_stacks
 
 
 class Owner:

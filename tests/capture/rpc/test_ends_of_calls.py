@@ -12,9 +12,9 @@ from torch.distributed import rpc
 from torch.distributed.rpc.internal import RPCExecMode
 from torch.futures import Future
 
-from otel_torchdist.capture.rpc.caller import CallerSide
-from otel_torchdist.capture.rpc.serving import Serving
-from otel_torchdist.capture.rpc.torch_rpc import TorchRpc
+from otel_torchdist.capture.parts.rpc.caller import CallerSide
+from otel_torchdist.capture.parts.rpc.calls import Serving
+from otel_torchdist.capture.parts.rpc.torch_rpc import TorchRpc
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import How
 from tests.support.tapes.own_tape import OwnTape

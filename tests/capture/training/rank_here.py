@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.capture.training.step_parts import StepParts
-from otel_torchdist.capture.training.steps import Steps
+from otel_torchdist.capture.parts.step_parts import StepParts
+from otel_torchdist.capture.parts.steps import Steps
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.tape.figures import StepFigures, read_figures

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 
 from otel_torchdist import data_wait, mark_step
-from otel_torchdist.capture.training.step_parts import MAX_IN_STEP
+from otel_torchdist.capture.parts.step_parts import MAX_IN_STEP
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.writer import TapeWriter
 from tests.capture.training.rank_here import Rank

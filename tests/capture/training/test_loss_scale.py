@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.capture.training.loss_scale import LossScales
-from otel_torchdist.capture.training.steps import Steps
+from otel_torchdist.capture.core.torch_api import Patches
+from otel_torchdist.capture.parts.loss_scale import LossScales
+from otel_torchdist.capture.parts.steps import Steps
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.training.gradient_sync import GradientSync
+from otel_torchdist.capture.parts.ddp import GradientSync
 from otel_torchdist.tape.figures import FigureWord
 from tests.capture.training.rank_here import Rank
 from tests.support.launch.jobs import Job, Jobs

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
+from otel_torchdist.capture.parts.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
 from tests.support.launch.jobs import Jobs

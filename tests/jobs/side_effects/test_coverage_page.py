@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
-from otel_torchdist.capture.one_sided.symmetric_memory import symmetric_schemas
-from otel_torchdist.capture.torch_api import dispatcher_overloads
+from otel_torchdist.capture.core.calls.schemas import collective_schemas
+from otel_torchdist.capture.core.torch_api import dispatcher_overloads
+from otel_torchdist.capture.parts.one_sided import symmetric_schemas
 from tests.support.repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "coverage.md"

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.requests.stacks import SIGNAL
+from otel_torchdist.capture.core.requests.stacks import SIGNAL
 from tests.support.ranks.rank import TAPES, join, say, start_capture
 from tests.support.waiting import until
 

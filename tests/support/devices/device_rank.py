@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, Work
 
-from otel_torchdist.capture.c10d.calls.call import Call
-from otel_torchdist.capture.c10d.calls.plans import UNSET_TIMEOUT
-from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collective_schemas
-from otel_torchdist.capture.c10d.completion import Works
-from otel_torchdist.capture.c10d.devices import Devices
-from otel_torchdist.capture.c10d.dispatcher import make_wait_tensor, make_wait_tensors
-from otel_torchdist.capture.c10d.groups.groups import Groups
-from otel_torchdist.capture.c10d.hot_path import HotPath
-from otel_torchdist.capture.cuda.operations import CudaOperations
-from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.thread_labels import ThreadLabels
-from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.capture.training.steps import Steps
+from otel_torchdist.capture.core.c10d.completion import Works
+from otel_torchdist.capture.core.c10d.devices import Devices
+from otel_torchdist.capture.core.c10d.dispatcher import make_wait_tensor, make_wait_tensors
+from otel_torchdist.capture.core.c10d.hot_path import HotPath
+from otel_torchdist.capture.core.calls.call import Call
+from otel_torchdist.capture.core.calls.plans import UNSET_TIMEOUT
+from otel_torchdist.capture.core.calls.schemas import OperationSchema, collective_schemas
+from otel_torchdist.capture.core.cuda.operations import CudaOperations
+from otel_torchdist.capture.core.groups.groups import Groups
+from otel_torchdist.capture.core.recorder import Recorder
+from otel_torchdist.capture.core.thread_labels import ThreadLabels
+from otel_torchdist.capture.core.torch_api import Patches
+from otel_torchdist.capture.parts.steps import Steps
 from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import torch
 
-from otel_torchdist.capture.c10d.devices import peer_of_queue
-from otel_torchdist.capture.c10d.native_kernels import NativeKernels
-from otel_torchdist.capture.cuda.driver import DriverError
-from otel_torchdist.capture.cuda.native_operations import NativeInbox
-from otel_torchdist.capture.cuda.operations import CudaOperations
-from otel_torchdist.capture.cuda.readings import SLOTS
+from otel_torchdist.capture.core.c10d.devices import peer_of_queue
+from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
+from otel_torchdist.capture.core.cuda.driver import DriverError
+from otel_torchdist.capture.core.cuda.native_operations import NativeInbox
+from otel_torchdist.capture.core.cuda.operations import CudaOperations
+from otel_torchdist.capture.core.cuda.readings import SLOTS
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.native.devices import CudaFunctions, NativeDevices, NativeWake
 from tests.support.devices.simulated_device import Item, SimulatedDevice

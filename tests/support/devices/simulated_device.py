@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from otel_torchdist.capture.cuda.driver import DriverError
+from otel_torchdist.capture.core.cuda.driver import DriverError
 
 MS = 1_000_000
 POISON = 0xA5

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.part import Part
+from otel_torchdist.capture.core.part import Part
 from otel_torchdist.capture.session import Capture
+from otel_torchdist.capture.tensors.choice import Observing
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.library import chosen_library

@@ -18,7 +18,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.distributed import ProcessGroup, distributed_c10d
 from torch.profiler import ProfilerActivity, profile
 
-from otel_torchdist.capture.training.steps import mark_step
+from otel_torchdist.capture.parts.steps import mark_step
 from tests.support.ranks.rank import say, start_capture
 
 RECORDED = "recorded"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.core.recorder import Recorder
+from otel_torchdist.capture.core.torch_api import Patches
 from otel_torchdist.tape.reading.reader import TapeReader
 
 

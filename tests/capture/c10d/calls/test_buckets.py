@@ -13,9 +13,9 @@ import torch.testing._internal.distributed.fake_pg  # registers the backend `fak
 from torch.distributed import HashStore, ProcessGroup  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.c10d.calls.buckets import Buckets
-from otel_torchdist.capture.c10d.groups.groups import Groups
-from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.capture.core.calls.buckets import Buckets
+from otel_torchdist.capture.core.groups.groups import Groups
+from otel_torchdist.capture.core.recorder import Recorder
 from otel_torchdist.model.names import unpack_label
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, PAYLOAD_TAIL
 

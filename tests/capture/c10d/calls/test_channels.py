@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers the backend `fake`
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture.c10d.calls.channels import MAX_TIMEOUTS
+from otel_torchdist.capture.core.calls.channels import MAX_TIMEOUTS
 from otel_torchdist.model.kinds import Flag
 from tests.support.devices.device_rank import DeviceRank, device_tensor
 from tests.support.tapes.recorded import Recorded, read_tapes

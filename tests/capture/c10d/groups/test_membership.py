@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from otel_torchdist.capture.c10d.groups.membership import Membership, find_membership
+from otel_torchdist.capture.core.groups.membership import Membership, find_membership
 from tests.support.launch.jobs import Jobs
 
 FIRST, SECOND = 1 << 40, (1 << 40) + 1

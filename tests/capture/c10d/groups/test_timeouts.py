@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of
+from otel_torchdist.capture.core.calls.backends import at_timeout_of, milliseconds_of
 from otel_torchdist.model.kinds import Blame, How
 from otel_torchdist.model.names import AtTimeout
 from tests.support.launch.jobs import Jobs

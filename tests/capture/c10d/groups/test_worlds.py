@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from otel_torchdist.capture.torch_api import store_place
+from otel_torchdist.capture.core.torch_api import store_place
 from otel_torchdist.job.worlds import worlds_beside
 from otel_torchdist.model.kinds import How
 from tests.support.launch.jobs import Jobs

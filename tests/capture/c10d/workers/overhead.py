@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist import mark_step
-from otel_torchdist.capture.c10d.hot_path import OVERHEAD_SAMPLE
+from otel_torchdist.capture.core.c10d.hot_path import OVERHEAD_SAMPLE
 from tests.support.ranks.rank import join, leave, own_tape, say, start_capture
 
 TRIES = 3

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.c10d.hot_path import HotPath
+from otel_torchdist.capture.core.c10d.hot_path import HotPath
 from tests.support.devices.simulated_cuda import MAIN_STREAM, SimulatedCuda
 from tests.support.ranks.rank import own_tape, say, start_capture
 from tests.support.waiting import until

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.observed import ObservedCalls
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.observed import ObservedCalls
 from tests.support.devices.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
 from tests.support.ranks.rank import part_of, say, start_capture
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.c10d.calls.call import GroupState
-from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
+from otel_torchdist.capture.core.calls.call import GroupState
 from tests.support.ranks.rank import part_of, say, start_capture
 
 GROUPS = 400

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture import message_counters
+from otel_torchdist.capture.core import message_counters
 from otel_torchdist.native import recording
 from tests.support.ranks.rank import say, start_capture
 

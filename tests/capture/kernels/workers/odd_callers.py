@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture import call_sites
+from otel_torchdist.capture.core import call_sites
 from tests.support.ranks.rank import say, start_capture
 
 TIMES = 4

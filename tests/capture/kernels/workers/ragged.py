@@ -8,7 +8,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.c10d.hot_path import HotPath
+from otel_torchdist.capture.core.c10d.hot_path import HotPath
 from tests.support.ranks.rank import join, rank, say, start_capture
 
 TIMES = 500

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
+from otel_torchdist.capture.core.calls.schemas import collective_schemas
 from tests.support.ranks.rank import say, start_capture
 
 MODE, SEED, CALLS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

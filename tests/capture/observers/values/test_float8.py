@@ -9,9 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.capture.observers.values.eligible import sort
-from otel_torchdist.capture.observers.values.float8 import FLOAT8, extremes_of_float8, histogram_of
-from otel_torchdist.capture.observers.values.statistics import extremes_of, format_of, moments_of
+from otel_torchdist.capture.tensors.eligible import sort
+from otel_torchdist.capture.tensors.statistics import (
+    FLOAT8,
+    extremes_of,
+    extremes_of_float8,
+    format_of,
+    histogram_of,
+    moments_of,
+)
 from otel_torchdist.model.number_formats import LARGEST, NumberFormat
 from tests.support.launch.jobs import Jobs
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.capture.observers.values.numerics import is_chosen
+from otel_torchdist.capture.tensors.numerics import is_chosen
 from otel_torchdist.stall.findings.non_finite import NonFinite
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.capture.observers.values.device_statistics import parameters_in, row_of_parameters
-from otel_torchdist.capture.observers.values.eligible import sort
-from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, moments_of, sample_of
+from otel_torchdist.capture.tensors.device_values import parameters_in, row_of_parameters
+from otel_torchdist.capture.tensors.eligible import sort
+from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, moments_of, sample_of
 from otel_torchdist.tape.records.numerics import mixed, summed
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import Hooks, OperationCall
-from otel_torchdist.capture.c10d.completion import Works
-from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.core.c10d.completion import Works
 from otel_torchdist.capture.session import Capture
+from otel_torchdist.capture.tensors.choice import Observing
 from tests.support.ranks.rank import join, part_of, rank, say, start_capture
 
 seen: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observing
 from tests.support.ranks.rank import join, leave, rank, start_capture
 
 WIDTH = 12

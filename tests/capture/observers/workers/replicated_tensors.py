@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observing
 from tests.support.ranks.rank import join, rank, start_capture, world_size
 
 WIDTH = 16

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.one_sided.symmetric_memory import symmetric_schemas
+from otel_torchdist.capture.parts.one_sided import symmetric_schemas
 from tests.support.ranks.rank import join, rank, say, start_capture
 
 seen: list[str] = []

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from otel_torchdist import mark_step
-from otel_torchdist.capture.training.steps import TAKES_OVER_AFTER
+from otel_torchdist.capture.parts.steps import TAKES_OVER_AFTER
 from otel_torchdist.tape.figures import read_figures
 from tests.support.ranks.rank import join, own_tape, say, start_capture
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._dynamo.utils import counters
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, say, start_capture
 

@@ -12,7 +12,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.training.steps import mark_step
+from otel_torchdist.capture.parts.steps import mark_step
 from tests.support.ranks.rank import join, say
 from tests.support.waiting import until
 

@@ -19,8 +19,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import mark_step
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, rank, start_capture, world_size
 

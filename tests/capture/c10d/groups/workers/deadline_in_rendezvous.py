@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture.agreement import run_id
+from otel_torchdist.capture.core.run import run_id
 from tests.support.ranks.rank import own_tape, say, start_capture
 from tests.support.waiting import until
 

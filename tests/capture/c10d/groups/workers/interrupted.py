@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.c10d.calls.call import Call
+from otel_torchdist.capture.core.calls.call import Call
 from tests.support.ranks.rank import own_tape, say, start_capture
 from tests.support.waiting import until
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.groups import creation, launch, rendezvous
+from otel_torchdist.capture.core.groups import creation, launch, rendezvous
 from tests.support.ranks.rank import own_tape, say, start_capture
 
 HOOKS = {creation.__file__, launch.__file__}

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, rank, say, start_capture
 

@@ -22,8 +22,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.capture.observers.workers.hooked import trained
 from tests.support.ranks.rank import join, leave, rank, say, start_capture, world_size

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.observed import ObservedCalls
-from otel_torchdist.capture.observers.values import eligible
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
-from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, moments_of
-from otel_torchdist.capture.training.steps import mark_step
+from otel_torchdist.capture.parts.steps import mark_step
+from otel_torchdist.capture.tensors import eligible
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.observed import ObservedCalls
+from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, moments_of
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.tape.records.numerics import checksum_word, mixed, summed
 from tests.support.devices.simulated_cuda import MAIN_STREAM, SimulatedCuda

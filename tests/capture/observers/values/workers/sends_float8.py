@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, rank, start_capture
 

@@ -1,1 +1,0 @@
-"""Records checkpoints: `torch.distributed.checkpoint` with its stages, `torch.save` and `torch.load`."""

@@ -1,0 +1,1 @@
+"""Kernels in the dispatcher, waits and completion."""

@@ -1,0 +1,291 @@
+"""Registers kernels in torch's dispatcher, the one place that every collective passes, wherever it is called from.
+
+They are registered for `BackendSelect`, which precedes any backend, and redispatch with that key removed. The kernels
+of `_c10d_functional::wait_tensor` and `wait_tensors` (from torch 2.15 on) observe the end of functional collectives.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import torch
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.c10d.completion import Works
+from otel_torchdist.capture.core.c10d.hot_path import HotPath
+from otel_torchdist.capture.core.c10d.waits import AFTER, BEFORE, INSIDE
+from otel_torchdist.capture.core.calls.schemas import OperationSchema, collective_schemas
+from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.torch_api import (
+    DISPATCH_KEY,
+    has_foreign_kernel,
+    redispatch_of,
+    remove_library,
+    skip_in_dynamo,
+)
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.model.kinds import How
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.c10d.devices import Devices
+    from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
+    from otel_torchdist.capture.core.calls.call import Call
+    from otel_torchdist.capture.core.torch_api import Patches
+    from otel_torchdist.native.library import Library
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Observed(Protocol):
+    """What looks at the tensors of operations."""
+
+    def observe(self, operation: OperationSchema, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel to register in the place of an operation's."""
+        ...
+
+    def observe_wait(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel to register in the place of that of `wait_tensor` or `wait_tensors`."""
+        ...
+
+
+class Dispatcher(Part):
+    """Registers kernels for every c10d operation and removes them again."""
+
+    def __init__(
+        self,
+        hot_path: HotPath,
+        works: Works,
+        native: NativeKernels | None = None,
+        observed: Observed | None = None,
+        names: Iterable[str] | None = None,
+    ) -> None:
+        """Register nothing until `hook`.
+
+        Args:
+            hot_path: Called for every operation.
+            works: Called for every `wait_tensor`.
+            native: The kernels of the native library, if it is in use: these come first, and leave to ours what they do
+                not record.
+            observed: Calls observers around the kernels; never beside native ones, which call no Python.
+            names: As for `dispatcher_overloads`.
+        """
+        self._hot_path = hot_path
+        self._works = works
+        self._native = native
+        self._observed = observed
+        self._names = names
+        self._key = DISPATCH_KEY.name if native is None else native.python_key
+        self._without_ours = _without_our_key if native is None else native.without_python_key
+        self._c10d: Any = None
+        self._functional: Any = None
+        self._taken: list[str] = []
+
+    def hook(self, patches: Patches) -> None:
+        """Register the kernels."""
+        hot_path, native, observed, without_ours = self._hot_path, self._native, self._observed, self._without_ours
+        self._c10d = torch.library.Library("c10d", "IMPL")
+        self._functional = torch.library.Library("_c10d_functional", "IMPL")
+        for schema in collective_schemas(self._names):
+            kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
+            if observed is not None:
+                kernel = observed.observe(schema, kernel)
+            if self._register(self._c10d, schema.overload, kernel) and native is not None:
+                native.register(schema)
+        for name, wait in _waits().items():
+            make = make_wait_tensor if name == "wait_tensor" else make_wait_tensors
+            kernel = make(self._works, hot_path.devices, redispatch_of(wait), without_ours)
+            if observed is not None:
+                kernel = observed.observe_wait(kernel)
+            if self._register(self._functional, wait, kernel) and native is not None:
+                native.register_wait(name)
+        if self._taken:
+            _logger.warning(
+                "another library has already registered a kernel for %s: %s not recorded",
+                " and ".join(self._taken), "it is" if len(self._taken) == 1 else "they are",
+            )  # fmt: skip
+
+    def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> bool:
+        if has_foreign_kernel(overload):  # ours would hide it
+            self._taken.append(overload.name())
+            return False
+        name = overload._schema.name.partition("::")[2]
+        overload_name = overload._schema.overload_name
+        qualified = f"{name}.{overload_name}" if overload_name else name
+        library.impl(qualified, kernel, self._key, with_keyset=True)
+        return True
+
+    def unhook(self) -> None:
+        """Remove all kernels."""
+        if self._c10d is None:
+            return
+        if self._native is not None:
+            self._native.remove()
+        remove_library(self._c10d)
+        remove_library(self._functional)
+        self._c10d = self._functional = None
+
+
+def _waits() -> dict[str, Any]:
+    functional: Any = torch.ops._c10d_functional
+    found = {name: getattr(functional, name, None) for name in ("wait_tensor", "wait_tensors")}
+    return {name: wait.default for name, wait in found.items() if wait is not None}  # the second is new in torch 2.15
+
+
+def usable_library(library: Library | None) -> Library | None:
+    """The native library; None, with a warning, if another library has kernels where ours in Python go beside it."""
+    if library is None:
+        return None
+    key = library.python_key_name().decode()
+    overloads = [*(schema.overload for schema in collective_schemas()), *_waits().values()]
+    taken = [overload.name() for overload in overloads if has_foreign_kernel(overload, key)]
+    if not taken:
+        return library
+    _logger.warning(
+        "another library has already registered a kernel for %s where the native library needs one: recording in "
+        "Python, which takes longer (%s)",
+        " and ".join(taken), OTEL_PYTHON_TORCHDIST_CAPTURE,
+    )  # fmt: skip
+    return None
+
+
+def _without_our_key(keyset: Any) -> Any:
+    return keyset.remove(DISPATCH_KEY)
+
+
+def _make_kernel(
+    operation: OperationSchema,
+    hot_path: HotPath,
+    without_ours: Callable[[Any], Any],
+    offer: Callable[[Call, tuple[Any, ...]], None] | None,
+) -> Callable[..., Any]:
+    redispatch = redispatch_of(operation.overload)
+    enter, leave = hot_path.enter, hot_path.leave
+    failed, interrupted, not_received = hot_path.failed, hot_path.interrupted, hot_path.not_received
+    follow = hot_path.works.follow
+    remaining: dict[int, Any] = {}
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        keys = keyset.raw_repr()  # an int costs a third as much as another key set
+        rest = remaining.get(keys)
+        if rest is None:
+            rest = remaining[keys] = without_ours(keyset)
+        call = None
+        is_issued = False
+        try:  # a signal handler may raise at any call here
+            call = enter(operation, args, keys)
+            result = redispatch(rest, *args)  # no point between these two at which a handler could run
+            is_issued = True
+            if call is None:
+                return result
+            if call.is_plain:
+                follow(call, result, args)
+            else:
+                leave(call, result, args)
+            if offer is not None:
+                offer(call, args)
+        except BaseException as error:
+            if call is None:
+                not_received(error)
+            elif is_issued:
+                interrupted(call)
+            else:
+                failed(call, error)
+            raise
+        return result
+
+    skip_in_dynamo(kernel.__code__)
+    return kernel
+
+
+MAX_SWEPT: Final = 1024
+
+
+def make_wait_tensor(
+    works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Make the kernel of `_c10d_functional::wait_tensor`."""
+    began, failed = works.waits.began, works.waits.failed
+
+    def wait_tensor(keyset: Any, tensor: Any) -> Any:
+        call = works.of_tensor(tensor)
+        if call is None:
+            wait = devices.wait_begins(tensor) if devices.written else None
+            try:
+                return redispatch(rest(keyset), tensor)
+            finally:
+                if wait is not None:
+                    devices.wait_ends(wait)
+        stage = BEFORE
+        result = None
+        try:
+            began(call)
+            stage = INSIDE
+            result = redispatch(rest(keyset), tensor)
+            stage = AFTER
+            works.ended(call, How.WAIT)
+        except BaseException as error:
+            if stage == INSIDE:
+                failed(call, error, call.work)
+            elif stage == AFTER:
+                works.ended(call, How.WAIT)
+            raise
+        return result
+
+    skip_in_dynamo(wait_tensor.__code__)
+    return wait_tensor
+
+
+def make_wait_tensors(
+    works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Make the kernel of `_c10d_functional::wait_tensors`, which records an end for each operation."""
+
+    def wait_tensors(keyset: Any, tensors: Any) -> Any:
+        calls = _writing_to(tensors, works)
+        wait = devices.wait_for_several_begins(tensors) if devices.written else None
+        is_inside = is_over = False
+        result = None
+        try:  # a signal handler may raise at any call here
+            for call in calls:
+                works.waits.began(call)
+            is_inside = True
+            result = redispatch(rest(keyset), tensors)
+            is_over = True
+            _ended(calls, works)
+        except BaseException as error:
+            if is_over:
+                _ended(calls, works)
+            elif is_inside:
+                _failed(calls, works, error)
+            raise
+        finally:
+            if wait is not None:
+                devices.wait_ends(wait)
+        return result
+
+    skip_in_dynamo(wait_tensors.__code__)
+    return wait_tensors
+
+
+def _writing_to(tensors: Any, works: Works) -> list[Call]:
+    """The open operations that write to any of these tensors, each once."""
+    try:
+        calls = dict.fromkeys(works.of_tensor(tensor) for tensor in tensors)
+        return [call for call in calls if call is not None]
+    except Exception as error:
+        guard.report("wait_tensors", error)
+        return []
+
+
+def _ended(calls: list[Call], works: Works) -> None:
+    for call in calls:
+        works.ended(call, How.WAIT)
+
+
+def _failed(calls: list[Call], works: Works, error: BaseException) -> None:
+    """Handle a wait that raised without naming the operation: completed ones have succeeded, or know their error."""
+    works.sweep(MAX_SWEPT)
+    for call in calls:
+        works.waits.failed(call, error, call.work)

@@ -1,0 +1,235 @@
+"""The kernels of the native library, which come before ours: what is planned there is recorded without Python.
+
+A call that they do not know is left to the kernel in Python, which then says how such calls are recorded. So a plan is
+made in one place for both kernels, and what is rare (blocks of coalesced operations, uneven splits) stays in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.c10d.devices import LEFT_ALONE, RETURNS_WORK
+from otel_torchdist.capture.core.calls.call import SOMETIMES, Call, Plan
+from otel_torchdist.capture.core.failures import failure_word
+from otel_torchdist.capture.core.part import Part
+from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.native.library import Library, OperationLayout
+from otel_torchdist.native.recording import NativePlan, NativeTapeWriter, PlanFlag
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.c10d.devices import Devices
+    from otel_torchdist.capture.core.c10d.waits import Waits
+    from otel_torchdist.capture.core.calls.schemas import OperationSchema
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.tape.writer import TapeWriter
+
+_ON_HOST: Final = frozenset({"gloo", "fake"})
+_ON_DEVICE: Final = frozenset({"nccl", "nccl2", "nccl-lazy", "nccl-legacy"})
+"""Backends whose operations are recorded natively; others may bring Works written in Python."""
+
+
+CHECKED_EVERY: Final = 64
+"""The kinds of destroyed groups are dropped once per this number of new kinds of calls."""
+
+
+class NativeKernels(Part):
+    """Registers the kernels, and says how calls are recorded.
+
+    Attributes:
+        library: The library.
+        python_key: Name of the dispatch key for which the kernels in Python are registered.
+    """
+
+    def __init__(self, library: Library) -> None:
+        """Initialize with nothing registered."""
+        self.library = library
+        self._python_key: int = library.python_key()
+        self.python_key: str = library.python_key_name().decode()
+        self._devices: Devices | None = None
+        self._kinds: dict[tuple[int, int, int], int] = {}
+        self._plans: dict[int, Plan] = {}
+        self._last_kind = 0
+        self._over: set[int] = set()
+        self._checked_at = CHECKED_EVERY
+        self._tape: TapeWriter | None = None
+
+    def without_python_key(self, keyset: Any) -> Any:
+        """The key set with which a kernel in Python calls the backend."""
+        key_set: Any = torch._C.DispatchKeySet  # pyright: ignore  # not in the stubs
+        return key_set.from_raw_repr(keyset.raw_repr() & ~self._python_key)
+
+    def register(self, schema: OperationSchema) -> None:
+        """Register the kernel of an operation."""
+        name = schema.overload._schema.name
+        layout = OperationLayout(
+            index=schema.index,
+            group=schema.group,
+            described=schema.described,
+            reduce_op=schema.reduce_op,
+            peer=schema.peer,
+            tag=schema.tag,
+            async_op=schema.async_op,
+            input_splits=schema.input_splits,
+            output_splits=schema.output_splits,
+            gathered=schema.gathered,
+            work=schema.work,
+        )
+        self.library.register(name.encode(), schema.overload._schema.overload_name.encode(), ctypes.byref(layout))
+
+    def register_wait(self, name: str) -> None:
+        """Register the kernel of `wait_tensor` or `wait_tensors`."""
+        self.library.register_wait(f"_c10d_functional::{name}".encode(), name == "wait_tensors")
+
+    def remove(self) -> None:
+        """Remove all kernels."""
+        self.library.unregister()
+
+    def follow_waits(self, waits: Waits) -> None:
+        """Handle waits that are recorded natively and raise."""
+
+        def failed(work: Any, number: int, entered_ns: int, kind: int, error: BaseException) -> None:
+            plan = self._plans.get(kind)
+            if plan is not None:
+                waits.failed(Call(number, entered_ns, plan), error, work)
+            elif self._tape is not None:  # its group was destroyed long ago
+                failure = failure_word(self._tape.names, error)
+                self._tape.complete(number, entered_ns, time.monotonic_ns(), How.FAILED, failure)
+
+        self._on_failed = failed  # the library keeps no reference
+        self.library.call_on_failed_wait(failed)
+
+    def follow_devices(self, devices: Devices) -> None:
+        """Record operations on devices natively, too."""
+        self._devices = devices
+
+    def ends(self, recorder: Recorder) -> None:
+        """Drop what belongs to the tape."""
+        self.leave_groups()
+
+    def forget_in_child(self) -> None:
+        """Drop what belongs to the parent's tape."""
+        self.leave_groups()
+
+    def leave_groups(self) -> None:
+        """Drop how calls of any group are recorded."""
+        self._kinds.clear()
+        self._plans.clear()
+        self._over.clear()
+        self._checked_at = CHECKED_EVERY
+        self._tape = None
+
+    def offer(self, call: Call, args: tuple[Any, ...]) -> None:
+        """Say how calls like this one, which was left to Python, are recorded from now on."""
+        try:
+            plan = call.plan
+            native = plan.group.recorder.native
+            if native is None or (plan.offered == native.generation and _distinguishes(plan)):
+                return
+            is_fixed = not plan.flags & Flag.COALESCED and _is_read(plan, args)
+            if is_fixed and native.plan(self._native_plan(plan)):
+                plan.offered = native.generation
+        except Exception as error:
+            guard.report("native plan", error)
+
+    def _native_plan(self, plan: Plan) -> NativePlan | None:
+        """How the library records calls of a plan; None if they are always left to Python."""
+        operation, group = plan.operation, plan.group.native
+        if group is None or plan.group.is_over:
+            return None
+        if operation.received >= 0 and operation.input_splits < 0:
+            return None  # lists of parts may be uneven
+        # The other tail is that of uneven exchanges, which stay in Python.
+        tail = plan.tail_read if plan.reduce_op >= 0 else plan.tail
+        if _is_on_host(plan):
+            return NativePlan(
+                group, plan.counter, None, tail, self._kind_of(plan), _flags_on_host(plan), plan.ragged_factor
+            )
+        devices = self._devices.native if plan.flags & Flag.ON_DEVICE and self._devices is not None else None
+        if devices is None or plan.group.backend_on("cuda") not in _ON_DEVICE:
+            return None
+        if plan.flags & LEFT_ALONE and not devices.has_watchdog:
+            return None
+        return NativePlan(
+            group, plan.counter, devices.handle, tail, self._kind_of(plan), _flags_on_device(plan), plan.ragged_factor
+        )
+
+    def plan_of(self, session: int, kind: int) -> Plan | None:
+        """A plan with the same group, operation and flags as those of a kind; None if its session has ended."""
+        plan = self._plans.get(kind)
+        tape = plan.tape if plan is not None else None
+        return plan if isinstance(tape, NativeTapeWriter) and tape.session == session else None
+
+    def _kind_of(self, plan: Plan) -> int:
+        key = (id(plan.group), plan.operation.index, plan.flags)
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._plans) >= self._checked_at:
+                self._drop_groups_that_are_over()
+            self._last_kind += 1
+            kind = self._kinds[key] = self._last_kind
+            self._plans[kind] = plan
+            self._tape = plan.tape
+        return kind
+
+    def _drop_groups_that_are_over(self) -> None:
+        """Drop what was over at the last check, too: a device may have had operations of it in flight since."""
+        over = {kind for kind, plan in self._plans.items() if plan.group.is_over}
+        dropped = over & self._over
+        self._plans = {kind: plan for kind, plan in self._plans.items() if kind not in dropped}
+        self._kinds = {key: kind for key, kind in self._kinds.items() if kind not in dropped}
+        self._over = over - dropped
+        self._checked_at = len(self._plans) + CHECKED_EVERY
+
+
+def _is_on_host(plan: Plan) -> bool:
+    """Whether a plan's operations run on the CPU, with ends that the library can see."""
+    return plan.on_cpu and plan.group.backend_on("cpu") in _ON_HOST
+
+
+def _has_callback(plan: Plan) -> bool:
+    """Whether the Work has a future that is complete when the operation is over; that of a fake one always is."""
+    return plan.group.backend_on("cpu") == "fake" or not plan.flags & Flag.END_BY_WAIT
+
+
+def _distinguishes(plan: Plan) -> bool:
+    """Whether a plan has a reduce op that Python sees, as the library does: in torch 2.8 it does not."""
+    return plan.reduce_op >= 0 or plan.operation.reduce_op < 0
+
+
+def _is_read(plan: Plan, args: tuple[Any, ...]) -> bool:
+    """Whether the plan's reduce op is this call's, as it must be in a plan that is never read again."""
+    return plan.reading != SOMETIMES or args[plan.operation.reduce_op].op() == plan.reduce_op
+
+
+def _flags_on_host(plan: Plan) -> PlanFlag:
+    flags = PlanFlag.MESSAGE if plan.flags & Flag.POINT_TO_POINT else PlanFlag(0)
+    if plan.is_left_alone:
+        flags |= PlanFlag.LEFT_ALONE
+    if plan.flags & Flag.ASYNC:
+        flags |= PlanFlag.MAPS_MEMORY
+    if plan.buckets is not None:
+        flags |= PlanFlag.BUCKETS
+    flags |= PlanFlag.CALLBACK if _has_callback(plan) else PlanFlag.WATCHED
+    if plan.operation.synchronizing:
+        flags |= PlanFlag.SYNCHRONIZING
+    return flags
+
+
+def _flags_on_device(plan: Plan) -> PlanFlag:
+    flags = PlanFlag.LEFT_ALONE  # the caller goes on while the device works
+    if plan.flags & Flag.ASYNC:
+        flags |= PlanFlag.MAPS_MEMORY
+    if plan.flags & Flag.POINT_TO_POINT:
+        flags |= PlanFlag.MESSAGE
+    if plan.buckets is not None:
+        flags |= PlanFlag.BUCKETS
+    if plan.flags & LEFT_ALONE:
+        flags |= PlanFlag.ELSEWHERE
+    elif plan.group.backend_on("cuda") in RETURNS_WORK:
+        flags |= PlanFlag.WORK_IGNORED
+    return flags

@@ -1,0 +1,108 @@
+"""Finds the frames that led to a call site: once for each way in which calls from there are recorded, not per call.
+
+Walking 20 frames takes 2 to 3 µs, which is nothing where a call is planned and too much for each call. Frames of
+libraries are folded: a trainer's twenty frames between two lines of the program say less than its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_torchdist.capture.core.call_sites import CallSiteKey, CallSites, describe_code, owner_of_code
+from otel_torchdist.code_owner import FrameOwner, package_of
+from otel_torchdist.model.names import MAX_FRAMES, OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS, CallPathName
+
+if TYPE_CHECKING:
+    from otel_torchdist.tape.names.writer import NamesWriter
+
+MAX_PATHS: Final = 32
+"""Ways to one line that are told apart. Where a tree is walked, they never repeat."""
+_frame: Final = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
+
+
+class _Known(NamedTuple):
+    """The paths to one line.
+
+    Attributes:
+        first: The frames behind it that were seen first.
+        paths: Name ids of its paths, by the number in the call site's key.
+    """
+
+    first: tuple[int, ...]
+    paths: dict[int, int]
+
+
+class CallPaths:
+    """The paths that one tape's names describe."""
+
+    def __init__(self, names: NamesWriter, call_sites: CallSites) -> None:
+        """Describe paths in a dictionary.
+
+        Args:
+            names: The dictionary.
+            call_sites: Finds the call sites.
+        """
+        self._names = names
+        self._call_sites = call_sites
+        self._known: dict[int, _Known] = {}
+
+    def name_of(self, site: CallSiteKey) -> int:
+        """Name id of a call site that was just found, with the frames that have led to it.
+
+        Args:
+            site: The call site, which is on the calling thread's stack.
+
+        Returns:
+            The id of the path; that of the call site alone where there is no room for more, `OTHER` for `NOWHERE`.
+        """
+        site_id = self._call_sites.name_of(site)
+        if site_id == OTHER:
+            return OTHER
+        known = self._known.get(site_id)
+        if known is None:
+            frames = self._ids(_callers(site))
+            known = self._known[site_id] = _Known(frames, {})
+        path = known.paths.get(site[2])
+        if path is not None:
+            return path
+        if len(known.paths) >= MAX_PATHS:
+            self._call_sites.leave_alone(site)
+            path = self._names.find_room(CallPathName(site_id, known.first, varies=True), SPARE_OF_LABELS)
+            return path or site_id
+        path = self._names.find_room(CallPathName(site_id, self._ids(_callers(site))), SPARE_OF_LABELS) or site_id
+        known.paths[site[2]] = path
+        return path
+
+    def _ids(self, frames: Iterator[FrameType]) -> tuple[int, ...]:
+        """Name ids of frames, innermost first, each run of library frames as one text."""
+        found: list[int] = []
+        packages: list[str] = []
+        for frame in frames:
+            code = frame.f_code
+            if owner_of_code(code) is not FrameOwner.USER:
+                package = package_of(code.co_filename) or "python"
+                packages += [package] * (package not in packages)
+                continue
+            if packages:
+                found.append(self._names.find_room(f"… {', '.join(packages)} …", SPARE_OF_LABELS))
+                packages = []
+            site = describe_code(code, frame.f_lasti)
+            found.append(self._names.find_room(site, SPARE_OF_CALL_SITES))
+        return tuple(one for one in found if one != OTHER)
+
+
+def _callers(site: CallSiteKey) -> Iterator[FrameType]:
+    """Yield the frames behind a call site, as far as they are in reach."""
+    frame: FrameType | None = _frame(1)
+    for _ in range(2 * MAX_FRAMES):
+        if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:
+            break
+        frame = frame.f_back
+    for _ in range(MAX_FRAMES):
+        frame = frame.f_back if frame is not None else None
+        if frame is None:
+            break
+        yield frame

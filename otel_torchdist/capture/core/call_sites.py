@@ -1,0 +1,261 @@
+"""Finds what the calling thread runs: the function by which threads are known that are new each time.
+
+Found once for each way in which a thread's calls are recorded, not per call: see `CallPaths`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from otel_torchdist.code_owner import FrameOwner, owner_of, package_of
+from otel_torchdist.model.names import OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS, CallerName, CallSiteName
+from otel_torchdist.naming import name_caller
+from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS, NO_CALLER
+
+if TYPE_CHECKING:
+    from otel_torchdist.native.recording import NativeRecording
+    from otel_torchdist.tape.names.writer import NamesWriter
+
+MAX_CACHED: Final = 2_048
+CALLERS: Final = 6
+"""Frames behind a call site that tell calls apart: a helper's caller, through a module's `__call__`, and the next one.
+The native library looks at more of them; each frame costs Python 0.1 µs a call."""
+
+CallSiteKey: TypeAlias = tuple[int, int, int]
+"""The `id` of a code object, the instruction in it (`f_lasti`), and a number for the frames around that."""
+NOWHERE: Final[CallSiteKey] = (0, 0, 0)
+
+_WITHIN_REACH: Final = range(64)
+_CALLERS: Final = range(CALLERS)
+_SPREAD: Final = 65_537
+_RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
+_frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
+
+
+class CodeKind(enum.IntEnum):
+    """What the walk to a call site does at a frame; `CodeKind` in native/source/call_site.h."""
+
+    BETWEEN = 1
+    """It passes by: torch's, Python's, ours."""
+    PACKAGE = 2
+    """It passes by, and stops there if there is no frame of the user's further out."""
+    PROGRAM = 3
+    """It stops: the user's code."""
+    PROGRAM_ALONE = 4
+    """It stops, and does not look at what has called it, which is different nearly every time."""
+
+
+_BETWEEN: Final = int(CodeKind.BETWEEN)
+_PACKAGE: Final = int(CodeKind.PACKAGE)
+_PROGRAM: Final = int(CodeKind.PROGRAM)
+
+
+class CallSites:
+    """Finds call sites and remembers which code is the user's.
+
+    Code objects are identified by `id`, because hashing one means hashing all of its constants.
+    """
+
+    def __init__(self, names: NamesWriter, native: NativeRecording | None = None) -> None:
+        self._names = names
+        self._native = native
+        self._kinds: dict[int, int] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._alone: dict[int, CodeType] = {}
+
+    def find(self, depth: int) -> CallSiteKey:
+        """Find the innermost line of the user's code.
+
+        Args:
+            depth: Number of frames to skip; 0 starts with the caller.
+
+        Returns:
+            The call site's key: of a library's line if there is no other in reach, `NOWHERE` if there is none at all.
+            A call from C++ (DDP's reducer on an autograd thread) has no Python frame.
+        """
+        try:
+            frame: FrameType | None = _frame(depth + 1)
+        except ValueError:
+            return NOWHERE
+        kinds = self._kinds
+        within = NOWHERE
+        around = 0
+        for _ in _WITHIN_REACH:
+            if frame is None:
+                break
+            code = frame.f_code
+            identity = id(code)
+            kind = kinds.get(identity) or self._classify(code)
+            if kind != _BETWEEN:
+                if kind != _PACKAGE:
+                    place = frame.f_lasti
+                    if kind == _PROGRAM:
+                        for _ in _CALLERS:
+                            frame = frame.f_back
+                            if frame is None:
+                                break
+                            around = around * _SPREAD + frame.f_lasti
+                    return identity, place, around
+                around = hash((around, identity, frame.f_lasti))
+                if within is NOWHERE:
+                    within = identity, frame.f_lasti, 0
+            frame = frame.f_back
+        return within
+
+    def code_at(self, site: CallSiteKey) -> CodeType | None:
+        """The code object of a site that was just found. While it is referenced, no other code gets its `id`."""
+        return self._codes.get(site[0])
+
+    def leave_alone(self, site: CallSiteKey) -> None:
+        """Stop telling apart what has called the code of a site: it would be planned over and over."""
+        code = self._codes.get(site[0])
+        if code is not None and len(self._alone) < MAX_CACHED:
+            self._alone[id(code)] = code
+            self._forget()
+
+    def _classify(self, code: CodeType) -> int:
+        if len(self._kinds) >= MAX_CACHED:
+            self._forget()
+        identity = id(code)
+        kind = _kind_of(code) if identity not in self._alone else CodeKind.PROGRAM_ALONE
+        self._codes[identity] = code
+        self._kinds[identity] = int(kind)
+        if self._native is not None:
+            self._native.learn_code(identity, int(kind))
+        return int(kind)
+
+    def _forget(self) -> None:
+        self._kinds.clear()
+        self._codes.clear()
+        if self._native is not None:
+            self._native.forget_code()
+
+    def name_of(self, site: CallSiteKey) -> int:
+        """Name id of the line of a site that was just found; `OTHER` for `NOWHERE`."""
+        found = self.describe(site)
+        return OTHER if found is None else self._names.intern(found, SPARE_OF_CALL_SITES)
+
+    def describe(self, site: CallSiteKey) -> CallSiteName | None:
+        """The function and line of a site that was just found; None for `NOWHERE`.
+
+        Its frames are on the calling thread's stack: they show which function of a library was called there.
+        """
+        code = self.code_at(site)
+        if code is None:
+            return None
+        inside = next(
+            (frame.f_code for frame in within(site) if owner_of_code(frame.f_code) is FrameOwner.PACKAGE), code
+        )
+        through = "" if inside is code else f"{package_of(inside.co_filename)}.{_name(inside)}"
+        return site_of(code, _line(code, site[1]), through)
+
+
+def within(site: CallSiteKey) -> Iterator[FrameType]:
+    """Yield the frames of this thread that a call site has led to, innermost first."""
+    frame: FrameType | None = _frame(1)
+    for _ in _WITHIN_REACH:
+        if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:
+            break
+        yield frame
+        frame = frame.f_back
+
+
+def owner_of_code(code: CodeType) -> FrameOwner:
+    """Whose code that is."""
+    return owner_of(code.co_filename, code.co_name)
+
+
+def _kind_of(code: CodeType) -> CodeKind:
+    match owner_of_code(code):
+        case FrameOwner.USER:
+            return CodeKind.PROGRAM
+        case FrameOwner.PACKAGE:
+            return CodeKind.PACKAGE
+        case FrameOwner.TORCH | FrameOwner.OTEL_TORCHDIST | FrameOwner.STANDARD_LIBRARY:
+            return CodeKind.BETWEEN
+
+
+def describe_code(code: CodeType, instruction: int) -> CallSiteName:
+    """The function and line of an instruction (`f_lasti`)."""
+    return site_of(code, _line(code, instruction))
+
+
+def site_of(code: CodeType, line: int | None, through: str = "") -> CallSiteName:
+    """The function of a code object, at a line; 0 if that is not known."""
+    return CallSiteName(_name(code), code.co_filename, line or 0, through)
+
+
+def _name(code: CodeType) -> str:
+    """The function's name, also where Dynamo has cut it into pieces with names of their own."""
+    name: str = getattr(code, "co_qualname", code.co_name)
+    if "torch_dynamo_resume_in_" not in name:
+        return name
+    outer, separator, last = name.rpartition(".")
+    resumed = _RESUMED.match(last)
+    return f"{outer}{separator}{resumed[1]}" if resumed else name
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return next(lines, None) or code.co_firstlineno
+
+
+MAX_DEPTH: Final = 1_000
+_BOOTSTRAP: Final = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]  # pyright: ignore
+"""The outermost code of each thread that Python has started; those of autograd have none of it."""
+
+
+class Callers:
+    """The functions that threads run, as one tape's names describe them.
+
+    Found once for each way in which a thread's calls are recorded, not per call: see `CallPaths`.
+    """
+
+    def __init__(self, names: NamesWriter) -> None:
+        """Describe callers in a dictionary."""
+        self._names = names
+        self._known: dict[str, int] = {}
+
+    def here(self) -> int:
+        """The number of the calling thread's caller; `NO_CALLER` if it is not known."""
+        if threading.get_ident() == threading.main_thread().ident:
+            return MAIN_CALLER
+        function = _outermost_function()
+        known = self._known.get(function)
+        if known is not None or not function:
+            return known or NO_CALLER
+        number = MAIN_CALLER + 1 + len(self._known)
+        if number > MAX_CALLERS or self._names.find_room(CallerName(number, function), SPARE_OF_LABELS) == OTHER:
+            return NO_CALLER
+        self._known[function] = number
+        return number
+
+
+def _outermost_function() -> str:
+    """The outermost function of the program on the stack, else of a library; '' if Python has not started the thread.
+
+    Threads of autograd are such: what is on their stacks differs from call to call.
+    """
+    frame: FrameType | None = _frame(1)
+    program: FrameType | None = None
+    library: FrameType | None = None
+    for _ in range(MAX_DEPTH):
+        if frame is None or frame.f_code is _BOOTSTRAP:
+            break
+        owner = owner_of_code(frame.f_code)
+        if owner is FrameOwner.USER:
+            program = frame
+        elif owner is not FrameOwner.STANDARD_LIBRARY:
+            library = frame
+        frame = frame.f_back
+    found = program or library
+    if frame is None or frame.f_code is not _BOOTSTRAP or found is None:
+        return ""
+    site = describe_code(found.f_code, found.f_lasti)
+    return name_caller(site.function, site.file)

@@ -1,0 +1,1 @@
+"""Calls, and how calls like them are recorded."""

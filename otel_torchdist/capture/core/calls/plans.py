@@ -1,0 +1,221 @@
+"""What stays the same for all calls of one kind from one call site: determined once, then looked up."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.calls.call import SOMETIMES, GroupState, Plan, PlanKey
+from otel_torchdist.capture.core.calls.signatures import MAX_SUMMED, line_of, sized
+from otel_torchdist.capture.core.torch_api import LIST, SHOWS_BACKWARD
+from otel_torchdist.model.collectives import SEND
+from otel_torchdist.model.kinds import Flag, Phase, RecordKind
+from otel_torchdist.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_torchdist.capture.core.calls.call import Plan
+    from otel_torchdist.capture.core.calls.schemas import OperationSchema
+
+
+def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int, thread: int) -> bytes:
+    """Write how a call is split if it is uneven; return the constant part of the call's own record, which follows.
+
+    How much goes to and comes from each member is known from numbers and shapes that the host has, never from a tensor.
+    """
+    try:
+        given, output = args[operation.described], args[operation.received]
+        if type(given) is LIST:
+            found = _of_list(given, output)
+        else:
+            outgoing, incoming = args[operation.input_splits], args[operation.output_splits]
+            if not outgoing and not incoming:
+                return plan.tail
+            found = _of_tensor(given, output, outgoing, incoming)
+        if found is None:
+            return plan.tail
+        from otel_torchdist.tape.records.splits import pack_splits  # few programs exchange unevenly
+
+        plan.tape.write_splits(pack_splits(entered_ns, thread, *found))
+        return plan.tail_read
+    except Exception as error:
+        guard.report("split sizes", error)
+        return plan.tail
+
+
+def _of_tensor(
+    given: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int]
+) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
+    """Sent parts in rows, bytes of a row, bytes received, and expected parts of an `all_to_all_single`; None if even.
+
+    Without split sizes, all parts of that side are alike.
+    """
+    members = len(outgoing or incoming)
+    parts = outgoing or [given.shape[0] // members] * members
+    expected = incoming or [output.shape[0] // members] * members
+    leaving, arriving = sum(parts), sum(expected)
+    if leaving == arriving and _are_alike(parts) and _are_alike(expected):
+        return None
+    row = given.nbytes // leaving if leaving else output.nbytes // arriving
+    if output.nbytes != arriving * row:  # its rows are of another size
+        expected = ()
+    return parts, row, output.nbytes, expected
+
+
+def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
+    """The same of an `all_to_all` of lists; those of more than `MAX_SUMMED` tensors are taken to be even."""
+    if not 0 < len(given) <= MAX_SUMMED:
+        return None
+    parts, unit = [tensor.numel() for tensor in given], given[0].itemsize
+    expected = [tensor.numel() for tensor in output]
+    received = sum(expected)
+    if received == sum(parts) and _are_alike(parts) and _are_alike(expected):
+        return None
+    return parts, unit, received * unit, expected
+
+
+def gathers_alike(given: Sequence[Any], outputs: Sequence[Sequence[Any]]) -> bool:
+    """Whether an `all_gather` expects from each member as much as it sends; lists of more than `MAX_SUMMED` do."""
+    if len(given) != 1 or len(outputs) != 1:
+        return False
+    own, parts = given[0].numel(), outputs[0]
+    return len(parts) > MAX_SUMMED or [part.numel() for part in parts].count(own) == len(parts)
+
+
+def _are_alike(parts: Sequence[int]) -> bool:
+    return parts.count(parts[0]) == len(parts)
+
+
+UNSET_TIMEOUT: Final = -1
+"""Stands for the group's timeout in an operation's arguments."""
+MAX_CACHED: Final = 2048
+REDUCE_OP_FIRST: Final = 16
+REDUCE_OP_EVERY: Final = 31
+"""A plan's reduce op is read on its first 16 calls, and after that where the group's sequence is a multiple of 31: in
+the same operations on every rank, no matter how often each rank got there from which line. Reading it is a TorchScript
+call of 2 to 5 µs, up to half the cost of a recorded call; at a call site whose reduce op has been seen to change, it is
+always read. Records state whether theirs was read."""
+
+
+def read_arguments(
+    key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int
+) -> tuple[Plan, bytes]:
+    """Read what calls of one plan may differ in; returns the plan that fits, and the constant part of the record."""
+    if plan.reduce_op >= 0:
+        plan = _read_reduce_op(key, plan, operation, args)
+        tail = plan.tail_read
+    else:
+        tail = plan.tail
+        if operation.received >= 0:
+            tail = write_splits(plan, operation, args, entered_ns, thread=key[-2])
+        elif operation.gathered >= 0 and not gathers_alike(args[operation.described], args[operation.gathered]):
+            tail = plan.tail_read
+    if plan.ragged_factor is not None:
+        tail = sized(tail, plan.ragged_factor, args[operation.described])
+    return plan, tail
+
+
+def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
+    """Check a plan's reduce op against this call's; return the plan that fits."""
+    current = args[operation.reduce_op].op()
+    if current == plan.reduce_op:
+        plan.reads += 1
+        if plan.reads >= REDUCE_OP_FIRST and not plan.varies and plan.ragged_factor is None:
+            plan.reading = SOMETIMES
+        return plan
+    plan.group.ragged.forget_plans()
+    changed = make_plan(plan.group, key, operation, args)
+    if changed is None:
+        return plan
+    changed.varies = True
+    return changed
+
+
+def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args: tuple[Any, ...]) -> Plan | None:
+    """Make the plan of a call that is seen for the first time; None for meta and fake tensors, which only pretend.
+
+    Args:
+        group: The process group.
+        key: As built by `HotPath.enter`: ends with asynchronous, peer, tag, coalesced, label, whether a backward pass
+            runs, thread and call site.
+        operation: The operation that is called.
+        args: Its arguments.
+    """
+    if group.is_over:
+        return None
+    is_async, peer, tag, is_coalesced, label, in_backward, thread, site = key[-8:]
+    line = line_of(key, operation, args)
+    ragged = group.ragged.find(line) if line is not None else None
+    if ragged is not None:
+        return ragged
+    begun_ns = time.monotonic_ns()
+    is_ragged = line is not None and group.ragged.counts(line)
+    described = group.signatures.describe(operation, args, has_shapes=not is_ragged)
+    if described is None:
+        return None
+    flags = described.flags
+    if is_async:
+        flags |= Flag.ASYNC
+    if is_coalesced:
+        flags |= Flag.COALESCED
+    if operation.point_to_point:
+        flags |= Flag.POINT_TO_POINT
+    recorder = group.recorder
+    code = recorder.call_sites.code_at(site)
+    site_id = recorder.call_paths.name_of(site)
+    channel = group.channel_of(described.device)
+    own_timeout = args[operation.timeout] if 0 <= operation.timeout < len(args) else UNSET_TIMEOUT
+    has_own_timeout = own_timeout != UNSET_TIMEOUT
+    times_forgotten = recorder.message_counters.times_forgotten
+    counter, is_comparable = channel.counter, True
+    if operation.point_to_point:
+        counter, is_comparable = channel.messages(operation.name == SEND, peer, tag)
+    group_id = channel.name_id
+    if has_own_timeout or not is_comparable:
+        group_id = group.special_name(channel, described.device, has_own_timeout, is_comparable)
+    prepare = partial(
+        TapeWriter.prepare,
+        message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
+        group=group_id,
+        signature=described.signature,
+        call_site=site_id,
+        label=recorder.label(label) if label else 0,
+        peer=peer,
+        tag=tag,
+        thread=thread,
+        kind=RecordKind.OPERATION,
+        phase=_phase(in_backward, has_site=code is not None),
+        caller=recorder.callers.here(),
+    )
+    tail = tail_read = prepare(flags=flags)
+    if described.reduce_op >= 0:
+        tail = prepare(flags=flags | Flag.REDUCE_OP_UNREAD)
+    elif operation.received >= 0 or operation.gathered >= 0:
+        tail_read = prepare(flags=flags | Flag.UNEVEN)
+    on_cpu, reduce_op = described.on_cpu, described.reduce_op
+    plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)
+    if in_backward and is_async and operation.name == "all_reduce":  # DDP never waits in the call
+        plan.buckets = group.buckets
+    if is_ragged and line is not None:
+        plan.becomes_ragged(group.signatures.contributed(operation, 1, is_root=peer == group.rank))
+        group.ragged.keep(line, plan)
+    else:
+        if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
+            group.plans.clear()
+        group.plans[key] = plan
+    if recorder.message_counters.times_forgotten != times_forgotten:
+        group.forget_plans()  # its counter may be among those that were forgotten
+    # Planning takes as long as dozens of calls, so it is measured each time: a sample would stand for calls without it.
+    plan.planned_ns = time.monotonic_ns()
+    plan.tape.add_overhead(plan.planned_ns - begun_ns, 0)
+    return plan
+
+
+def _phase(in_backward: bool, has_site: bool) -> Phase:
+    """The phase of calls; unknown on threads without a line of the program, such as one of gloo's in a callback."""
+    if in_backward:
+        return Phase.BACKWARD
+    return Phase.OUTSIDE_BACKWARD if SHOWS_BACKWARD and has_site else Phase.UNKNOWN

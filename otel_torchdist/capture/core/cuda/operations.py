@@ -1,0 +1,297 @@
+"""Follows operations on CUDA devices: when each was enqueued, started and ended.
+
+A synchronous operation runs on the caller's stream, between two events. An asynchronous one runs on a stream of NCCL's
+that cannot be reached without holding its Work: it starts when the caller's stream has reached an event before the call
+and NCCL has finished what was ahead. Its end comes from PyTorch's watchdog, or from an event after a wait that we see.
+The watchdog of `nccl2`, which is `nccl` from torch 2.15 on, checks once a second, the earlier one ten times.
+
+On a device that waits for its host, the time between two events is the host's: the device has reached an operation when
+its stream is free for it, and the host may take about 0.1 ms more to enqueue it.
+
+The code here runs on the user's threads, which only record events; `DevicePoller` queries them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.c10d.devices import LEFT_ALONE, peer_of_queue
+from otel_torchdist.capture.core.cuda.driver import (
+    MAX_EVENTS,
+    DeviceDriver,
+    DriverError,
+    EventPool,
+    cuda_drivers,
+    cuda_functions,
+    error_name,
+)
+from otel_torchdist.capture.core.cuda.native_operations import NativeInbox
+from otel_torchdist.capture.core.cuda.poller import DevicePoller, Wake
+from otel_torchdist.capture.core.cuda.queues import QueuedOperation, StreamWait
+from otel_torchdist.capture.core.cuda.readings import SLOTS, Reading, Readings, Slots
+from otel_torchdist.model.numerics import Unseen
+from otel_torchdist.native.devices import NativeDevices, NativeWake
+from otel_torchdist.native.library import NativeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
+    from otel_torchdist.capture.core.calls.call import Call
+
+_BLOCKING_WAIT: Final = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class CudaOperations:
+    """The operations of all CUDA devices of this process.
+
+    Attributes:
+        watch: Polls the devices.
+        native: What the native library follows, if it is in use.
+        written: Asynchronous operations by the memory that they write to, for a wait that names only that memory.
+    """
+
+    def __init__(
+        self,
+        calling: DeviceDriver,
+        watching: DeviceDriver,
+        has_watchdog: bool = True,
+        max_events: int = MAX_EVENTS,
+        native: NativeInbox | None = None,
+        wake: Wake | None = None,
+        slots: int = SLOTS,
+    ) -> None:
+        """Initialize the operations and their poller.
+
+        Args:
+            calling: The device as the user's threads call it.
+            watching: The device as our thread calls it.
+            has_watchdog: Whether PyTorch reports how asynchronous operations end.
+            max_events: Maximum number of events per device.
+            native: What the native library hands over, if it is in use.
+            wake: On what the poller's thread waits; None for an event of Python's.
+            slots: Maximum number of results that are on their way to the host.
+        """
+        self.native = native.devices if native is not None else None
+        self.written: dict[int, QueuedOperation] = {}
+        self._driver = calling
+        self._has_watchdog = has_watchdog
+        self._pool = EventPool(calling, max_events)
+        self._slots = Slots(calling, slots)
+        readings = Readings(watching, self._pool, self._slots)
+        self.watch = DevicePoller(watching, self._pool, self._dropped, native, wake, readings)
+
+    def begin(self, call: Call, device: int, peer: int) -> QueuedOperation | None:
+        """Follow an operation that is about to be issued; None if it cannot be followed.
+
+        Args:
+            call: The operation.
+            device: Index of its device.
+            peer: Global rank of the peer in a point-to-point operation.
+        """
+        is_left_alone = call.flags & LEFT_ALONE
+        if is_left_alone and not self._has_watchdog:
+            return None
+        recorded = self._record(device, 1 if is_left_alone else 2)
+        if recorded is None:
+            return None
+        stream, events = recorded
+        enqueued = QueuedOperation(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
+        call.enqueued = enqueued  # set before it is watched: if interrupted here, it must not block what comes after it
+        self.watch.put(enqueued)
+        return enqueued
+
+    def issued(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...] = ()) -> bool:
+        """Note that the backend has accepted an operation.
+
+        Args:
+            enqueued: The operation.
+            work: Its Work, which is not kept; None for a synchronous operation.
+            pointers: Addresses of the memory that it writes to.
+
+        Returns:
+            Whether its end will be observed.
+        """
+        if enqueued.is_void:
+            return False
+        if work is not None:
+            return self._issued_elsewhere(enqueued, work, pointers)
+        if not enqueued.end or not self._record_again(enqueued.end, enqueued.device, enqueued.stream):
+            enqueued.is_void = True
+            return False
+        enqueued.is_issued = True
+        return True
+
+    @guard.calls_plug_ins
+    def _issued_elsewhere(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...]) -> bool:
+        """Follow an operation that runs on one of the backend's streams."""
+        try:
+            result = work.get_future_result()
+        except RuntimeError as error:  # not NCCL: this backend has none
+            guard.pass_on(error)
+            enqueued.is_void = True
+            return False
+        if enqueued.end:
+            self._pool.give_back(enqueued.device, [enqueued.end])
+            enqueued.end = 0
+        enqueued.pointers = pointers
+        for pointer in pointers:
+            self.written[pointer] = enqueued
+        enqueued.result = result
+        enqueued.is_issued = True  # last: from here on its end may be detected
+        return True
+
+    def wait_begins(self, pointer: int, device: int) -> StreamWait | None:
+        """Note that a stream is about to wait for what writes to `pointer`; None if that is not followed."""
+        began_ns = time.monotonic_ns()
+        enqueued = self.written.pop(pointer, None)
+        return self._wait_for(enqueued, device, began_ns)
+
+    def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> StreamWait | None:
+        """Like `wait_begins`, for several: the stream continues when the last ends, which is known within one queue."""
+        began_ns = time.monotonic_ns()
+        found = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
+        if len({enqueued.queue for enqueued in found}) != 1:
+            return None
+        return self._wait_for(max(found, key=lambda enqueued: enqueued.call.number), device, began_ns)
+
+    def _wait_for(self, enqueued: QueuedOperation | None, device: int, began_ns: int) -> StreamWait | None:
+        recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
+        if enqueued is None or recorded is None:
+            return None
+        stream, events = recorded
+        return StreamWait(enqueued, stream, began_ns, events[0], events[1])
+
+    def wait_ends(self, wait: StreamWait) -> None:
+        """Note that the wait has been enqueued on the stream."""
+        if self._record_again(wait.after, wait.enqueued.device, wait.stream):
+            self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
+
+    def room_for_reading(self, device: int) -> Reading | Unseen:
+        """Take room for a result that the current stream is about to compute; or say why there is none."""
+        if self.watch.is_broken:
+            return Unseen.DEVICE
+        try:
+            stream = self._driver.current_stream(device)
+            if self._driver.is_capturing(stream):
+                return Unseen.GRAPH
+            slot = self._slots.take()
+            if slot is None:
+                return Unseen.FULL
+            events = self._pool.take(device, 1)
+        except DriverError as error:
+            self.watch.leave_alone(error)
+            return Unseen.DEVICE
+        if not events:
+            self._slots.give_back(slot)
+            return Unseen.FULL
+        return Reading(device, stream, slot, events[0])
+
+    def copy(self, reading: Reading, source: int, size: int) -> bool:
+        """Enqueue the copy of a result behind the kernels that compute it; returns whether it will arrive.
+
+        Args:
+            reading: As returned by `room_for_reading`, on the same thread and stream.
+            source: Address of the result.
+            size: Its bytes.
+        """
+        try:
+            self._driver.copy_to_host(reading.slot, source, size, reading.device, reading.stream)
+            self._driver.record(reading.event, reading.device, reading.stream)
+        except DriverError as error:
+            self.watch.leave_alone(error)
+            return False
+        reading.size = size
+        return True
+
+    def give_back(self, reading: Reading) -> None:
+        """Return what was taken for a result that is not computed."""
+        self._slots.give_back(reading.slot)
+        self._pool.give_back(reading.device, [reading.event])
+
+    def read(self, reading: Reading) -> None:
+        """Pass a result on when it has been copied."""
+        self.watch.put(reading)
+
+    def settle(self, timeout_s: float) -> None:
+        """Poll one last time before a tape ends, and drop operations that are still open."""
+        self.watch.settle(timeout_s)
+
+    def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
+        """Stop background work.
+
+        Args:
+            timeout_s: How long to wait for it to stop.
+            give_events_up: Destroy what belongs to the device. Not at the end of the process: the device may be gone.
+        """
+        self.watch.stop(timeout_s, give_events_up=give_events_up)
+
+    def _record(self, device: int, count: int) -> tuple[int, list[int]] | None:
+        """Take events and record the first of them; returns the current stream and the events.
+
+        None while a graph is being captured, if not enough events are left, and after a device error.
+        """
+        if self.watch.is_broken:
+            return None
+        try:
+            stream = self._driver.current_stream(device)
+            if self._driver.is_capturing(stream):
+                return None
+            events = self._pool.take(device, count)
+            if not events:
+                return None
+            self._driver.record(events[0], device, stream)
+        except DriverError as error:
+            self.watch.leave_alone(error)
+            return None
+        return stream, events
+
+    def _record_again(self, event: int, device: int, stream: int) -> bool:
+        if self.watch.is_broken:
+            return False
+        try:
+            self._driver.record(event, device, stream)
+        except DriverError as error:
+            self.watch.leave_alone(error)
+            return False
+        return True
+
+    def _dropped(self, enqueued: QueuedOperation) -> None:
+        for pointer in enqueued.pointers:
+            if self.written.get(pointer) is enqueued:
+                self.written.pop(pointer, None)
+
+
+def cuda_operations(native: NativeKernels | None = None) -> CudaOperations | None:
+    """Follow CUDA operations with the runtime that torch uses; None, with a warning, if that is not possible.
+
+    Args:
+        native: The kernels of the native library, if it is in use.
+    """
+    has_watchdog = not blocks_in_wait(os.environ)
+    try:
+        calling, watching = cuda_drivers()
+    except DriverError as error:
+        _logger.warning("otel_torchdist does not follow operations on CUDA devices: %s", error)
+        return None
+    if native is None:
+        return CudaOperations(calling, watching, has_watchdog)
+    try:
+        devices = NativeDevices(native.library, cuda_functions(native.library), MAX_EVENTS, has_watchdog)
+    except NativeError as error:
+        _logger.info("recording operations on CUDA devices in Python: %s", error)
+        return CudaOperations(calling, watching, has_watchdog)
+    inbox = NativeInbox(devices, native.plan_of, peer_of_queue, error_name)
+    return CudaOperations(calling, watching, has_watchdog, native=inbox, wake=NativeWake(native.library, devices))
+
+
+def blocks_in_wait(environ: Mapping[str, str]) -> bool:
+    """Return whether NCCL's waits block the host: PyTorch then runs no watchdog, and its futures never end."""
+    value = next((environ[name] for name in _BLOCKING_WAIT if name in environ), "")
+    return value.strip().lower() in ("1", "y", "yes", "t", "true", "on")

@@ -1,0 +1,297 @@
+"""Queues of operations in flight on devices, in the order in which they run, and how their start and end are found.
+
+A queue is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation at
+the head has to be queried; all behind it wait. So 200 operations behind one slow kernel cost one query per poll, and on
+the tape each of them starts when the one before has ended.
+
+NCCL runs the operations of a communicator in their order, on whatever streams. So what its own stream runs has ended
+where a later one of the same group has ended on the caller's, even if PyTorch's watchdog does not say so: it may be
+late, hang with the device, or end with the first error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_torchdist.capture.core.c10d.devices import LEFT_ALONE
+from otel_torchdist.capture.core.cuda.clock import DeviceClock
+from otel_torchdist.capture.core.cuda.driver import DeviceDriver, EventPool
+from otel_torchdist.model.kinds import Blame, Flag, How
+from otel_torchdist.tape.layout import Word, pack_failure
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.calls.call import Call
+
+BLOCKED_MS: Final = 0.02
+"""A stream that blocked at a wait for at least this long, plus the time that the host took to enqueue it, resumed when
+the operation ended; otherwise the operation may have been over before."""
+RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
+"""PyTorch's `WorkResult`."""
+_BLAMES: Final = {RESULTS[1]: Blame.TIMEOUT, RESULTS[2]: Blame.CONNECTION}
+
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+_COALESCED: Final = int(Flag.COALESCED)
+
+_now: Final = time.monotonic_ns
+
+
+class StreamWait(NamedTuple):
+    """A stream's wait for an operation.
+
+    Attributes:
+        enqueued: The operation.
+        stream: The stream.
+        began_ns: When the host began to enqueue the wait.
+        before: Event ahead of the wait.
+        after: Event behind the wait.
+        took_ns: How long the host took to enqueue it; 0 until it has.
+    """
+
+    enqueued: QueuedOperation
+    stream: int
+    began_ns: int
+    before: int
+    after: int
+    took_ns: int = 0
+
+
+class QueuedOperation:
+    """An operation in flight on a device. Holds neither a tensor nor a Work.
+
+    Attributes:
+        call: The operation; the first one, if several were coalesced.
+        device: Index of the device.
+        queue: The stream that runs it. NCCL has one per group, and one per pair of peers.
+        stream: The caller's stream.
+        start: Event on that stream before the operation.
+        end: Event on that stream after it; 0 for one that NCCL runs on a stream of its own.
+        result: Future of PyTorch's watchdog, for an operation without `end`; None until the call has returned.
+        is_issued: Whether the backend has accepted it, and `end` has been recorded if there is one.
+        is_void: Whether nothing more will be found out about it.
+        wait: The first wait for it that was seen; None if there was none.
+        pointers: Addresses of the memory that it writes to.
+        started: When the device started it and how that is known; None until it is.
+    """
+
+    __slots__ = (
+        "call",
+        "device",
+        "end",
+        "is_issued",
+        "is_void",
+        "pointers",
+        "queue",
+        "result",
+        "start",
+        "started",
+        "stream",
+        "wait",
+    )
+
+    def __init__(self, call: Call, device: int, stream: int, peer: int, start: int, end: int) -> None:
+        """Follow an operation that is about to be issued; `start` has been recorded."""
+        self.queue = _queue(call, device, stream, peer)
+        self.call = call
+        self.device = device
+        self.stream = stream
+        self.start = start
+        self.end = end
+        self.result: Any = None
+        self.is_issued = False
+        self.is_void = False
+        self.wait: StreamWait | None = None
+        self.pointers: tuple[int, ...] = ()
+        self.started: tuple[int, How] | None = None
+
+    def refresh(self) -> None:
+        """Look at what the calling thread has noted since, where that has no Python."""
+
+    def release(self, pool: EventPool) -> None:
+        """Give its events back."""
+        events = [self.start]
+        if self.end:
+            events.append(self.end)
+        if self.wait is not None:
+            events += [self.wait.before, self.wait.after]
+        pool.give_back(self.device, events)
+
+    def coalesce(self, members: list[Call]) -> None:
+        """Add operations that were issued after this one and coalesced with it."""
+        self.call.members = members
+        if self.started is not None:
+            self.begun(*self.started)
+
+    def begun(self, started_ns: int, how: How) -> None:
+        """Record when the device started it."""
+        self.started = started_ns, how
+        for call in self._calls():
+            call.tape.mark(call.number, Word.STARTED, max(started_ns - call.entered_ns, 0), how)
+
+    def ended(self, ended_ns: int, how: How, failure: str = "") -> None:
+        """Record when the device ended it."""
+        for call in self._calls():
+            name = call.tape.names.intern(failure) if failure else 0
+            word = pack_failure(name, _BLAMES.get(failure, Blame.UNKNOWN))
+            call.tape.complete(call.number, call.entered_ns, max(ended_ns, call.entered_ns + 1), how, word)
+        if self.call.operation.synchronizing and how is not How.FAILED and how is not How.UNTRACKED:
+            self.call.group.synchronized = True
+
+    def _calls(self) -> Iterable[Call]:
+        members = self.call.members
+        return (self.call, *members) if members else (self.call,)
+
+
+def _queue(call: Call, device: int, stream: int, peer: int) -> Hashable:
+    if not call.flags & LEFT_ALONE:
+        return device, stream
+    is_pair = call.flags & _POINT_TO_POINT and not call.flags & _COALESCED
+    return device, call.group, peer if is_pair else -1
+
+
+class _Queue:
+    """Operations that a device runs one after the other; `free_ns` is when the last of them ended."""
+
+    __slots__ = ("free_how", "free_ns", "queue")
+
+    def __init__(self) -> None:
+        self.queue: deque[QueuedOperation] = deque()
+        self.free_ns = 0
+        self.free_how = How.EVENT
+
+
+class Queues:
+    """All queues of all devices of this process. Belongs to one thread."""
+
+    def __init__(self, driver: DeviceDriver, dropped: Callable[[QueuedOperation], None]) -> None:
+        """Initialize without queues; `dropped` is called with each operation that has left its queue."""
+        self._driver = driver
+        self._dropped = dropped
+        self._queues: dict[Hashable, _Queue] = {}
+        self._latest: dict[tuple[int, int], tuple[int, int]] = {}
+        self._clocks: dict[int, DeviceClock] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in flight."""
+        return not self._queues
+
+    def add(self, enqueued: QueuedOperation) -> None:
+        """Enqueue an operation behind those that were handed over before it."""
+        queue = self._queues.get(enqueued.queue)
+        if queue is None:
+            queue = self._queues[enqueued.queue] = _Queue()
+        queue.queue.append(enqueued)
+
+    def poll(self) -> None:
+        """Find out what the devices have started and ended.
+
+        Raises:
+            DriverError: A device reports an error.
+        """
+        for device in {queue.queue[0].device for queue in self._queues.values()}:
+            if device not in self._clocks:
+                self._clocks[device] = DeviceClock(self._driver, device)
+            self._clocks[device].renew()
+        for key, queue in list(self._queues.items()):
+            while queue.queue and self._is_over(queue.queue[0], queue):
+                self._dropped(queue.queue.popleft())
+            if not queue.queue:
+                del self._queues[key]
+
+    def events(self) -> list[int]:
+        """The events of the clocks."""
+        return [event for clock in self._clocks.values() for event in clock.events()]
+
+    def forget_all(self) -> None:
+        """Drop everything; the operations stay as they are on their tapes."""
+        queues = list(self._queues.values())
+        self._queues.clear()
+        self._latest.clear()
+        for queue in queues:
+            for enqueued in queue.queue:
+                self._dropped(enqueued)
+
+    def give_up(self) -> None:
+        """Record the end of every operation as unknown: the devices can no longer be queried."""
+        for queue in self._queues.values():
+            for enqueued in queue.queue:
+                enqueued.refresh()
+                if not enqueued.is_void:
+                    enqueued.begun(enqueued.call.entered_ns, How.UNTRACKED)
+                    enqueued.ended(_now(), How.UNTRACKED)
+        self.forget_all()
+
+    def _is_over(self, enqueued: QueuedOperation, queue: _Queue) -> bool:
+        """Poll the operation at the head of a queue; returns whether it is over."""
+        enqueued.refresh()
+        if enqueued.is_void:
+            return True
+        is_over, overtaken_ns = self._has_ended(enqueued), self._overtaken_ns(enqueued)
+        if enqueued.started is None and self._driver.is_done(enqueued.start):
+            self._begin(enqueued, queue)
+        if overtaken_ns is not None:
+            self._end_elsewhere(enqueued, queue, overtaken_ns)
+        elif is_over:
+            self._end(enqueued, queue)
+        return is_over or overtaken_ns is not None
+
+    def _has_ended(self, enqueued: QueuedOperation) -> bool:
+        if enqueued.end:
+            return enqueued.is_issued and self._driver.is_done(enqueued.end)
+        return enqueued.result is not None and enqueued.result.done()
+
+    def _overtaken_ns(self, enqueued: QueuedOperation) -> int | None:
+        """When a later operation of the same communicator ended on a caller's stream; None if none has."""
+        if enqueued.end or not enqueued.is_issued or enqueued.call.flags & _POINT_TO_POINT:
+            return None
+        number, ended_ns = self._latest.get((enqueued.device, enqueued.call.group.name_id), (0, 0))
+        return ended_ns if number > enqueued.call.number else None
+
+    def _begin(self, enqueued: QueuedOperation, queue: _Queue) -> None:
+        """Record a start: the caller's stream has reached the operation, and all ahead of it in its queue has ended."""
+        started_ns, how = self._clocks[enqueued.device].date(enqueued.start)
+        if started_ns < queue.free_ns:
+            started_ns, how = queue.free_ns, queue.free_how
+        enqueued.begun(max(started_ns, enqueued.call.entered_ns), how)
+
+    def _end(self, enqueued: QueuedOperation, queue: _Queue) -> None:
+        if not enqueued.end:
+            failure = _failure_of(enqueued.result)
+            if failure:
+                enqueued.ended(_now(), How.FAILED, failure)
+            else:
+                self._end_elsewhere(enqueued, queue, _now())
+            return
+        ended_ns, how = self._clocks[enqueued.device].date(enqueued.end)
+        group = enqueued.call.group
+        if len(group.name.ranks) > 1:  # of a group of one each stream goes its own way
+            self._latest[enqueued.device, group.name_id] = enqueued.call.number, ended_ns
+        self._note_end(enqueued, queue, ended_ns, how)
+
+    def _end_elsewhere(self, enqueued: QueuedOperation, queue: _Queue, seen_ns: int) -> None:
+        """Record an end that was seen at a time; a stream that waited for it may show more exactly when it was."""
+        ended_ns, how, wait = seen_ns, How.WATCHDOG, enqueued.wait
+        if wait is not None and self._driver.is_done(wait.after):
+            went_on_ns, how = self._clocks[enqueued.device].date(wait.after)
+            stood_still_ms = self._driver.elapsed_ms(wait.before, wait.after)
+            is_exact = how is How.EVENT and stood_still_ms >= BLOCKED_MS + wait.took_ns / 1e6
+            ended_ns, how = min(went_on_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
+        self._note_end(enqueued, queue, ended_ns, how)
+
+    def _note_end(self, enqueued: QueuedOperation, queue: _Queue, ended_ns: int, how: How) -> None:
+        if enqueued.started is not None and ended_ns < enqueued.started[0]:
+            ended_ns, how = enqueued.started  # no more exact than the end of the one ahead, which was seen late
+        queue.free_ns, queue.free_how = ended_ns, how
+        enqueued.ended(ended_ns, how)
+
+
+def _failure_of(result: Any) -> str:
+    """The failure that a future of the watchdog reports; '' if there was none."""
+    try:
+        value = int(result.value())
+    except Exception as error:
+        return type(error).__qualname__
+    return RESULTS.get(value, "UNKNOWN")

@@ -1,0 +1,1 @@
+"""The process groups of this rank."""

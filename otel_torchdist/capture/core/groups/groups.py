@@ -1,0 +1,148 @@
+"""The process groups of this rank: their members, and how a group is recognized from one call to the next."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from torch.distributed import ProcessGroup
+
+from otel_torchdist.capture.core.calls.backends import at_timeout_of, configured_backend, follow_timeouts, timeout_of
+from otel_torchdist.capture.core.calls.call import GroupState
+from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, PlaceInWorld
+from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.torch_api import ranks_in_books, text_of_group
+from otel_torchdist.model.names import GroupName
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.groups.membership import Membership
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.capture.core.torch_api import Patches
+
+
+class Groups(Part):
+    """The groups of this process.
+
+    Attributes:
+        by_identity: States of the groups, by the `id` of torch's Python object.
+        default: The default group, once it is known.
+    """
+
+    def __init__(self) -> None:
+        self.by_identity: dict[int, GroupState] = {}
+        self.default: GroupState | None = None
+        self._before_us: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+    def born_before_us(self, groups: list[ProcessGroup]) -> None:
+        """Remember groups whose first collectives were not counted: their sequences cannot be compared."""
+        self._before_us.update(groups)
+
+    def count(self, group: ProcessGroup) -> None:
+        """Count a group from now on: it becomes the default one, and all its members do the same."""
+        self._before_us.discard(group)
+
+    def find(self, group: ProcessGroup) -> GroupState | None:
+        """The state of a known group."""
+        return self.by_identity.get(id(group))
+
+    def learn(
+        self,
+        recorder: Recorder,
+        group: ProcessGroup,
+        ranks: tuple[int, ...] | None = None,
+        nth: int | None = None,
+        membership: Membership | None = None,
+        place: PlaceInWorld = DEFAULT_WORLD,
+        address: str = "",
+    ) -> GroupState:
+        """Register a group at its creation, when it is first seen in an operation, or when its members have changed.
+
+        Args:
+            recorder: Recorder to whose tape it belongs.
+            group: The group.
+            ranks: Global ranks of its members, if the caller knows them.
+            nth: How many groups with these members came before, if already counted.
+            membership: The new membership, if its members have just changed.
+            place: Which world it is of.
+            address: Where its members have met; '' if that is not known.
+        """
+        if membership is not None:
+            ranks, nth = membership.ranks, 0
+        if ranks is None and place.is_by_hand:
+            ranks = tuple(range(group.size()))
+        members = ranks if ranks is not None else member_ranks(group)
+        is_listed = ranks is not None or ranks_in_books(group) is not None
+        # A group that a library made by hand, smaller than the world: its members are a guess.
+        is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
+        backend = configured_backend(group)
+        name = GroupName(
+            name=text_of_group(group, "group_name") or (f"world on {place.store}" if place.is_by_hand else ""),
+            description=text_of_group(group, "group_desc"),
+            ranks=members,
+            nth=recorder.count_group(members, place.world) if nth is None else nth,
+            backend=backend,
+            aligned=group not in self._before_us and not is_guess and (membership is None or membership.is_known),
+            epoch=membership.epoch if membership is not None else -1,
+            timeout_ms=timeout_of(group),
+            at_timeout=at_timeout_of(backend),
+            world=place.world,
+            here=place.here,
+            address=address,
+        )
+        state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
+        identity = id(group)
+        # The object may be freed while C++ keeps the group; another object may then get its id.
+        weakref.finalize(group, self._forget, identity, weakref.ref(state)).atexit = False
+        before = self.by_identity.get(identity)
+        if before is not None:  # the native library knows a group by its address, which stays the same
+            before.forget_plans()
+        self.by_identity[identity] = state
+        return state
+
+    def hook(self, patches: Patches) -> None:
+        """Follow changes of timeouts."""
+        follow_timeouts(patches, self._renew_timeouts)
+
+    def _renew_timeouts(self) -> None:
+        """Look at the timeouts of all groups, of which some may have been changed."""
+        for state in self.states():
+            state.renew_timeout()
+
+    def _forget(self, identity: int, reference: weakref.ref[GroupState]) -> None:
+        state = reference()
+        if state is not None and self.by_identity.get(identity) is state:
+            del self.by_identity[identity]
+            state.give_up()
+
+    def ends(self, recorder: Recorder) -> None:
+        """Forget every group."""
+        self.leave_groups()
+
+    def forget_in_child(self) -> None:
+        """Forget every group."""
+        self.leave_groups()
+
+    def leave_groups(self) -> None:
+        """Forget every group. A world that was made by hand may be used again, on another tape than it was counted."""
+        by_hand = (state.reference() for state in self.states() if state.name.world)
+        self._before_us.update(filter(None, by_hand))
+        for state in self.states():
+            state.give_up()
+        self.by_identity.clear()
+        self.default = None
+
+    def issued_by_default(self) -> int:
+        """How many collectives the default group has issued."""
+        return self.default.issued if self.default is not None else 0
+
+    def states(self) -> list[GroupState]:
+        """All known groups."""
+        return list(self.by_identity.values())
+
+
+def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
+    """Global ranks of a group's members by their rank in the group; from torch's registry, else 0 to size - 1."""
+    by_global = ranks_in_books(group)
+    if by_global is None:
+        return tuple(range(group.size()))
+    return tuple(sorted(by_global, key=by_global.__getitem__))

@@ -1,0 +1,173 @@
+"""The launch: the creation of the default group, from where ranks look for their store.
+
+The rank that hosts the store waits there for all others, which torch does before it creates the group. So the tape
+begins there, and the operation that is open goes on when the group is created in the store.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.calls.backends import milliseconds_of
+from otel_torchdist.capture.core.groups.rendezvous import NOT_COUNTED, GroupEvents, Rendezvous
+from otel_torchdist.capture.core.intervals import frames_by_thread
+from otel_torchdist.capture.core.torch_api import c10d, without_prefixes
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP
+
+MAX_ADDRESS: Final = 200
+"""Characters of an address."""
+
+
+class MeetingPlace(NamedTuple):
+    """What a rank knows of the default group before it has a store: from an URL, the environment or a store.
+
+    torch reads an URL only in the function that then connects to the store, or hosts it and waits there for all others.
+
+    Attributes:
+        rank: The rank.
+        world_size: How many ranks there are.
+        address: Where they meet: `node0:29500`, the path of a file, or `scheme://host` of a handler of the program's.
+        timeout_ms: How long the store waits, in milliseconds; 0 if that is not known.
+    """
+
+    rank: int
+    world_size: int
+    address: str
+    timeout_ms: int
+
+
+def meeting_of(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) -> MeetingPlace | None:
+    """Return where ranks meet, from the arguments of torch's `rendezvous`; None if torch would refuse them.
+
+    Raises:
+        ValueError: A number or the URL cannot be read.
+    """
+    parts = urlsplit(str(url))
+    query: dict[str, Any] = dict(parse_qsl(parts.query))
+    own, size = int(query.get("rank", rank)), int(query.get("world_size", world_size))
+    if parts.scheme == "env":
+        own = int(os.environ.get("RANK", "-1")) if own < 0 else own
+        size = int(os.environ.get("WORLD_SIZE", "-1")) if size < 0 else size
+    if own < 0 or size < 1:
+        return None
+    return MeetingPlace(own, size, _address(parts)[:MAX_ADDRESS], milliseconds_of(kwargs.get("timeout")))
+
+
+def _address(parts: SplitResult) -> str:
+    """Where an URL leads; without what may be secret in it: the user, and the query."""
+    host = parts.netloc.rpartition("@")[2]
+    match parts.scheme:
+        case "env":
+            return f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+        case "tcp":
+            return host
+        case "file":
+            return host + parts.path
+        case scheme:
+            return f"{scheme}://{host}"
+
+
+def address_of(store: Any) -> str:
+    """Return where a store that the program has made is; '' if it does not show that."""
+    store = without_prefixes(store)
+    if hasattr(store, "host") and hasattr(store, "port"):
+        return f"{store.host}:{store.port}"[:MAX_ADDRESS]
+    return str(getattr(store, "path", ""))[:MAX_ADDRESS]
+
+
+class Launch:
+    """The newest launch of this process."""
+
+    def __init__(self, events: GroupEvents) -> None:
+        self._newest: Rendezvous | None = None
+        self._events = events
+
+    def enter(self, rendezvous: Rendezvous, meeting: MeetingPlace | None) -> None:
+        """Begin a tape; a program that tries again after an error goes on with that of the try before."""
+        if meeting is None:
+            return
+        before, recorder = self._newest, self._events.current_recorder()
+        if (
+            recorder is not None
+            and before is not None
+            and before.recorder is recorder
+            and not before.has_joined
+            and recorder.is_of(meeting.rank, meeting.world_size)
+        ):
+            if before.nth != NOT_COUNTED:
+                recorder.forget_group(before.ranks, before.nth)  # this one is the first again, as on the other ranks
+        else:
+            recorder = self._events.default_group_begins(meeting.rank, meeting.world_size)
+        if recorder is not None:
+            self._newest = rendezvous
+            ranks, address = tuple(range(meeting.world_size)), meeting.address
+            rendezvous.enter(
+                recorder, INIT_PROCESS_GROUP, ranks, "", DEFAULT_DESCRIPTION, "", meeting.timeout_ms, address=address
+            )
+
+    def take(self) -> Rendezvous | None:
+        """Return the one of this thread that goes on now; None if there is none."""
+        newest = self._newest
+        if newest is None or newest.is_over or newest.thread != threading.get_native_id():
+            return None
+        return newest if newest.recorder is self._events.current_recorder() else None
+
+    def beat(self) -> None:
+        """End one that its thread has left by an exception in torch's own code, as a signal handler may raise one."""
+        newest = self._newest
+        if newest is None or newest.is_over or newest.recorder is not self._events.current_recorder():
+            return
+        if not _is_inside(next(frames_by_thread()).get(newest.python_thread)):
+            newest.failed(RuntimeError())  # nothing if it has ended meanwhile
+
+
+def _is_inside(frame: FrameType | None) -> bool:
+    """Whether a thread is in torch's function that creates the default group.
+
+    Libraries that make worlds of their own have functions of this name, which ask for a store in the same way.
+    """
+    while frame is not None and not (frame.f_code.co_name == INIT_PROCESS_GROUP and frame.f_globals is vars(c10d)):
+        frame = frame.f_back
+    return frame is not None
+
+
+def follow_rendezvous(original: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
+    """Wrap torch's function that yields the store: from where that is looked for, the launch is under way."""
+
+    @functools.wraps(original)
+    def rendezvous(*args: Any, **kwargs: Any) -> Any:
+        return _Stores(original(*args, **kwargs), lambda: meeting_of(*args, **kwargs), launch)
+
+    return rendezvous
+
+
+class _Stores:
+    """What torch's function returns. No generator: what a signal handler raises while one is closed would be lost."""
+
+    def __init__(self, iterator: Iterator[Any], meeting: Callable[[], MeetingPlace | None], launch: Launch) -> None:
+        self._iterator = iterator
+        self._meeting = meeting
+        self._launch = launch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        rendezvous = Rendezvous()
+        try:
+            with guard.guarded("launch"):
+                if _is_inside(sys._getframe()):  # pyright: ignore[reportPrivateUsage]  # as `inspect` would call it
+                    self._launch.enter(rendezvous, self._meeting())
+            return next(self._iterator)
+        except BaseException as error:
+            with guard.guarded("launch"):
+                rendezvous.failed(error)
+            raise

@@ -1,0 +1,223 @@
+"""One rank's state in one run: its tape, its step, and what all of its operations share."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import MutableSequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from otel_torchdist.capture.core.call_paths import CallPaths
+from otel_torchdist.capture.core.call_sites import Callers, CallSites
+from otel_torchdist.capture.core.message_counters import ListPlaces, MessageCounters
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
+from otel_torchdist.job.ancestry import parent_tape
+from otel_torchdist.job.directory import SHARE
+from otel_torchdist.job.room import Room, find_room, ranks_of_node
+from otel_torchdist.job.worlds import WorldsFile
+from otel_torchdist.model.kinds import Kernel, TapeState
+from otel_torchdist.model.names import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from otel_torchdist.native.library import Library
+    from otel_torchdist.native.recording import NativeRecording
+
+_logger = logging.getLogger("otel_torchdist")
+_LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+MAX_COUNTED: Final = 4096
+"""Sets of members whose groups are counted, if worlds that were made by hand are among them."""
+_warned_of: Final[set[Path]] = set()
+"""Base directories that this process has already reported as small, also before it re-initialized."""
+
+
+class Recorder:
+    """Recording state with the lifetime of one default process group.
+
+    Attributes:
+        tape: The tape to which it writes.
+        call_sites: Finds call sites.
+        call_paths: Finds what has led to them.
+        step: Number of the current step.
+        native: What the native library records of this run; None if it is not in use.
+        message_counters: Count point-to-point operations.
+        worlds: Lists the worlds that were made by hand.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        world_size: int,
+        capacity: int,
+        library: Library | None = None,
+        synchronized: bool = False,
+        checks_values: bool = False,
+        world: str = "",
+    ) -> None:
+        """Create the tape.
+
+        Args:
+            directory: Where.
+            rank: This rank.
+            world_size: How many ranks there are.
+            capacity: Number of records in the ring.
+            library: The native library, if calls are recorded by it.
+            synchronized: Whether devices are synchronised around collectives.
+            checks_values: Whether all inputs of operations are checked to be finite.
+            world: As in `TapeIdentity`.
+
+        Raises:
+            TapeError: There is not enough space, or the directory cannot be used.
+        """
+        room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
+        kernel = Kernel.PYTHON if library is None else Kernel.NATIVE
+        identity = identify(
+            rank,
+            local_rank(),
+            world_size,
+            room.records,
+            parent_tape(directory),
+            kernel,
+            str(torch.__version__),
+            synchronized,
+            checks_values,
+            world,
+        )
+        self.native: NativeRecording | None = None
+        if library is None:
+            self.tape = TapeWriter(directory, identity, room.names_bytes)
+        else:
+            from otel_torchdist.native.recording import NativeRecording, NativeTapeWriter
+
+            self.tape = tape = NativeTapeWriter(library, directory, identity, room.names_bytes)
+            self.native = NativeRecording(tape)
+        if room.records < capacity:
+            _warn_of_room(directory.parent, capacity, room)
+        self.call_sites = CallSites(self.tape.names, self.native)
+        self.call_paths = CallPaths(self.tape.names, self.call_sites)
+        self.callers = Callers(self.tape.names)
+        self.step = 0
+        self._has_warned = self._has_warned_of_loss = False
+        self._labels: dict[str | LabelName, int] = {}
+        self.message_counters = MessageCounters(ListPlaces() if self.native is None else self.native.counter_places())
+        self._group_counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self.worlds = WorldsFile(self.tape.path)
+
+    def begin(self, window: int) -> None:
+        """Have the native library record too, if it is in use; see `NativeRecording.begin`."""
+        if self.native is not None:
+            self.native.begin(window)
+
+    def stop(self) -> None:
+        """Have the native library record no more calls; ends of operations are still recorded."""
+        if self.native is not None:
+            self.native.end()
+
+    def beat(self) -> None:
+        """Show that this process lives; called once a second."""
+        self.tape.beat()
+        self.tape.keep_files()
+        self._warn_of_names()
+
+    def new_counter(self) -> MutableSequence[int]:
+        """Return a place for one number, which the native library can write too."""
+        return [0] if self.native is None else self.native.new_counter()
+
+    def label(self, name: str | LabelName) -> int:
+        """Name id of a label: of a library for parallel training, or of `record_comm`."""
+        known = self._labels.get(name)
+        if known is not None:
+            return known
+        if len(self._labels) > 4096:
+            self._labels.clear()
+        self._labels[name] = identity = self.tape.names.intern(name, SPARE_OF_LABELS)
+        return identity
+
+    def count_group(self, ranks: tuple[int, ...], world: str = "") -> int:
+        """Return how many groups with these members of a world came before, and count this one."""
+        if world and (world, ranks) not in self._group_counts and len(self._group_counts) >= MAX_COUNTED:
+            by_hand = next((key for key in self._group_counts if key[0]), None)
+            self._group_counts.pop(by_hand or (world, ranks), None)  # worlds that are made again and again
+        nth = self._group_counts[world, ranks]
+        self._group_counts[world, ranks] += 1
+        return nth
+
+    def groups_before(self, ranks: tuple[int, ...], world: str = "") -> int:
+        """Return how many groups with these members of a world have been counted."""
+        return self._group_counts[world, ranks]
+
+    def forget_group(self, ranks: tuple[int, ...], nth: int) -> None:
+        """Do not count the group of the default world before which there were `nth`, and which was not created."""
+        self._group_counts["", ranks] = nth
+
+    def is_of(self, rank: int, world_size: int) -> bool:
+        """Whether it records this rank of a world of this size."""
+        identity = self.tape.identity
+        return (identity.rank, identity.world_size) == (rank, world_size)
+
+    def end_step(self, now_ns: int, sequence: int, skipped: bool = False, scale: float | None = None) -> None:
+        """End the current step.
+
+        Args:
+            now_ns: The time.
+            sequence: How many collectives the default group has issued so far.
+            skipped: Whether a gradient scaler has left out the optimizer's step.
+            scale: The scale of the gradient scaler that was used last; None if it is not known.
+        """
+        self.tape.step_ended(self.step, now_ns, sequence, skipped, scale)
+        self.step += 1
+
+    def _warn_of_names(self) -> None:
+        """Warn once that the name dictionary is nearly full or lost, and how that limits what is recorded."""
+        if self.tape.names.is_lost and not self._has_warned_of_loss:
+            self._has_warned_of_loss = True
+            _logger.warning(
+                "the program has closed the file of names of rank %d, a descriptor that it did not open, and %s cannot "
+                "be opened again: new groups, call sites and shapes are shown as `other`",
+                self.tape.identity.rank, self.tape.path.with_suffix(".names"),
+            )  # fmt: skip
+        if self.tape.names.is_scarce and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "rank %d has used nearly all of the %d names or %d KiB that a tape can hold (groups, call sites, "
+                "operations with their shapes): from now on new shapes are not recorded, and names that do not fit are "
+                "shown as `other`",
+                self.tape.identity.rank, MAX_NAMES, self.tape.names.max_bytes >> 10,
+            )  # fmt: skip
+
+    def fail(self, failure: str) -> None:
+        """Record that this process is about to end, and the name of the failure."""
+        self.tape.finish(TapeState.FAILED, self.tape.names.intern(failure))
+
+    def close(self, state: TapeState, failure: RaisedName | None = None) -> None:
+        """Record how the process or its group ended, and close the tape."""
+        failure_name = self.tape.names.intern(failure) if failure else 0
+        self.tape.finish(state, failure_name)
+        self.tape.close()
+
+
+def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
+    """Warn once per node that tapes are smaller than configured."""
+    if local_rank() or base in _warned_of:
+        return
+    _warned_of.add(base)
+    _logger.warning(
+        "%s=%d is too much for %s, a file system of %d MB: the tapes of all running ranks may take 1/%d of it, so "
+        "that room remains for the program. Using %d records; a larger /dev/shm (docker run --shm-size) allows more",
+        OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, wanted, base, room.filesystem_bytes >> 20, SHARE, room.records,
+    )  # fmt: skip
+
+
+def local_rank() -> int:
+    """This process's rank on its node according to its launcher, else 0."""
+    for name in _LOCAL_RANK_VARIABLES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return 0

@@ -1,0 +1,137 @@
+"""Marks on the tape that this process was asked to end, by a signal that a scheduler sends before it takes the machine.
+
+A handler in Python runs only when the main thread is back from the collective that it waits in. The interpreter's
+wakeup descriptor gets each signal's number at once, so a thread of ours learns of it. There is one such descriptor in a
+process: what it had before gets everything too, and code that sets one later (asyncio does) replaces ours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist import guard
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS
+from otel_torchdist.files.kept import KeptDescriptor
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.recorder import Recorder
+
+_logger = logging.getLogger("otel_torchdist")
+
+_NONE: Final = -1
+"""What `set_wakeup_fd` takes and returns for no descriptor."""
+
+
+class PreemptionWatch:
+    """Records the first of these signals on the tape; it handles none of them."""
+
+    def __init__(self, signals: frozenset[signal.Signals], recorder: Callable[[], Recorder | None]) -> None:
+        """Watch for signals.
+
+        Args:
+            signals: The signals.
+            recorder: Returns what records at the moment, None for nothing.
+        """
+        self._signals = signals
+        self._recorder = recorder
+        self._read: KeptDescriptor | None = None
+        self._write: KeptDescriptor | None = None
+        self._before = self._wakeup = _NONE
+        self._replacing = threading.Lock()
+
+    def start(self) -> None:
+        """Begin; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            _logger.warning(
+                "%s: the process group was not created on the main thread, so signals are not marked",
+                OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS,
+            )
+            return
+        self._read, self._write = map(KeptDescriptor, os.pipe2(os.O_CLOEXEC))
+        self._wakeup = self._write.fileno()
+        os.set_blocking(self._wakeup, False)
+        self._before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        this = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: (watch := this()) and watch.leave_in_child())
+        threading.Thread(target=self._run, name="otel-torchdist-signals", daemon=True).start()
+
+    def stop(self) -> None:
+        """End, and put back the descriptor that was there before, unless somebody has replaced ours."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        with self._replacing:
+            write, self._write = self._write, None
+        if write is None:
+            return
+        current = signal.set_wakeup_fd(self._before)
+        if current != self._wakeup:
+            signal.set_wakeup_fd(current)
+        write.close()  # ends the thread
+
+    def leave_in_child(self) -> None:
+        """Have a forked child's signals not end up in its parent."""
+        self._replacing = threading.Lock()
+        if self._write is not None and self._read is not None:
+            self.stop()
+            self._read.close()
+
+    def _run(self) -> None:
+        with guard.guarded("signals"):
+            while (read := self._read) is not None and self._write is not None:
+                self._follow(read)
+                read.close()
+                if not self._replace():
+                    break
+
+    def _follow(self, read: KeptDescriptor) -> None:
+        """Mark what comes through a pipe until either end of it is closed."""
+        with guard.guarded("signals"):
+            while read.is_open and (numbers := os.read(read.fileno(), 64)):
+                self._pass_on(numbers)
+                if self._signals.intersection(numbers):
+                    self._mark(next(number for number in numbers if number in self._signals))
+
+    def _replace(self) -> bool:
+        """Replace a pipe that the program has closed; return whether there is a new one.
+
+        Only the main thread can give the interpreter another descriptor. So the new pipe must get the old number.
+        """
+        with self._replacing:
+            if self._write is None:
+                return False  # `stop` has closed it
+            self._write.close()
+            read, write = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(write, False)
+            place = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, self._wakeup)  # or the next free number
+            os.close(write)
+            self._read, self._write = KeptDescriptor(read), KeptDescriptor(place, moves=False)
+            if place == self._wakeup:
+                return True
+            self._read.close()
+            self._write.close()
+        _logger.warning(
+            "%s: the program has closed a descriptor that it did not open, so signals are not marked any more",
+            OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS,
+        )
+        return False
+
+    def _pass_on(self, numbers: bytes) -> None:
+        if self._before == _NONE:
+            return
+        try:
+            os.write(self._before, numbers)
+        except OSError as error:  # closed, or full: the interpreter would drop the signal too
+            _logger.debug("a signal cannot be passed on: %s", error)
+
+    def _mark(self, number: int) -> None:
+        recorder = self._recorder()
+        if recorder is not None:
+            recorder.tape.mark_asked(number, time.monotonic_ns())

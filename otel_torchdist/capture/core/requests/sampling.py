@@ -1,0 +1,116 @@
+"""Samples the stacks of this process's threads for some seconds.
+
+It changes nothing in the frames of the program, as tracing would: a thread of ours looks at them some times a second.
+It needs the GIL for that, so it sees the places in which that is given up, and nothing while native code holds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.call_sites import site_of
+from otel_torchdist.capture.core.requests.stacks import frames_of, native_id_of, running_threads
+from otel_torchdist.job.requests.profile_file import NOT_RUNNING, Profile, ProfiledThread, write_profile
+from otel_torchdist.tape.layout import MAX_PROFILE_RATE, MAX_PROFILE_S
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from otel_torchdist.tape.live_words import ProfileRequest
+    from otel_torchdist.tape.writer import TapeWriter
+
+MAX_STACKS: Final = 20_000
+"""Different stacks in one profile; a recursive program makes many."""
+MAX_SAMPLES: Final = 400_000
+"""Stacks in one profile, of all threads together."""
+_OURS: Final = ("otel-torchdist", "torchdist-")
+_logger = logging.getLogger("otel_torchdist")
+
+_Stack = tuple[tuple["CodeType", int | None], ...]
+
+
+class Sampling:
+    """One profile in the making."""
+
+    def __init__(self, tape: TapeWriter, request: ProfileRequest) -> None:
+        """Begin to sample on a thread of its own."""
+        self._tape = tape
+        self._request = request
+        self._stopping = threading.Event()
+        self._times_ns: list[int] = []
+        self._indices: dict[_Stack, int] = {}
+        self._stacks: dict[int, list[int]] = {}
+        self._names: dict[int, tuple[int, str]] = {}
+        self._samples = 0
+        self._thread = threading.Thread(target=self._run, name="otel-torchdist-profile", daemon=True)
+        self._thread.start()
+
+    def is_for(self, request: ProfileRequest) -> bool:
+        """Whether this is the profile that was requested."""
+        return self._request == request
+
+    def stop(self) -> None:
+        """End it, and wait a moment for its file."""
+        self._stopping.set()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        with guard.guarded("profile"):
+            is_cut = self._sample()
+            self._write(self._tape.path, is_cut)
+        self._tape.answer_profile(self._request)
+
+    def _sample(self) -> bool:
+        """Sample until the time is over; returns whether it was ended before."""
+        pause_s = 1 / min(max(self._request.rate, 1), MAX_PROFILE_RATE)
+        due = time.monotonic()
+        end = due + min(self._request.seconds, MAX_PROFILE_S)
+        while due < end:
+            if self._stopping.wait(max(due - time.monotonic(), 0)) or self._samples >= MAX_SAMPLES:
+                return True
+            self._take()
+            due = max(due + pause_s, time.monotonic())  # what was missed is not made up for
+        return False
+
+    def _take(self) -> None:
+        """Take one sample of all threads but ours."""
+        nth = len(self._times_ns)
+        self._times_ns.append(time.monotonic_ns())
+        for ident in running_threads():
+            if ident not in self._names:
+                self._learn_names()
+            if self._names.setdefault(ident, (0, f"thread {ident}"))[1].startswith(_OURS):
+                continue
+            stack = tuple(frames_of(ident))
+            index = self._indices.get(stack, NOT_RUNNING)
+            if index == NOT_RUNNING and stack and len(self._indices) < MAX_STACKS:
+                index = self._indices[stack] = len(self._indices)
+            stacks = self._stacks.setdefault(ident, [])
+            stacks += [NOT_RUNNING] * (nth - len(stacks))
+            stacks.append(index)
+            self._samples += 1
+
+    def _learn_names(self) -> None:
+        main = threading.main_thread()
+        for thread in threading.enumerate():
+            if thread.ident is not None:
+                name = "MainThread" if thread is main else thread.name
+                self._names[thread.ident] = (native_id_of(thread), name)
+
+    def _write(self, tape: Path, is_cut: bool) -> None:
+        count, main = len(self._times_ns), threading.main_thread().ident
+        threads = [
+            ProfiledThread(*self._names[ident], tuple(stacks + [NOT_RUNNING] * (count - len(stacks))))
+            for ident, stacks in sorted(self._stacks.items(), key=lambda one: one[0] != main)
+        ]
+        stacks = tuple(tuple(site_of(code, line) for code, line in stack) for stack in self._indices)
+        try:
+            write_profile(tape, self._request.number, Profile(tuple(self._times_ns), stacks, tuple(threads), is_cut))
+        except OSError as error:
+            guard.pass_on(error)
+            _logger.warning("the requested profile cannot be written beside %s: %s", tape, error.strerror)

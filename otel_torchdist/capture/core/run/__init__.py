@@ -1,0 +1,1 @@
+"""The run of this process: its tape, its id, its parts."""

@@ -1,0 +1,90 @@
+"""Writes down, beside the tape, who the rank's job is and which GPU it uses: readers see neither."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from otel_torchdist.capture.core.recorder import Recorder
+from otel_torchdist.job.description import JobDescription, RankDescription, describe_job, write_description
+from otel_torchdist.job.standard_error import find_standard_error
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class SelfDescription:
+    """Describes this process beside each of its tapes."""
+
+    def __init__(self, describes_launch: bool, cuda_device: Callable[[], int | None]) -> None:
+        """Describe nothing yet.
+
+        Args:
+            describes_launch: Whether the command line and the commit are written down too.
+            cuda_device: Returns the device of the first operation on one; None before.
+        """
+        self._describes_launch = describes_launch
+        self._cuda_device = cuda_device
+        self._tape: Path | None = None
+        self._written = RankDescription()
+        self._knows_gpu = False
+
+    def begin(self, recorder: Recorder) -> None:
+        """Describe this process beside a new tape."""
+        self._tape, self._knows_gpu = recorder.tape.path, False
+        job = own_job(self._describes_launch)
+        self._write(RankDescription(job, stderr=find_standard_error(os.environ)))
+
+    def beat(self) -> None:
+        """Add the GPU, as soon as an operation has run on one: CUDA is initialised then. Called once a second."""
+        device = None if self._knows_gpu else self._cuda_device()
+        if device is None or self._tape is None:
+            return
+        self._knows_gpu = True
+        uuid = gpu_uuid(device)
+        if uuid:
+            self._write(replace(self._written, gpu=uuid))
+
+    def _write(self, description: RankDescription) -> None:
+        self._written = description
+        if self._tape is not None:
+            with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
+                write_description(self._tape, description)
+
+
+def own_job(describes_launch: bool) -> JobDescription:
+    """Describe this process's job by its environment and, if that is wanted, by its command line and commit."""
+    job = describe_job(os.environ)
+    if not describes_launch:
+        return job
+    from otel_torchdist.job.launch_command import git_commit, without_secrets  # few jobs are described so
+
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    start = Path(main).resolve().parent if main else Path.cwd()
+    return replace(job, git_commit=git_commit(start), command=without_secrets(_command_line()))
+
+
+def _command_line() -> list[str]:
+    """The command line with the interpreter's options; a process that was forked has that of another program."""
+    script, *arguments = sys.argv or [""]
+    own = sys.orig_argv
+    is_own = own[len(own) - len(arguments) :] == arguments and (script in own or "-m" in own or "-c" in own)
+    return own if is_own else [sys.executable, script, *arguments]
+
+
+def gpu_uuid(device: int) -> str:
+    """Return the UUID of a CUDA device as NVML writes it; '' if this torch does not show it."""
+    try:
+        cuda: Any = torch.cuda
+        uuid = str(cuda.get_device_properties(device).uuid)
+    except (AttributeError, AssertionError, RuntimeError) as error:
+        _logger.debug("the UUID of device %d is not known: %s", device, error)
+        return ""
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"

@@ -1,0 +1,129 @@
+"""The current tape of this process, and the parts that record to it from its begin to its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist import guard
+from otel_torchdist.errors import TapeError
+from otel_torchdist.model.kinds import TapeState
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.part import Part
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.model.names import RaisedName
+
+WINDOW: Final = 64
+"""Number of collectives of the default group that make a step if nothing else ends steps."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Recording:
+    """Begins and ends tapes, one after the other.
+
+    Attributes:
+        recorder: The recorder of the current tape; None between tapes.
+        parts: The parts that record to it; see `Part` for their order.
+        begins_tapes: Whether tapes may begin: not before the session is installed, nor once it is over.
+    """
+
+    def __init__(
+        self,
+        make_recorder: Callable[[int, int, str], Recorder],
+        begun: Callable[[Recorder], None],
+    ) -> None:
+        """Initialize without a tape and without parts.
+
+        Args:
+            make_recorder: Creates a tape, given the rank, the number of ranks and the world; raises TapeError if it
+                cannot.
+            begun: Called when all parts record to a new tape.
+        """
+        self._make_recorder = make_recorder
+        self._begun = begun
+        self.recorder: Recorder | None = None
+        self.parts: Sequence[Part] = ()
+        self.begins_tapes = False
+
+    def begin(self, rank: int, world_size: int, world: str = "") -> Recorder | None:
+        """Begin a tape; return None if nothing is recorded.
+
+        Args:
+            rank: This rank.
+            world_size: How many ranks there are.
+            world: As in `TapeIdentity`.
+        """
+        if not self.begins_tapes:
+            return None
+        try:
+            self.recorder = recorder = self._make_recorder(rank, world_size, world)
+        except TapeError as error:
+            self.begins_tapes = False
+            _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
+            return None
+        for part in self.parts:
+            with guard.guarded(_name_of(part)):
+                part.begins(recorder)
+        recorder.begin(WINDOW)
+        self._begun(recorder)
+        return recorder
+
+    def end(self, state: TapeState, failure: RaisedName | None = None) -> None:
+        """End the current tape, if there is one.
+
+        Args:
+            state: How the process or its group ends.
+            failure: The exception that ends it, if there is one.
+        """
+        recorder, self.recorder = self.recorder, None
+        try:
+            for part in reversed(self.parts):
+                part.stops(has_failed=state is not TapeState.FINISHED)
+        finally:  # a signal handler may raise while we wait
+            if recorder is not None:
+                recorder.stop()
+                for part in reversed(self.parts):
+                    with guard.guarded(_name_of(part)):
+                        part.ends(recorder)
+                recorder.close(state, failure)
+
+    def leave_groups(self) -> None:
+        """Forget all process groups; the tape goes on."""
+        for part in reversed(self.parts):
+            part.leave_groups()
+
+    def beat(self) -> None:
+        """Do what is due once a second."""
+        recorder = self.recorder
+        if recorder is None:
+            return
+        recorder.beat()
+        for part in reversed(self.parts):
+            with guard.guarded(_name_of(part)):
+                part.beat(recorder)
+
+    def poll(self) -> bool:
+        """Record what has ended since the last call; return whether anything is left to poll for."""
+        has_more = False
+        for part in reversed(self.parts):
+            has_more = part.poll() or has_more
+        return has_more
+
+    def calls(self) -> int:
+        """Return the number of records so far."""
+        recorder = self.recorder
+        return recorder.tape.next_number() if recorder is not None else 0
+
+    def forget_in_child(self) -> None:
+        """Forget the parent's tape: a child is not a rank until it creates its own group."""
+        self.recorder = None
+        for part in reversed(self.parts):
+            with guard.guarded(_name_of(part)):
+                part.forget_in_child()
+
+
+def _name_of(part: Part) -> str:
+    return type(part).__name__

@@ -1,1 +1,0 @@
-"""Operations on CUDA devices: when each was enqueued, started and ended, determined without synchronizing."""

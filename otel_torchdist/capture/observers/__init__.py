@@ -1,1 +1,0 @@
-"""What looks at the tensors of operations: functions of the user's, and synchronised timing."""

@@ -1,1 +1,0 @@
-"""What observers see in tensors: statistics, on the host and on devices, and outputs that must be equal."""

@@ -1,1 +1,0 @@
-"""Communication outside c10d's collectives: symmetric memory, and windows of a process group."""

@@ -1,0 +1,152 @@
+"""Waits for the first checkpoint of the program. What records checkpoints is imported only then, to save memory."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.part import RecordingPart
+from otel_torchdist.capture.core.torch_api import CHECKPOINT_LOGGER
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.capture.core.torch_api import Patches
+    from otel_torchdist.capture.parts.checkpoints.distributed import DistributedCheckpoints
+    from otel_torchdist.capture.parts.checkpoints.files import CheckpointFiles
+    from otel_torchdist.capture.parts.checkpoints.open_activities import OpenActivities
+
+_UTILS: Final = "torch.distributed.checkpoint.utils"
+OPENS: Final = ("_open_zipfile_writer", "_open_zipfile_reader")
+"""Globals of `torch.serialization` through which `torch.save` and `torch.load` open a file."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Checkpoints(RecordingPart):
+    """Records the checkpoints of this process."""
+
+    def __init__(self, patches: Patches) -> None:
+        """Record nothing until `hook`; `patches` restores what is replaced with the first checkpoint."""
+        super().__init__()
+        self._patches = patches
+        # At most one. A dict, because `setdefault` is atomic: two threads may save first, and a signal handler may.
+        self._made: dict[None, CheckpointRecording] = {}
+        self._messages = _Messages(self._begin_if_recorded)
+
+    @property
+    def _recording(self) -> CheckpointRecording | None:
+        return self._made.get(None)
+
+    def begins(self, recorder: Recorder) -> None:
+        """Record to a new tape."""
+        super().begins(recorder)
+        if self._recording is not None:
+            self._recording.activities.recorder = recorder
+
+    def hook(self, patches: Patches) -> None:
+        """Wait from now on."""
+        logging.getLogger(CHECKPOINT_LOGGER).addHandler(self._messages)
+        missing = [name for name in OPENS if not hasattr(torch.serialization, name)]
+        if missing:
+            _logger.warning("this torch has no torch.serialization.%s: its files are not recorded", missing[0])
+        for name in OPENS:
+            patches.replace(torch.serialization, name, functools.partial(self._make_open, name))
+        if _UTILS in sys.modules:
+            self.begin()
+
+    def unhook(self) -> None:
+        """Record nothing any more; what was replaced is restored by its owner."""
+        logging.getLogger(CHECKPOINT_LOGGER).removeHandler(self._messages)
+        if self._recording is not None:
+            self._recording.distributed.unhook()
+
+    def beat(self, recorder: Recorder) -> None:
+        """Record the ends of what was left with an exception."""
+        if self._recording is None and _UTILS in sys.modules:
+            self.begin()
+        if self._recording is not None:
+            self._recording.activities.end_left()
+            self._recording.distributed.check()
+
+    def ends(self, recorder: Recorder) -> None:
+        """Record the ends of what was left with an exception, and forget what is open."""
+        super().ends(recorder)
+        self._forget_all(ends_left=True)
+
+    def forget_in_child(self) -> None:
+        """Forget what is open in the parent."""
+        super().forget_in_child()
+        self._forget_all(ends_left=False)
+
+    def _forget_all(self, ends_left: bool) -> None:
+        if self._recording is not None:
+            self._recording.activities.recorder = None
+            self._recording.activities.forget_all(ends_left=ends_left)
+
+    def begin(self) -> CheckpointRecording:
+        """Import what records checkpoints, and record from now on."""
+        found = self._recording
+        if found is not None:
+            return found
+        made = CheckpointRecording(self._patches, self.recorder)
+        found = self._made.setdefault(None, made)
+        if found is made:
+            found.distributed.hook()
+        return found
+
+    def _begin_if_recorded(self) -> None:
+        if self.recorder is not None:
+            self.begin()
+
+    def _make_open(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorded: list[Callable[..., Any]] = []
+
+        def opened(*args: Any, **kwargs: Any) -> Any:
+            if not recorded and self.recorder is not None:
+                with guard.guarded("checkpoint file"):
+                    recorded.append(self.begin().files.made(name, original))
+            return (recorded[0] if recorded else original)(*args, **kwargs)
+
+        return opened
+
+
+class _Messages(logging.Handler):
+    """Receives the first message that torch logs about a checkpoint."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._begin = begin
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Begin to record, with this message: a logger also calls the handlers that it is given meanwhile."""
+        try:
+            self._begin()
+        except Exception as error:
+            guard.report("checkpoint", error)
+
+
+class CheckpointRecording:
+    """What records checkpoints, once there is one.
+
+    Attributes:
+        activities: What is open.
+        distributed: Records `torch.distributed.checkpoint`.
+        files: Records `torch.save` and `torch.load`.
+    """
+
+    def __init__(self, patches: Patches, recorder: Recorder | None) -> None:
+        """Import it; nothing is hooked."""
+        from otel_torchdist.capture.parts.checkpoints.distributed import DistributedCheckpoints
+        from otel_torchdist.capture.parts.checkpoints.files import CheckpointFiles
+        from otel_torchdist.capture.parts.checkpoints.open_activities import OpenActivities
+
+        self.activities: OpenActivities = OpenActivities()
+        self.activities.recorder = recorder
+        self.distributed: DistributedCheckpoints = DistributedCheckpoints(self.activities, patches)
+        self.files: CheckpointFiles = CheckpointFiles(self.activities)

@@ -1,0 +1,177 @@
+"""DistributedDataParallel: the buckets in which it reduces gradients, and how long that takes.
+
+C++ issues the buckets, in order, and says no number. So the calls of a backward pass are counted, and a number is
+recorded only where the size of the message is that of the bucket whose turn it is: with a hook that compresses, or once
+a call of a bucket's size was not that bucket, there is none until the next forward. DDP rebuilds its buckets after the
+first backward, and shows their new sizes one forward later. For the step between, they are worked out as DDP does, from
+the order in which gradients were ready.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import torch.distributed as dist
+from torch.compiler import is_dynamo_compiling
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import distributed as ddp
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.calls.buckets import Buckets
+from otel_torchdist.capture.core.part import Part
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.calls.call import GroupState
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.capture.core.torch_api import Patches, Replaced
+
+_logger = logging.getLogger("otel_torchdist")
+
+FIRST: Final = 12
+EVERY: Final = 50
+"""Its times are read after each of the first steps, and then after each of so many: reading takes 20 to 40 µs."""
+MAX_MODELS: Final = 64
+_INITIALIZES: Final = "_ddp_init_helper"
+_TIME: Final = "backward_comm_time"
+_OVERLAP: Final = "backward_compute_comm_overlap_time"
+
+
+class GradientSync(Part):
+    """Reads what DDP times by itself: how long it reduces gradients, and how much of that their computation hides.
+
+    DDP times its first ten iterations and every hundredth after that;
+    the clock is the device's where the model is on one.
+    """
+
+    def __init__(self) -> None:
+        self._models: list[weakref.ref[Any]] = []
+
+    def hook(self, patches: Patches) -> None:
+        """Learn of models where they are wrapped; those that were before are not known."""
+        if not hasattr(ddp.DistributedDataParallel, _INITIALIZES):
+            _logger.warning("this torch has no DDP.%s: the time of gradient sync is not known", _INITIALIZES)
+        patches.replace(ddp.DistributedDataParallel, _INITIALIZES, self._make_initialize)
+
+    def _make_initialize(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def initialize(model: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(model, *args, **kwargs)
+            with guard.guarded("DDP's timers"):
+                self._models = [known for known in self._models if known() is not None][: MAX_MODELS - 1]
+                self._models.append(weakref.ref(model))
+            return result
+
+        return initialize
+
+    def step_ended(self, recorder: Recorder) -> None:
+        """Publish the newest times, if it is their turn."""
+        if not self._models or (recorder.step > FIRST and recorder.step % EVERY):
+            return
+        with guard.guarded("DDP's timers"):
+            times = [_times_of(model) for reference in self._models if (model := reference()) is not None]
+            timed = [(sync_ns, overlap_ns) for sync_ns, overlap_ns in times if sync_ns > 0]
+            if timed:
+                recorder.tape.set_sync(sum(sync for sync, _ in timed), sum(overlap for _, overlap in timed))
+
+
+def _times_of(model: Any) -> tuple[int, int]:
+    """Nanoseconds of the newest timed iteration of a model: the reduction, and what of it was hidden; 0 if unknown."""
+    logger: Any = getattr(model, "logger", None)
+    if logger is None:
+        return 0, 0
+    found: dict[str, int] = logger._get_ddp_logging_data().ints_map
+    sync_ns = max(int(found.get(_TIME, 0)), 0)
+    return sync_ns, min(max(int(found.get(_OVERLAP, 0)), 0), sync_ns)
+
+
+MAX_READS: Final = 16
+"""How often the sizes are read, 6 µs each, of a model whose buckets are never rebuilt."""
+_REBUILT: Final = ("rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices")
+_ORDER: Final = "prev_iteration_grad_ready_order_indices"
+
+
+class Replicated:
+    """Learns the buckets of models as they begin their forward."""
+
+    def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """Learn the buckets of groups, which `meet` finds."""
+        self._meet = meet
+        self._reads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def replaced(self) -> Replaced:
+        """What is replaced."""
+        model = ddp.DistributedDataParallel
+        return [(model, "_pre_forward"), (model, "_get_ddp_logging_data")]
+
+    def hook(self, patches: Patches) -> None:
+        """Replace what begins the forward of a model, and rebuilds its buckets."""
+        owner, name = self.replaced()[0]
+        patches.replace(owner, name, self._forward)
+
+    def _forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def pre_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(model, *args, **kwargs)
+            if not is_dynamo_compiling():
+                try:
+                    self._begins(model)
+                except Exception as error:
+                    guard.report("DDP buckets", error)
+            return result
+
+        return pre_forward
+
+    def _begins(self, model: Any) -> None:
+        group = self._meet(model.process_group)
+        if group is None or not model.require_backward_grad_sync:
+            return
+        buckets = group.buckets
+        if buckets is None:
+            buckets = Buckets(group.recorder, group.native)
+            group.count_buckets(buckets)
+        reads = self._reads.get(model, 0)
+        if buckets.is_of(model) and reads >= MAX_READS:
+            buckets.begin()
+            return
+        known: dict[str, Any] = model._get_ddp_logging_data()
+        self._reads[model] = MAX_READS if known.get("has_rebuilt_buckets") else reads + 1
+        is_rebuilt: bool | None = getattr(model, "_has_rebuilt_buckets", None)
+        sizes, assigned = _next_buckets(model, known, bool(is_rebuilt))
+        buckets.learn(model, sizes, assigned, is_rebuilt is not False)
+
+
+def _next_buckets(model: Any, known: Mapping[str, Any], is_rebuilt: bool) -> tuple[list[int], str]:
+    """The sizes of the buckets that come next, in bytes, and the parameters in them; empty where not known."""
+    sizes, assigned = (str(known.get(name, "")) for name in _REBUILT)
+    if sizes:
+        return _numbers(sizes), assigned
+    if is_rebuilt:
+        return _rebuilt(model, _numbers(known.get(_ORDER, "")))
+    return _numbers(known.get("bucket_sizes", "")), ""
+
+
+def _numbers(text: object) -> list[int]:
+    return [int(number) for number in str(text).split(",") if number.strip()]
+
+
+def _rebuilt(model: Any, order: list[int]) -> tuple[list[int], str]:
+    """The buckets after they were rebuilt in the order in which gradients were ready, as DDP will report them later.
+
+    Where that is not how this version of DDP does it, the sizes are others than those of the messages, which then get
+    no number.
+    """
+    parameters = [one for one in getattr(model, "_module_parameters", ()) if one.requires_grad]
+    if sorted(order) != list(range(len(parameters))):  # some had no gradient
+        return [], ""
+    torch_distributed: Any = dist  # both are private
+    most: int = model.bucket_bytes_cap
+    is_default = getattr(model, "bucket_bytes_cap_default", False)
+    first: int = torch_distributed._DEFAULT_FIRST_BUCKET_BYTES if is_default else most
+    limits = list(getattr(model, "bucket_bytes_cap_list", ())) or [first, most]
+    ready = [parameters[place] for place in order]
+    buckets, _ = torch_distributed._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready), order)
+    sizes = [sum(parameters[place].nbytes for place in bucket) for bucket in buckets]
+    return sizes, ", ".join(" ".join(map(str, bucket)) for bucket in buckets)

@@ -1,0 +1,148 @@
+"""Records the steps of optimizers as activities of their thread.
+
+torch calls one hook before a step and another after it, the latter only if nothing was raised. A step that was left
+with an exception is ended when its thread begins the next one, or is seen outside of any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist.capture.core.intervals import RecordedInterval, frames_by_thread
+from otel_torchdist.capture.core.torch_api import HOOKED_STEP, backward_id
+from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.model.names import SPARE_OF_LABELS
+from otel_torchdist.tape.figures import FigureWord
+from otel_torchdist.tape.layout import prepare_activity
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    from torch.optim import Optimizer
+
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.tape.writer import TapeWriter
+
+_FILE: Final = HOOKED_STEP.co_filename
+_NAME: Final = HOOKED_STEP.co_name
+MAX_IN_STEP: Final = 16
+"""Recorded in each training step. A GAN makes a handful; one optimizer per parameter would make hundreds."""
+MIN_AGE_NS: Final = 1_000_000_000
+"""Age from which it is checked whether a step's thread is still in it; few steps get this old."""
+
+
+class _RecordedStep(RecordedInterval):
+    """The step of an optimizer that a thread has entered last.
+
+    Attributes:
+        optimizer: The optimizer's `id`.
+        in_backward: Whether a backward pass runs it, in a hook: its time is part of that pass.
+        is_over: Whether it has been recorded as ended.
+    """
+
+    __slots__ = ("in_backward", "is_over", "optimizer")
+
+    def __init__(self, tape: TapeWriter, optimizer: int) -> None:
+        super().__init__(tape, time.monotonic_ns())
+        self.optimizer = optimizer
+        self.in_backward = backward_id() != -1
+        self.is_over = False
+
+    def complete(self, how: How) -> None:
+        """Record that it has ended, unless that has been recorded."""
+        if self.number and not self.is_over:
+            ended_ns = time.monotonic_ns()
+            self.tape.complete(self.number, self.entered_ns, ended_ns, how)
+            if how is How.CALL and not self.in_backward:
+                self.tape.add_time(FigureWord.OPTIMIZER_NS, ended_ns - self.entered_ns)
+        self.is_over = True
+
+
+class OptimizerSteps:
+    """Records the outermost steps of each thread."""
+
+    def __init__(self) -> None:
+        self._of_threads = dict[int, _RecordedStep]()
+        self._step: int = -1
+        self._recorded = 0
+
+    def is_in_one(self) -> bool:
+        """Whether the calling thread may be in a step that is recorded."""
+        return threading.get_ident() in self._of_threads
+
+    def is_in(self, optimizer: Optimizer) -> bool:
+        """Whether the calling thread is in a step of this optimizer that is recorded."""
+        step = self._of_threads.get(threading.get_ident())
+        return step is not None and step.optimizer == id(optimizer)
+
+    def begin(self, recorder: Recorder, optimizer: Optimizer) -> None:
+        """Record that an optimizer's step begins on the calling thread, which is in no other."""
+        self._end(How.ABANDONED)
+        if not self._has_room(recorder):
+            return
+        self._recorded += 1
+        tape = recorder.tape
+        detail = tape.names.find_room(type(optimizer).__name__, SPARE_OF_LABELS)
+        prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, detail, threading.get_native_id())
+        step = self._of_threads[threading.get_ident()] = _RecordedStep(tape, id(optimizer))
+        step.begin(recorder.step, 0, prepared)
+
+    def end(self) -> None:
+        """Record that the calling thread's step has ended."""
+        self._end(How.CALL)
+
+    def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
+        """Record as ended what was left with an exception; called once a second."""
+        entered_before_ns = time.monotonic_ns() - min_age_ns
+        old = [
+            (thread, step)
+            for thread, step in list(self._of_threads.items())
+            if step.entered_ns < entered_before_ns and not step.is_over
+        ]
+        for thread, step in old:
+            if step.is_left(_is_inside(thread)):
+                step.complete(How.ABANDONED)
+
+    def forget_all(self, ends_left: bool) -> None:
+        """Forget what is recorded, because the tape ends or is another process's.
+
+        Args:
+            ends_left: Whether to record as ended what was left with an exception.
+        """
+        steps, self._of_threads = self._of_threads, dict[int, _RecordedStep]()
+        for thread, step in steps.items() if ends_left else ():
+            if not _is_inside(thread):
+                step.complete(How.ABANDONED)
+
+    def _has_room(self, recorder: Recorder) -> bool:
+        if recorder.step != self._step:
+            self._step, self._recorded = recorder.step, 0
+        return self._recorded < MAX_IN_STEP
+
+    def _end(self, how: How) -> None:
+        step = self._of_threads.get(threading.get_ident())
+        if step is not None:
+            step.complete(how)  # first, as a signal handler may raise in between
+            self._of_threads.pop(threading.get_ident(), None)
+
+
+def _is_inside(thread: int) -> bool:
+    """Whether a thread is in the step of an optimizer."""
+    return is_within_step(next(frames_by_thread()).get(thread))
+
+
+def is_within_step(frame: FrameType | None) -> bool:
+    """Whether a frame, or one that called it, is an optimizer's step."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _FILE and _NAME in code.co_name:  # `is_step`, without the call
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_step(code: CodeType) -> bool:
+    """Whether `code` is torch's wrapper around the step of every optimizer, compiled or not."""
+    return code.co_filename == _FILE and _NAME in code.co_name

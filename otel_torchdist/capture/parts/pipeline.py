@@ -1,0 +1,116 @@
+"""The stages of pipelines: which stage sends or receives, in which direction, and for which microbatch.
+
+A stage makes its messages before a schedule issues them in batches, which may be of several stages, directions and
+microbatches. So they are known by the objects that stand for them, and a batch sets the label of each as it is issued.
+Nothing of these objects is replaced: torch compares the functions in them by identity.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator, MutableSequence
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.torch_api import LIST
+from otel_torchdist.model.names import LabelKind, LabelName
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from otel_torchdist.capture.core.thread_labels import ThreadLabels
+    from otel_torchdist.capture.core.torch_api import Patches, Replaced
+
+STAGES: Final = "torch.distributed.pipelining.stage"
+SCHEDULES: Final = "torch.distributed.pipelining.schedules"
+_MAKERS: Final = {
+    "get_fwd_send_ops": "fwd",
+    "get_fwd_recv_ops": "fwd",
+    "get_bwd_send_ops": "bwd",
+    "get_bwd_recv_ops": "bwd",
+}
+"""Methods of a stage that make its messages of a microbatch, and in which direction those go."""
+
+
+_UNKNOWN: Final[tuple[LabelName | None, int]] = (None, 0)
+
+
+class _Batch(list[Any]):
+    """Messages, whose labels are set one after the other while they are issued."""
+
+    def __init__(self, messages: list[Any], words: list[int], word: MutableSequence[int]) -> None:
+        super().__init__(messages)
+        self._words = words
+        self._word = word
+
+    def __iter__(self) -> Iterator[Any]:
+        for message, own in zip(super().__iter__(), self._words, strict=True):
+            self._word[0] = own
+            yield message
+
+
+class Stages:
+    """Labels what pipelines send and receive."""
+
+    def __init__(self, labels: ThreadLabels) -> None:
+        self._labels = labels
+        self._known: weakref.WeakKeyDictionary[Any, tuple[LabelName, int]] = weakref.WeakKeyDictionary()
+
+    def replaced(self, module: ModuleType) -> Replaced:
+        """What is replaced in the module of stages."""
+        return [(getattr(module, "_PipelineStageBase", None), name) for name in _MAKERS]
+
+    def hook(self, patches: Patches, module: ModuleType) -> None:
+        """Replace it."""
+        for owner, name in self.replaced(module):
+            patches.replace(owner, name, functools.partial(self._maker, direction=_MAKERS[name]))
+
+    def replaced_in_schedules(self, module: ModuleType) -> Replaced:
+        """What is replaced in the module of schedules."""
+        return [(module, "_batch_p2p")]
+
+    def hook_schedules(self, patches: Patches, module: ModuleType) -> None:
+        """Replace it."""
+        for owner, name in self.replaced_in_schedules(module):
+            patches.replace(owner, name, self._issuer)
+
+    def _maker(self, original: Callable[..., Any], direction: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(stage: Any, microbatch: int, *args: Any, **kwargs: Any) -> Any:
+            messages = original(stage, microbatch, *args, **kwargs)
+            try:
+                if messages:
+                    label = LabelName(LabelKind.PIPELINE, stage=int(stage.stage_index), direction=direction)
+                    for message in messages:
+                        self._known[message] = label, microbatch + 1
+            except Exception as error:
+                guard.report("pipeline label", error)
+            return messages
+
+        return make
+
+    def _issuer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        thread = self._labels.thread
+
+        @functools.wraps(original)
+        def batch_p2p(p2p_ops: Any, *args: Any, **kwargs: Any) -> Any:
+            word = thread.word
+            before = word[0]
+            try:  # a signal handler may raise at any call in here
+                return original(self._batch(p2p_ops, word), *args, **kwargs)
+            finally:
+                word[0] = before
+
+        return batch_p2p
+
+    def _batch(self, messages: Any, word: MutableSequence[int]) -> Any:
+        """The same messages, if any of them is known with labels."""
+        try:
+            if type(messages) is not LIST or not messages:
+                return messages
+            words = [self._labels.word_of(*self._known.get(message, _UNKNOWN)) for message in messages]
+            return _Batch(messages, words, word) if any(words) else messages
+        except Exception as error:
+            guard.report("pipeline label", error)
+            return messages

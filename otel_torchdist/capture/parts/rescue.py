@@ -1,0 +1,198 @@
+"""Saves this rank's state in a stall, by a function of the user's, because the agent requests it.
+
+A rank that hangs in a collective still has its parameters, and usually the GIL is free. The function runs on a thread
+of its own that is not waited for: it may hang too, as may everything that it touches.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist.capture.core.intervals import frames_by_thread
+from otel_torchdist.capture.parts.optimizer_steps import is_within_step
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
+from otel_torchdist.job.requests.rescue import RescueRequest, requested_rescue
+from otel_torchdist.model.rescue import Rescue, RescueState
+from otel_torchdist.this_process.abandoned_calls import BACKGROUND_CALLS
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.recorder import Recorder
+
+_logger = logging.getLogger("otel_torchdist")
+
+BEATS_BEFORE_CHECK: Final = 5
+"""Seconds after which the program should have its function: it may be defined in the script itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledRank:
+    """What a rescue function is called with, in each rank of a stalled run that still answers.
+
+    Attributes:
+        rank: This process's global rank.
+        world_size: Number of ranks of the run.
+        step: The training step that this rank is in, as the spans count: from 0, in each attempt anew. No optimizer is
+            in the middle of its step.
+        run: Id of the run, 32 hexadecimal digits.
+        verdict: Kind of the verdict: `absent`, `dead`, `mismatched`, …; docs/verdicts.md lists them.
+        ranks: The global ranks that it names, ascending, such as `2,5-7`; '' if it names none.
+        text: The whole verdict as a sentence.
+        timeout: Seconds after which what is saved does not count.
+        directory: A directory on this node for what is saved; it need not exist yet.
+    """
+
+    rank: int
+    world_size: int
+    step: int
+    run: str
+    verdict: str
+    ranks: str
+    text: str
+    timeout: float
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RescuePlan:
+    """How a rank is rescued.
+
+    Attributes:
+        target: The function, as `module:function`.
+        timeout_s: How long it may take.
+        directory: Where `StalledRank.directory` is.
+    """
+
+    target: str
+    timeout_s: float
+    directory: Path
+
+
+class Rescuer:
+    """Starts a rescue when one is requested, once for each stall."""
+
+    def __init__(self, plan: RescuePlan, recorder: Callable[[], Recorder | None]) -> None:
+        """Rescue as planned.
+
+        Args:
+            plan: The plan.
+            recorder: Returns what records at the moment, None for nothing.
+        """
+        self._plan = plan
+        self._recorder = recorder
+        self._beats = 0
+        self._begun: set[tuple[int, str]] = set()
+        self._running: _RunningRescue | None = None
+
+    def beat(self) -> None:
+        """Do what is due; called once a second on our own thread."""
+        self._beats += 1
+        if self._beats == BEATS_BEFORE_CHECK:
+            _warn_if_missing(self._plan.target)
+        running = self._running
+        if running is not None:
+            running.end_if_late()
+        recorder = self._recorder()
+        request = requested_rescue(recorder.tape.path) if recorder is not None else None
+        if recorder is None or request is None:
+            return
+        stall = (recorder.tape.identity.nonce, request.trace_id)
+        if stall not in self._begun:
+            self._begun.add(stall)
+            self._running = _RunningRescue(self._plan, recorder, request)
+
+
+class _RunningRescue:
+    """One rescue, on a thread of its own."""
+
+    def __init__(self, plan: RescuePlan, recorder: Recorder, request: RescueRequest) -> None:
+        self._plan = plan
+        self._recorder = recorder
+        self._request = request
+        self._step = recorder.step
+        self._state = RescueState.NONE
+        self._lock = threading.Lock()
+        self._due = time.monotonic() + plan.timeout_s
+        self._set(RescueState.RUNNING)
+        threading.Thread(target=self._run, name="otel-torchdist-rescue", daemon=True).start()
+
+    def end_if_late(self) -> None:
+        """Count it as too late if it has not ended in time; its thread cannot be ended."""
+        if time.monotonic() > self._due and self._set(RescueState.TOO_LATE):
+            _logger.error("the rescue of this rank took longer than %g s and does not count", self._plan.timeout_s)
+
+    def _set(self, state: RescueState, step: int | None = None) -> bool:
+        """Publish a state, unless a final one has been; returns whether it was published."""
+        with self._lock:
+            if self._state.is_final:
+                return False
+            self._state = state
+            self._recorder.tape.set_rescue(Rescue(state, self._step if step is None else step))
+        return True
+
+    def _run(self) -> None:
+        try:
+            self._rescue()
+        except BaseException as error:  # the user's: also SystemExit, which would end this thread in silence
+            _logger.error("the rescue of this rank failed", exc_info=error)
+            self._set(RescueState.RAISED)
+
+    def _rescue(self) -> None:
+        if _is_in_optimizer():
+            _logger.error("this rank is not rescued: it is in the step of an optimizer, half of its parameters updated")
+            self._set(RescueState.IN_OPTIMIZER)
+            return
+        module, _, name = self._plan.target.partition(":")
+        function: Callable[[StalledRank], object] = getattr(importlib.import_module(module), name)
+        with BACKGROUND_CALLS:
+            returned = function(self._stalled_rank())
+        if _is_in_optimizer() or self._recorder.step != self._step:
+            _logger.error("the rescue of this rank does not count: it went on meanwhile")
+            self._set(RescueState.WENT_ON)
+            return
+        step = returned if isinstance(returned, int) and not isinstance(returned, bool) else self._step
+        if self._set(RescueState.SAVED, step):
+            _logger.warning("this rank has been rescued at step %d", step)
+
+    def _stalled_rank(self) -> StalledRank:
+        request, identity = self._request, self._recorder.tape.identity
+        return StalledRank(
+            rank=identity.rank,
+            world_size=identity.world_size,
+            step=self._step,
+            run=request.run,
+            verdict=request.verdict,
+            ranks=request.ranks,
+            text=request.text,
+            timeout=self._plan.timeout_s,
+            directory=self._plan.directory,
+        )
+
+
+def _is_in_optimizer() -> bool:
+    """Whether any thread is in the step of an optimizer."""
+    return any(map(is_within_step, next(frames_by_thread()).values()))
+
+
+def _warn_if_missing(target: str) -> None:
+    """Report a function that does not exist while there is time to correct it; nothing is imported for that."""
+    module, _, name = target.partition(":")
+    loaded = sys.modules.get(module)
+    try:
+        is_there = hasattr(loaded, name) if loaded is not None else importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        is_there = False
+    if not is_there:
+        _logger.warning(
+            "%s: rescue:%s cannot be found in process %d, so this rank would not be rescued",
+            OTEL_PYTHON_TORCHDIST_ON_STALL, target, os.getpid(),
+        )  # fmt: skip

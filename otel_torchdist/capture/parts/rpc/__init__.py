@@ -1,0 +1,1 @@
+"""Remote procedure calls."""

@@ -1,0 +1,246 @@
+"""One side of a remote procedure call as it is recorded: its function, what its request carries, who serves it."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+import weakref
+from functools import partial
+from types import FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.intervals import RecordedInterval
+from otel_torchdist.model.kinds import ActivityKind, CallMode, How
+from otel_torchdist.model.names import SPARE_OF_LABELS
+from otel_torchdist.model.remote_calls import NO_WORKER, RemoteCall
+from otel_torchdist.tape.layout import Word, prepare_call
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.tape.writer import TapeWriter
+
+_INTERNAL: Final = frozenset({"torch.distributed.rpc.api", "torch.distributed.rpc._utils"})
+"""Modules whose functions are torch's own: workers that gather at `shutdown`, and the type of a remote object."""
+_ON_OBJECT: Final = "torch.distributed.rpc.rref_proxy"
+"""Module of the functions that call a method of a remote object: the method's name is their second argument."""
+MAX_NAME: Final = 200
+
+
+def is_internal(function: Any) -> bool:
+    """Whether torch calls this function for purposes of its own."""
+    return getattr(function, "__module__", None) in _INTERNAL
+
+
+def is_on_object(function: Any) -> bool:
+    """Whether this function calls a method of a remote object."""
+    return getattr(function, "__module__", None) == _ON_OBJECT
+
+
+def name_of(function: Any, arguments: Any = None) -> str:
+    """The name of a function, as `Optimizer.step`; of a method of a remote object, as `RRef.step`.
+
+    Args:
+        function: Any callable.
+        arguments: Its arguments, if it is one that `is_on_object`.
+    """
+    if type(function) is FunctionType:
+        if function.__module__ == _ON_OBJECT and type(arguments) is tuple and len(cast("Any", arguments)) > 1:
+            return f"RRef.{cast('Any', arguments)[1]}"[:MAX_NAME]
+        return function.__qualname__[:MAX_NAME]
+    while type(function) is partial:
+        function = cast("partial[Any]", function).func
+    names = (getattr(function, name, None) for name in ("qualified_name", "__qualname__"))  # the first is TorchScript's
+    found = next((name for name in names if type(name) is str), None)
+    return (found or type(function).__qualname__).removeprefix("__torch__.")[:MAX_NAME]
+
+
+def arguments_of(frame: FrameType) -> Any:
+    """The arguments of the call that torch's frame is about to send."""
+    return frame.f_locals.get("args")
+
+
+_FORMAT: Final = struct.Struct("<QQQiB7s")
+_VERSION: Final = 1
+_MAGIC: Final = b"otd-rpc"
+MAX_PICKLE: Final = 16 << 20
+"""Bytes of a pickle behind which nothing is added, because that copies it; tensors are not part of it."""
+
+
+class Caller(NamedTuple):
+    """A caller's side of a call.
+
+    Attributes:
+        nonce: Nonce of its tape.
+        number: Number of its record.
+        step: Its step.
+        worker: Its id.
+    """
+
+    nonce: int
+    number: int
+    step: int
+    worker: int
+
+    def encode(self) -> bytes:
+        """Pack it."""
+        return _FORMAT.pack(*self, _VERSION, _MAGIC)
+
+
+def caller_in(request: bytes) -> Caller | None:
+    """Return who has sent a request; None if the caller is not recorded, or by another version."""
+    if not request.endswith(_MAGIC) or len(request) < _FORMAT.size:
+        return None
+    *caller, version, _ = _FORMAT.unpack_from(request, len(request) - _FORMAT.size)
+    return Caller(*caller) if version == _VERSION else None
+
+
+class ServedCall(NamedTuple):
+    """A call that a thread serves.
+
+    Attributes:
+        number: Number of its record; 0 for none.
+        step: The first caller's step.
+    """
+
+    number: int
+    step: int
+
+
+NO_CALL = ServedCall(0, 0)
+
+
+class Serving(threading.local):
+    """The call that the calling thread serves."""
+
+    call: ServedCall = NO_CALL
+
+
+_now: Final = time.monotonic_ns
+
+
+class CallFacts(NamedTuple):
+    """What many calls have in common.
+
+    Attributes:
+        kind: Which side this is.
+        function: Name of the function.
+        mode: How it was called.
+        worker: Id of the other worker.
+        worker_name: Its name; '' if it is not known.
+        call_site: Name id of the line that made the call.
+    """
+
+    kind: ActivityKind
+    function: str
+    mode: CallMode = CallMode.UNKNOWN
+    worker: int = NO_WORKER
+    worker_name: str = ""
+    call_site: int = 0
+
+    def prepare(self, recorder: Recorder, thread: int, nonce: int = 0, step: int = 0) -> bytes:
+        """Pack it for a tape, with the thread's native id, the nonce of the caller's tape, and the trace's step."""
+        names = recorder.tape.names
+        function = names.find_room(self.function, SPARE_OF_LABELS)
+        worker_name = names.find_room(self.worker_name, SPARE_OF_LABELS) if self.worker_name else 0
+        call = RemoteCall(self.worker, worker_name, self.call_site, self.mode, nonce, 0, max(step, 0))
+        return prepare_call(self.kind, function, thread, call)
+
+
+class RecordedCall:
+    """A call, which exists before its record does: a signal handler may raise at any moment, and no record stays open.
+
+    Attributes:
+        entered_ns: When it began.
+        future: Its future, where nothing of the program's hangs on that.
+        reference: A weak reference to its future, which holds the result.
+    """
+
+    __slots__ = ("_facts", "_is_over", "_number", "_tape", "_thread", "_was_done", "entered_ns", "future", "reference")
+
+    def __init__(self) -> None:
+        self.entered_ns = 0
+        self.future: Any = None
+        self.reference: weakref.ref[Any] | None = None
+        self._tape: TapeWriter | None = None
+        self._number = 0
+        self._is_over = False
+        self._was_done = False
+        self._facts: CallFacts | None = None
+        self._thread = 0
+
+    @property
+    def number(self) -> int:
+        """Number of its record; 0 without one."""
+        return self._number
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its end has been recorded."""
+        return self._is_over
+
+    def begin(self, recorder: Recorder, facts: CallFacts, thread: int, prepared: bytes, sequence: int = 0) -> None:
+        """Publish it as entered: what `prepare` has packed of these facts and this thread."""
+        self._facts, self._thread = facts, thread
+        self._tape = tape = recorder.tape
+        self.entered_ns = entered_ns = _now()
+        interval = RecordedInterval(tape, entered_ns)
+        try:
+            interval.begin(recorder.step, sequence, prepared)
+        finally:
+            self._number = interval.number
+
+    def is_about_to_return(self) -> bool:
+        """Whether its thread waits for it and is probably about to record its end, now that its future is done.
+
+        A second look at the same call shows that this has not happened: a signal handler may have raised.
+        """
+        was_done, self._was_done = self._was_done, True
+        return not was_done and self._facts is not None and self._facts.mode is CallMode.SYNC
+
+    def wait_begins(self) -> None:
+        """Record that the thread that has made the call waits for it; that of `rpc_sync` always does."""
+        is_known = self._facts is None or self._facts.mode is CallMode.SYNC
+        if not is_known and self._tape is not None and self._thread == threading.get_native_id():
+            self._tape.mark(self._number, Word.WAIT_ENTERED, _now() - self.entered_ns, How.CALL)
+
+    def returned(self) -> None:
+        """Record that its thread is free again, although its result is still to come."""
+        if self._tape is not None:
+            self._tape.mark(self._number, Word.RETURNED, _now() - self.entered_ns, How.CALL)
+
+    def complete(self, how: How, failure: int = 0) -> None:
+        """Record that it has ended; only the first time counts."""
+        if self._is_over or self._tape is None or not self._number:
+            return
+        self._tape.complete(self._number, self.entered_ns, _now(), how, failure)
+        self._is_over = True  # last, as a signal handler may raise in between
+        self.future = None
+
+    def fail(self, error: BaseException) -> None:
+        """Record that it has ended with an exception."""
+        try:
+            if self._tape is not None and not self._is_over:
+                failure = 0
+                try:
+                    failure = self._tape.names.intern(type(error).__qualname__)
+                finally:
+                    self.complete(How.FAILED, failure)
+        except Exception as error_of_ours:
+            guard.report("the end of a remote call", error_of_ours)
+
+    def continue_on(self, recorder: Recorder) -> None:
+        """Record the rest of an open call on another tape, because its own ends.
+
+        The other side knows it by the number of its first record.
+        """
+        facts, tape = self._facts, self._tape
+        if facts is None or tape is None or self._is_over:
+            return
+        tape.complete(self._number, self.entered_ns, _now(), How.UNTRACKED)
+        facts = facts._replace(call_site=0)
+        self._tape, self._facts = recorder.tape, facts
+        self._number = recorder.tape.begin_prepared(
+            self.entered_ns, recorder.step, 0, facts.prepare(recorder, self._thread)
+        )

@@ -1,1 +1,0 @@
-"""Remote procedure calls of `torch.distributed.rpc`."""

@@ -1,0 +1,281 @@
+"""The ends of operations that have observers: awaited without holding anything, and passed on once.
+
+Which arguments of an operation are sent and which are written to follows from its schema. Outputs are found again by
+weak references, which stay alive as long as the program or torch's C++ has the tensor (DDP's buckets too). An operation
+has ended for its observers where a wait for it returns. Where C++ waits, the optimizer's step is the first point at
+which all that the backward pass has issued is over.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from threading import get_native_id
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.distributed import ProcessGroup, Work
+from torch.optim import Optimizer
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.torch_api import LIST, Patches, backward_id, hook_before_optimizers, skip_in_dynamo
+from otel_torchdist.capture.tensors.hooks import Hook, OperationCall
+from otel_torchdist.model.collectives import BARRIERS, RECV, SEND, Waiting, waiting_in
+
+if TYPE_CHECKING:
+    import torch
+
+    from otel_torchdist.capture.core.calls.call import GroupState
+    from otel_torchdist.capture.core.calls.schemas import OperationSchema
+
+_IN_PLACE: Final = ("tensor", "tensors")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRoles:
+    """The tensors of one operation.
+
+    Attributes:
+        sent: Index of the argument whose values are sent; -1 for none.
+        written: Index of the argument that is written to; -1 for none.
+        sent_by_root: Whether only the root's values are sent.
+        written_by_root: Whether only the root's are written to.
+    """
+
+    sent: int
+    written: int
+    sent_by_root: bool
+    written_by_root: bool
+
+    def inputs(self, args: tuple[Any, ...], is_root: bool) -> tuple[torch.Tensor, ...]:
+        """The tensors whose values this rank sends."""
+        return () if self.sent < 0 or (self.sent_by_root and not is_root) else tuple(flat(args[self.sent]))
+
+    def outputs(self, args: tuple[Any, ...], is_root: bool) -> tuple[torch.Tensor, ...]:
+        """The tensors of this rank that are written to."""
+        return () if self.written < 0 or (self.written_by_root and not is_root) else tuple(flat(args[self.written]))
+
+
+def tensor_roles(operation: OperationSchema) -> TensorRoles:
+    """Read an operation's schema: its outputs are called so, and the tensors of the others are both."""
+    name, sent, written = operation.name, -1, -1
+    for position, argument in enumerate(operation.overload._schema.arguments):
+        if argument.name.startswith("output") and "Tensor" in str(argument.type):
+            written = position
+        elif argument.name.startswith("input") and "Tensor" in str(argument.type):
+            sent = position
+        elif argument.name in _IN_PLACE and name not in BARRIERS:
+            sent = -1 if name == RECV else position
+            written = -1 if name == SEND else position
+    waiting = waiting_in(name)
+    return TensorRoles(sent, written, waiting is Waiting.FOR_ROOT, waiting is Waiting.ROOT)
+
+
+def flat(given: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an argument: one, a list, or a list of lists."""
+    if type(given) is not LIST:
+        yield given
+        return
+    for one in given:
+        yield from flat(one)
+
+
+MAX_PENDING: Final = 1_024
+"""Operations whose end is awaited; those that are never waited for must not accumulate."""
+
+
+class AwaitedOperation:
+    """An operation that has not ended for its observers.
+
+    Attributes:
+        call: What hooks receive, without tensors.
+        hooks: Called when it has ended.
+        outputs: References to what it writes to.
+        in_backward: Whether a backward pass has issued it.
+        on_host: Whether it runs on the CPU.
+        work: Reference to its Work; None if it has none, or not yet.
+    """
+
+    __slots__ = ("call", "hooks", "in_backward", "on_host", "outputs", "work")
+
+    def __init__(
+        self, call: OperationCall, hooks: tuple[Hook, ...], outputs: tuple[torch.Tensor, ...], on_host: bool
+    ) -> None:
+        self.call = call
+        self.hooks = hooks
+        self.outputs = tuple([weakref.ref(tensor) for tensor in outputs])
+        self.in_backward = backward_id() >= 0
+        self.on_host = on_host
+        self.work: weakref.ref[Any] | None = None
+
+    @guard.calls_plug_ins
+    def may_be_awaited(self) -> bool:
+        """Whether its Work exists, which has not ended: then the program may still wait for it."""
+        work = self.work() if self.work is not None else None
+        try:
+            if work is None or work.is_completed():
+                return False
+            # Of gloo, C++ waits for the future, which is complete a moment before the Work; of NCCL that says nothing.
+            return not (self.on_host and work.get_future().done())
+        except Exception as error:
+            guard.pass_on(error)
+            return True
+
+
+class AwaitedEnds:
+    """Operations whose observers wait for their ends."""
+
+    def __init__(
+        self,
+        meet: Callable[[ProcessGroup], GroupState | None],
+        patches: Patches,
+        call_hooks: Callable[[tuple[Hook, ...], OperationCall], None],
+    ) -> None:
+        """Await nothing yet.
+
+        Args:
+            meet: Finds or registers a group; returns None if nothing is recorded.
+            patches: Replaces methods, and restores them later.
+            call_hooks: Calls hooks with an operation that is over.
+        """
+        self._meet = meet
+        self._patches = patches
+        self._call_hooks = call_hooks
+        self._patched: set[type] = set()
+        self._pending: OrderedDict[AwaitedOperation, None] = OrderedDict()
+        self._by_work: dict[int, tuple[weakref.ref[Any], list[AwaitedOperation]]] = {}
+        self._by_memory: dict[int, AwaitedOperation] = {}
+        # The Work of each thread's last operation, until its next call or wait: its caller then gets this very object,
+        # by which a wait is recognized. (`Works` lets go of one that is over, perhaps before its caller has it.)
+        self._last_works: dict[int, Any] = {}
+        self._blocks: dict[int, list[AwaitedOperation]] = {}
+
+    def hook(self) -> Any:
+        """Follow blocks of coalesced operations, and the steps of optimizers; returns the handle of the latter."""
+        self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
+        skip_in_dynamo(AwaitedEnds.settle.__code__)
+        return hook_before_optimizers(self.settle)
+
+    def forget_all(self) -> None:
+        """Forget what has not ended."""
+        for table in (self._pending, self._by_work, self._by_memory, self._blocks, self._last_works):
+            table.clear()
+
+    def call_begins(self) -> None:
+        """Let go of the Work of this thread's last operation."""
+        self._last_works.pop(get_native_id(), None)
+
+    @property
+    def are_found_by_memory(self) -> bool:
+        """Whether there are operations that a wait for tensors may end."""
+        return bool(self._by_memory)
+
+    def issued(self, pending: AwaitedOperation, operation: OperationSchema, args: tuple[Any, ...], result: Any) -> None:
+        """Await the end of an operation that the backend has accepted."""
+        boxed = result[1] if operation.work > 0 else None if operation.work < 0 else result
+        work = None
+        with guard.guarded("hooks"):
+            # NCCL boxes nothing for a synchronous operation, which runs on the caller's stream.
+            work = Work.unbox(boxed) if boxed is not None else None
+            if work is not None:
+                self._await(pending)
+                group = self._meet(ProcessGroup.unbox(args[operation.group]))
+                if group is not None and group.coalescing is not None:
+                    self._blocks.setdefault(group.name_id, []).append(pending)
+                else:
+                    self._by_work_of([pending], work)
+                self._last_works[get_native_id()] = work
+                return
+        if work is None:  # the call blocked until the operation was over, or what comes next on the stream waits for it
+            self._end(pending)
+
+    def _await(self, pending: AwaitedOperation) -> None:
+        self._pending[pending] = None
+        for reference in pending.outputs:
+            tensor = reference()
+            if tensor is not None and tensor.layout is torch.strided:
+                self._by_memory[tensor.data_ptr()] = pending
+        while len(self._pending) > MAX_PENDING:
+            oldest, _ = self._pending.popitem(last=False)
+            self._forget(oldest)
+
+    def _by_work_of(self, several: list[AwaitedOperation], work: Any) -> None:
+        """Have a wait for a Work end operations. Its object lives as long as the program can wait for it."""
+        if work.__class__ not in self._patched:
+            self._patch(work.__class__)
+        if len(self._by_work) > MAX_PENDING:
+            self._by_work = {key: known for key, known in self._by_work.items() if known[0]() is not None}
+        self._by_work[id(work)] = reference = (weakref.ref(work), several)
+        for pending in several:
+            pending.work = reference[0]
+
+    def _patch(self, cls: type[Any]) -> None:
+        for owner in cls.__mro__:
+            if owner not in self._patched and "wait" in vars(owner):
+                self._patches.replace(owner, "wait", self._make_wait)
+            self._patched.add(owner)
+
+    def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def observed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(work, *args, **kwargs)
+            self._last_works.pop(get_native_id(), None)
+            known = self._by_work.pop(id(work), None)
+            if known is not None and known[0]() is work:
+                for pending in known[1]:
+                    self._end(pending)
+            return result
+
+        return observed_wait
+
+    def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            work = original(group, *args, **kwargs)
+            several: list[AwaitedOperation] = []
+            with guard.guarded("hooks"):
+                state = self._meet(group)
+                several = self._blocks.pop(state.name_id, several) if state is not None else several
+                if several and work is not None:
+                    self._by_work_of(several, work)
+            if work is None:
+                for pending in several:
+                    self._end(pending)
+            return work
+
+        return end_coalescing
+
+    def waited_for(self, given: Any) -> None:
+        """End the operations that write to the memory of some tensors."""
+        self._last_works.pop(get_native_id(), None)
+        several: list[AwaitedOperation | None] = []
+        with guard.guarded("hooks"):
+            several = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]
+        for pending in several:
+            if pending is not None:
+                self._end(pending)
+
+    def settle(self, optimizer: Optimizer) -> None:
+        """End what backward passes have issued and C++ waits for: that is over where an optimizer steps."""
+        self._last_works.clear()
+        for pending in [one for one in self._pending if one.in_backward]:
+            if pending.may_be_awaited():
+                pending.in_backward = False  # what it writes to may be written to again by the next step
+            else:
+                self._end(pending)
+
+    def _forget(self, pending: AwaitedOperation) -> None:
+        for reference in pending.outputs:
+            tensor = reference()
+            if tensor is not None and self._by_memory.get(tensor.data_ptr()) is pending:
+                del self._by_memory[tensor.data_ptr()]
+
+    def _end(self, pending: AwaitedOperation) -> None:
+        """Call the hooks of an operation that is over, once, unless the program has dropped all of its outputs."""
+        if self._pending:
+            self._pending.pop(pending, None)
+        self._forget(pending)
+        outputs = tuple([tensor for reference in pending.outputs if (tensor := reference()) is not None])
+        hooks, pending.hooks = pending.hooks, ()
+        if hooks and (outputs or not pending.outputs):
+            self._call_hooks(hooks, replace(pending.call, outputs=outputs))

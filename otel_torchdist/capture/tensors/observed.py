@@ -1,0 +1,270 @@
+"""Calls observers before each operation, and when it has ended, with its tensors.
+
+It stands in front of the kernels in Python, and only where there is an observer: without one nothing is in the way.
+When an operation has ended for its observers is the matter of `ends`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from threading import get_native_id
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import guard
+from otel_torchdist.capture.core.c10d.hot_path import MAX_TAG
+from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.torch_api import REDUCE_OPS, Patches, number_of_reduce_op, skip_in_dynamo
+from otel_torchdist.capture.tensors.device_values import DeviceValues
+from otel_torchdist.capture.tensors.ends import AwaitedEnds, AwaitedOperation, TensorRoles, flat, tensor_roles
+from otel_torchdist.capture.tensors.hooks import Hook, Hooks, OperationCall
+from otel_torchdist.capture.tensors.rehearsals import Rehearsals
+from otel_torchdist.capture.tensors.replicas import Replicas
+from otel_torchdist.capture.tensors.synchronized import Synchronizer, warn_of_distortion
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
+from otel_torchdist.model.collectives import SEND
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.c10d.devices import DeviceOperations
+    from otel_torchdist.capture.core.calls.call import GroupState
+    from otel_torchdist.capture.core.calls.channels import GroupChannel
+    from otel_torchdist.capture.core.calls.schemas import OperationSchema
+    from otel_torchdist.capture.core.recorder import Recorder
+    from otel_torchdist.capture.tensors.choice import Observing
+
+_logger = logging.getLogger("otel_torchdist")
+Kernel = Callable[..., Any]
+
+
+class _Thread(threading.local):
+    """Whether the calling thread is inside a hook."""
+
+    is_inside = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A call.
+
+    Attributes:
+        known: What hooks receive, without tensors.
+        group: Its group.
+        channel: Its channel.
+        tag: Its tag; 0 for none.
+        on_host: Whether it runs on the CPU.
+    """
+
+    known: OperationCall
+    group: GroupState
+    channel: GroupChannel
+    tag: int
+    on_host: bool
+
+
+class ObservedCalls(Part):
+    """Puts observers in front of the kernels."""
+
+    def __init__(
+        self,
+        observing: Observing,
+        meet: Callable[[ProcessGroup], GroupState | None],
+        patches: Patches,
+        current: Callable[[], Recorder | None],
+        find_cuda: Callable[[], DeviceOperations | None],
+    ) -> None:
+        """Initialize the observers.
+
+        Args:
+            observing: What looks at tensors.
+            meet: Finds or registers a group; returns None if nothing is recorded.
+            patches: Replaces methods, and restores them later.
+            current: Returns the recorder in use; None if there is none.
+            find_cuda: Returns what follows operations on CUDA devices; None if nothing does.
+        """
+        self._hooks = observing.hooks
+        self._observing = observing
+        self._numerics = observing.numerics
+        self._devices = DeviceValues(find_cuda)
+        self._looks_at_tensors = observing.looks_at_tensors
+        self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
+        every = observing.compare_parameters
+        self._replicas = Replicas(every, meet, current, self._devices) if every else None
+        self._rehearsals = Rehearsals(patches)
+        self._meet = meet
+        self._thread = _Thread()
+        self._ends = AwaitedEnds(meet, patches, self._call)
+        self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
+        self._handles: list[Any] = []
+
+    def hook(self, patches: Patches) -> None:
+        """Follow blocks of coalesced operations, and the steps of optimizers."""
+        if self._replicas is not None:
+            self._replicas.hook(patches)
+        if not self._looks_at_tensors:
+            return
+        if self._numerics is not None:
+            self._rehearsals.follow()
+        self._handles.append(self._ends.hook())
+
+    def begins(self, recorder: Recorder) -> None:
+        """Look at values only if this rank is among those that do so; one rank warns of what the settings do."""
+        rank, world_size = recorder.tape.identity.rank, recorder.tape.identity.world_size
+        if self._synchronizer is not None and rank == 0:
+            warn_of_distortion()
+        numerics = self._observing.numerics
+        self._numerics = numerics if numerics is not None and numerics.is_for(rank) else None
+        if numerics is not None and rank == 0 and not any(map(numerics.is_for, range(world_size))):
+            _logger.warning(
+                "%s=%s names none of the %d ranks: no rank looks at its tensors",
+                OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS,
+                ",".join(f"{one.start}-{one[-1]}" if len(one) > 1 else str(one.start) for one in numerics.ranks),
+                world_size,
+            )
+
+    def unhook(self) -> None:
+        """Stop following, and forget what has not ended."""
+        if self._replicas is not None:
+            self._replicas.unhook()
+        self._rehearsals.unfollow()
+        while self._handles:
+            self._handles.pop().remove()
+        self.forget_in_child()
+
+    def ends(self, recorder: Recorder) -> None:
+        """Forget what has not ended."""
+        self.forget_in_child()
+
+    def forget_in_child(self) -> None:
+        """Forget what has not ended."""
+        self._ends.forget_all()
+        self._wanted.clear()
+        self._thread = _Thread()
+        if self._replicas is not None:
+            self._replicas.forget_steps()
+
+    # --- kernels -----------------------------------------------------------------------------------------------------
+
+    def observe(self, operation: OperationSchema, kernel: Kernel) -> Kernel:
+        """Return a kernel that calls observers around another one; that one itself if none wants the operation."""
+        hooks = tuple(one for one in self._hooks if one.wants_operation(operation.name))
+        synchronizer = self._synchronizer
+        looks_at_tensors = bool(hooks) or self._numerics is not None
+        if not looks_at_tensors and synchronizer is None:
+            return kernel
+        roles = tensor_roles(operation)
+        ends = self._ends
+
+        def observed(keyset: Any, *args: Any) -> Any:
+            looks = looks_at_tensors and (hooks or self._numerics is not None)
+            pending = self._begin(operation, roles, hooks, args) if looks else None
+            devices = synchronizer.before(operation, args) if synchronizer is not None else ()
+            result = kernel(keyset, *args)
+            if synchronizer is not None:
+                synchronizer.after(devices)
+            if pending is not None:
+                ends.issued(pending, operation, args, result)
+            return result
+
+        skip_in_dynamo(observed.__code__)
+        return observed
+
+    def observe_wait(self, kernel: Kernel) -> Kernel:
+        """The same for `wait_tensor` and `wait_tensors`."""
+        if not self._looks_at_tensors:
+            return kernel
+
+        ends = self._ends
+
+        def observed_wait(keyset: Any, given: Any) -> Any:
+            result = kernel(keyset, given)
+            if ends.are_found_by_memory:
+                ends.waited_for(given)
+            return result
+
+        skip_in_dynamo(observed_wait.__code__)
+        return observed_wait
+
+    def _begin(
+        self, operation: OperationSchema, roles: TensorRoles, hooks: tuple[Hooks, ...], args: tuple[Any, ...]
+    ) -> AwaitedOperation | None:
+        """Call the hooks before an operation; returns it if there are some to call after it."""
+        if self._thread.is_inside:
+            return None
+        self._ends.call_begins()
+        call = None
+        with guard.guarded("hooks"):
+            call = self._describe(operation, args)
+        if call is None:
+            return None
+        before, after = self._hooks_for(operation, hooks, call.group)
+        known = call.known
+        is_root = known.peer < 0 or known.peer == known.rank
+        inputs = roles.inputs(args, is_root) if before or self._numerics is not None else ()
+        if before:
+            self._call(before, replace(known, inputs=inputs))
+        outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
+        if self._numerics is not None and not self._rehearsals.are_on:
+            record = None
+            with guard.guarded("numerics"):
+                record = self._numerics.before(
+                    known, call.group, call.channel, call.tag, get_native_id(), inputs, outputs, self._devices
+                )
+            after = after if record is None else (record, *after)
+        return AwaitedOperation(known, after, outputs, call.on_host) if after else None
+
+    def _hooks_for(
+        self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState
+    ) -> tuple[tuple[Hook, ...], tuple[Hook, ...]]:
+        """The functions to call before and after an operation of a group."""
+        key = (operation.index, group.name_id)
+        found = self._wanted.get(key)
+        if found is None:
+            wanted = [one for one in hooks if one.wants(group.name, group.rank)]
+            before = tuple(one.before_operation for one in wanted if one.before_operation is not None)
+            after = tuple(one.after_operation for one in wanted if one.after_operation is not None)
+            found = self._wanted[key] = (before, after)
+        return found
+
+    def _describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> _Described | None:
+        """Describe a call; None for meta and fake tensors, which only pretend to communicate, and unknown groups."""
+        group = self._meet(ProcessGroup.unbox(args[operation.group]))
+        if group is None:
+            return None
+        first = next(flat(args[operation.described]), None)
+        if first is not None and first.is_meta:
+            return None
+        device = first.device.type if first is not None else "cpu"
+        peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
+        tag = args[operation.tag] & MAX_TAG if operation.tag >= 0 else 0
+        channel = group.channel_of(device)
+        counter = channel.counter
+        if operation.point_to_point:
+            counter, _ = channel.messages(operation.name == SEND, peer, tag)
+        sites = group.recorder.call_sites
+        site = sites.find(2)
+        reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
+        known = OperationCall(
+            operation=operation.name,
+            group=group.name,
+            sequence=counter[0] + 1,
+            rank=group.rank,
+            step=group.recorder.step,
+            peer=peer,
+            reduce_op=REDUCE_OPS.get(reduce_op, ""),
+            call_site=sites.describe(site),
+        )
+        return _Described(known, group, channel, tag, device == "cpu")
+
+    def _call(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
+        """Call hooks; what they raise is the program's."""
+        thread = self._thread
+        thread.is_inside = True
+        try:
+            for hook in hooks:
+                hook(call)
+        finally:
+            thread.is_inside = False

@@ -1,0 +1,281 @@
+"""Statistics and checksums of tensors, by functions of torch that read memory once and allocate nothing of their size.
+
+`aminmax` passes NaN and infinities through and has no false alarm: norms and sums of finite halves may be infinite.
+What needs temporaries (zeros, subnormal numbers, means of halves) is taken from a sample of 65,536 elements.
+
+For float8 tensors torch has no `aminmax`, no sums and no norms. Seen as integers, positive numbers are in the order of
+their values and negative ones in the reverse. So two passes over the memory show the extremes exactly, without a
+temporary; all else comes from a sample's exact histogram.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from otel_torchdist.model.number_formats import NumberFormat
+
+FLOAT8: Final = frozenset(
+    {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
+)  # fmt: skip
+_NO_NEGATIVE_ZERO: Final = frozenset({torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
+"""Types in which what would be the negative zero is the only value that is not a number."""
+_CODES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """What is in a sample.
+
+    Attributes:
+        mean: Mean of its numbers.
+        mean_square: Mean of their squares.
+        zeros: How many are zero.
+        subnormals: How many are subnormal.
+        saturated: How many are the largest finite number of their type, to which casts clip.
+    """
+
+    mean: float
+    mean_square: float
+    zeros: int
+    subnormals: int
+    saturated: int
+
+
+def extremes_of_float8(tensor: torch.Tensor) -> tuple[float, float]:
+    """Its smallest and largest number; NaN for either if one is not a number. It is not empty."""
+    values = _values(tensor.dtype)
+    lowest_code, highest_code = (int(one) for one in torch.aminmax(tensor.view(torch.uint8)))
+    most_negative, most_positive = (int(one) for one in torch.aminmax(tensor.view(torch.int8)))
+    if tensor.dtype in _NO_NEGATIVE_ZERO and most_negative == -_CODES // 2:
+        return math.nan, math.nan
+    smallest = values[highest_code if most_negative < 0 else lowest_code]
+    largest = values[most_positive if most_positive >= 0 else lowest_code]
+    return smallest, largest
+
+
+def histogram_of(sample: torch.Tensor) -> Histogram:
+    """What is in a sample of a float8 tensor, which is not empty."""
+    values, finfo = _values(sample.dtype), torch.finfo(sample.dtype)
+    counted: Any = torch.bincount(sample.flatten().view(torch.uint8), minlength=_CODES)
+    counts: list[int] = counted.tolist()
+    found = [(abs(value), value, count) for value, count in zip(values, counts, strict=True) if count]
+    return Histogram(
+        mean=sum(value * count for _, value, count in found) / sample.numel(),
+        mean_square=sum(value * value * count for _, value, count in found) / sample.numel(),
+        zeros=sum(count for size, _, count in found if size == 0),
+        subnormals=sum(count for size, _, count in found if 0 < size < finfo.tiny),
+        saturated=sum(count for size, _, count in found if size == finfo.max),
+    )
+
+
+@functools.cache
+def _values(dtype: torch.dtype) -> tuple[float, ...]:
+    """The numbers of a type, by their code."""
+    values: Any = torch.arange(_CODES, dtype=torch.uint8).view(dtype).float()
+    return tuple(values.tolist())
+
+
+FLOATING: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+"""Types that `aminmax` takes and that can be infinite or not a number; but for these and `FLOAT8`, nothing is known."""
+HALVES: Final = frozenset({torch.float16, torch.bfloat16})
+SAMPLE: Final = 65_536
+BLOCK: Final = 1_024
+LANES: Final = 64
+_WORD: Final = 8
+MASK: Final = (1 << 64) - 1
+_FACTOR: Final = 0x9E3779B97F4A7C15
+"""Odd, so that multiplying by it loses nothing modulo 2^64."""
+_SIGN: Final = 1 << 63
+_torch: Any = torch
+_vector_norm: Final = _torch.linalg.vector_norm
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """The range of some tensors.
+
+    Attributes:
+        smallest: The smallest element; NaN if one is not a number.
+        largest: The largest.
+        elements: How many there are.
+    """
+
+    smallest: float
+    largest: float
+    elements: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all elements are finite."""
+        return math.isfinite(self.smallest) and math.isfinite(self.largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What else is known of them.
+
+    Attributes:
+        mean: Their mean; of halves, that of the sample.
+        norm: Their L2 norm; of float16, extrapolated from the sample.
+        zero_share: Share of zeros in the sample.
+        subnormal_share: Share of subnormal numbers in the sample.
+        saturated_share: Share of numbers in the sample that are the largest of their type, if they are float8.
+    """
+
+    mean: float
+    norm: float
+    zero_share: float
+    subnormal_share: float
+    saturated_share: float | None = None
+
+
+def extremes_of(tensors: Sequence[torch.Tensor]) -> Extremes:
+    """The range of tensors that have one: see `eligible.sort`; there is at least one."""
+    smallest, largest, elements = math.inf, -math.inf, 0
+    is_nan = False
+    for tensor in tensors:
+        low, high = _extremes(tensor)
+        is_nan = is_nan or math.isnan(low) or math.isnan(high)
+        smallest, largest, elements = min(smallest, low), max(largest, high), elements + tensor.numel()
+    return Extremes(math.nan, math.nan, elements) if is_nan else Extremes(smallest, largest, elements)
+
+
+def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
+    if tensor.dtype in FLOAT8:
+        return extremes_of_float8(tensor)
+    low, high = torch.aminmax(tensor)
+    return float(low), float(high)
+
+
+def format_of(tensors: Sequence[torch.Tensor]) -> NumberFormat:
+    """The type of such tensors, if it is one."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    name = str(dtypes.pop()).removeprefix("torch.").upper() if len(dtypes) == 1 else ""
+    return NumberFormat[name] if name in NumberFormat.__members__ else NumberFormat.UNKNOWN
+
+
+def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
+    """What else is known of such tensors."""
+    squares, total, elements = 0.0, 0.0, 0
+    zeros, subnormals, saturated, sampled = 0, 0, 0, 0
+    for tensor in tensors:
+        count, is_half, sample = tensor.numel(), tensor.dtype in HALVES, sample_of(tensor)
+        sampled, elements = sampled + sample.numel(), elements + count
+        if tensor.dtype in FLOAT8:
+            found = histogram_of(sample)
+            squares, total = squares + found.mean_square * count, total + found.mean * count
+            zeros, subnormals = zeros + found.zeros, subnormals + found.subnormals
+            saturated += found.saturated
+            continue
+        if tensor.dtype is torch.float16:  # whose own norm may be infinite, and in float32 takes 40 times as long
+            squares += float(sample.float().square().mean()) * count
+        else:
+            squares += float(_vector_norm(tensor)) ** 2
+        total += float(sample.mean(dtype=torch.float32)) * count if is_half else float(tensor.sum())
+        magnitude = sample.abs()
+        none = int(torch.count_nonzero(magnitude == 0))
+        zeros += none
+        subnormals += int(torch.count_nonzero(magnitude < torch.finfo(tensor.dtype).tiny)) - none
+    is_float8 = all(tensor.dtype in FLOAT8 for tensor in tensors)
+    return Moments(
+        mean=total / elements,
+        norm=math.sqrt(squares),
+        zero_share=zeros / sampled,
+        subnormal_share=subnormals / sampled,
+        saturated_share=saturated / sampled if is_float8 else None,
+    )
+
+
+def sample_of(tensor: torch.Tensor) -> torch.Tensor:
+    """At most `SAMPLE` elements of a tensor: blocks that lie next to each other, spread over all of it."""
+    count = tensor.numel()
+    if count <= SAMPLE or not is_dense(tensor):
+        return tensor.flatten().narrow(0, 0, min(count, SAMPLE))
+    blocks = SAMPLE // BLOCK
+    stride = (count - BLOCK) // (blocks - 1)
+    return tensor.as_strided((blocks, BLOCK), (stride, 1), tensor.storage_offset())
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements fill a piece of memory, in whichever order."""
+    if tensor.is_contiguous():
+        return True
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != reach:
+            return False
+        reach *= size
+    return True
+
+
+def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
+    """A checksum of the bits of some tensors, in which any one flipped bit shows; the same on every rank.
+
+    Each tensor is summed as 64-bit words in 64 lanes, with an odd factor for each, so that exchanged parts show too.
+    """
+    result = 0
+    for tensor in tensors:
+        result = (result * _FACTOR + tensor.nbytes * _FACTOR + sum(int(one) for one in _sums(tensor))) & MASK
+    return result
+
+
+def checksum_tensor(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The same as an int64 of no dimension where the tensors are, computed without waiting for their device."""
+    result = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
+    for tensor in tensors:
+        result = result * signed(_FACTOR) + signed(tensor.nbytes * _FACTOR)
+        for one in _sums(tensor):
+            result = result + one
+    return result
+
+
+def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The weighted sums of a tensor's lanes, and of the bytes behind them, as int64."""
+    flat = _in_order(tensor.detach()).view(torch.uint8)
+    weights = _weights(tensor.device)
+    lane = flat.numel() // (_WORD * LANES) * _WORD
+    whole = lane * LANES
+    if whole < flat.numel():  # fewer than 512 bytes
+        rest = flat.numel() - whole
+        yield (flat.narrow(0, whole, rest) * weights.narrow(0, 0, rest)).sum()
+    if not lane:
+        return
+    if flat.data_ptr() % _WORD or flat.storage_offset() % _WORD:
+        # Words must be aligned, and their sum must not depend on where the tensor lies: one lane is copied at once.
+        pieces = [flat.narrow(0, at, lane).clone().view(torch.int64).sum() for at in range(0, whole, lane)]
+        lanes = torch.stack(pieces)
+    else:
+        lanes = flat.narrow(0, 0, whole).view(torch.int64).view(LANES, -1).sum(1)
+    yield (lanes * weights.narrow(0, 0, LANES)).sum()
+
+
+def _in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements of a tensor as they lie in memory, which is the order in which c10d sees them."""
+    dense = tensor if is_dense(tensor) else tensor.contiguous()
+    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
+
+
+def _weights(device: torch.device) -> torch.Tensor:
+    """An odd factor for each byte or lane. On a device they are made anew: its streams do not wait for each other."""
+    return _weights_on_host() if device.type == "cpu" else _make_weights(device)
+
+
+@functools.cache
+def _weights_on_host() -> torch.Tensor:
+    return _make_weights(torch.device("cpu"))
+
+
+def _make_weights(device: torch.device) -> torch.Tensor:
+    return torch.arange(1, LANES * _WORD + 1, device=device, dtype=torch.int64).mul_(signed(_FACTOR)).bitwise_or_(1)
+
+
+def signed(value: int) -> int:
+    """The int64 with the same 64 bits."""
+    value &= MASK
+    return value - (value & _SIGN) * 2

@@ -1,0 +1,82 @@
+"""Waits for the device before and after collectives, so that their times are the device's own. For debugging only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import guard
+from otel_torchdist.capture.tensors.ends import flat
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_SYNCHRONIZE
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.core.calls.call import GroupState
+    from otel_torchdist.capture.core.calls.schemas import OperationSchema
+
+_ON_HOST: Final = frozenset({"cpu", "meta"})
+_logger = logging.getLogger("otel_torchdist")
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_current_stream_capturing()
+
+
+class Synchronizer:
+    """Synchronises devices around collectives.
+
+    Not around sends and receives, nor within blocks of coalesced operations: the other half of a pair may not have been
+    issued, and waiting for the first would deadlock. Not while a graph is captured, where CUDA forbids it.
+    """
+
+    def __init__(
+        self,
+        meet: Callable[[ProcessGroup], GroupState | None],
+        synchronize: Callable[[int], object] = torch.cuda.synchronize,
+        is_capturing: Callable[[], bool] = _is_capturing,
+    ) -> None:
+        """Initialize the synchronizer.
+
+        Args:
+            meet: Finds or registers a group.
+            synchronize: Waits for all that was enqueued on a device, without the GIL.
+            is_capturing: Whether the current stream is being captured into a graph.
+        """
+        self._meet = meet
+        self._synchronize = synchronize
+        self._is_capturing = is_capturing
+
+    def before(self, operation: OperationSchema, args: tuple[Any, ...]) -> tuple[int, ...]:
+        """Wait for the device of an operation; returns the devices to wait for after it, at most one."""
+        devices: tuple[int, ...] = ()
+        with guard.guarded("synchronised timing"):
+            devices = self._devices_of(operation, args)
+        self.after(devices)
+        return devices
+
+    def after(self, devices: tuple[int, ...]) -> None:
+        """Wait for devices; an error that one reports is the program's."""
+        for device in devices:
+            self._synchronize(device)
+
+    def _devices_of(self, operation: OperationSchema, args: tuple[Any, ...]) -> tuple[int, ...]:
+        first = next(flat(args[operation.described]), None)
+        if operation.point_to_point or first is None or first.device.type in _ON_HOST:
+            return ()
+        group = self._meet(ProcessGroup.unbox(args[operation.group]))
+        if (group is not None and group.coalescing is not None) or self._is_capturing():
+            return ()
+        return (first.device.index or 0,)
+
+
+def warn_of_distortion() -> None:
+    """Warn that timing is synchronised."""
+    _logger.warning(
+        "%s=true: the host waits for the device before and after each collective. This ends the overlap of computation "
+        "and communication, so steps take longer than without it; use it to find out how long single operations take, "
+        "not in production",
+        OTEL_PYTHON_TORCHDIST_SYNCHRONIZE,
+    )
