@@ -161,7 +161,7 @@ def _judge(directory: Path, created_ns: int, config: Config) -> None:
     from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
     from otel_torchdist.job.announced import has_announced_since
     from otel_torchdist.job.runs.runs import index_of
-    from otel_torchdist.stall.reporting.notice import notice_lines
+    from otel_torchdist.stall.reporting.attributes import notice_lines
     from otel_torchdist.verdict.rules import StallRules
 
     runs = [

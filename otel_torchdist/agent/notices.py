@@ -25,7 +25,7 @@ from otel_torchdist.job.standard_error import StandardError
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.processes.reopened_stderr import NoticeDelivery, write_to
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.stall.reporting.notice import notice_lines
+from otel_torchdist.stall.reporting.attributes import notice_lines
 from otel_torchdist.tape.identity import shares_pids
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.this_process.stderr_logging import NOTICE, logged_as

@@ -24,7 +24,7 @@ from otel_torchdist.stall.reporting.attributes import ruling_of
 from otel_torchdist.stall.reporting.spans import incident_spans, marker_span
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.waits import Wait
+from otel_torchdist.verdict.rules import Wait
 
 EPOCH: Final = 1
 """An import reports each stall once."""

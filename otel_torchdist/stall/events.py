@@ -19,7 +19,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.findings.slow import PathMeasured
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.verdict.model import Outcome, Verdict
-from otel_torchdist.verdict.waits import Wait
+from otel_torchdist.verdict.rules import Wait
 
 
 class Occasion(enum.Enum):

@@ -6,32 +6,28 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
-from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.stall.early_stacks import EarlyStacks
-from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
+from otel_torchdist.stall.events import Event, MarkerDue, Ruling, TimeoutShort, VerdictGiven
 from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.stall.findings.watch import FindingWatch, LastingFinder
-from otel_torchdist.stall.incidents.ages import WaitAges
+from otel_torchdist.stall.incidents.ages import MarkerClock, WaitAges
 from otel_torchdist.stall.incidents.incident import RunIncident, run_of
-from otel_torchdist.stall.incidents.numbering import MarkerClock
-from otel_torchdist.stall.incidents.pending import Sight
-from otel_torchdist.stall.peer_agents import JudgingAgent
-from otel_torchdist.stall.seen import RunSeen
-from otel_torchdist.stall.short_timeouts import ShortTimeouts
+from otel_torchdist.stall.incidents.stacks import EarlyStacks, Sight
+from otel_torchdist.stall.peer_agents import JudgingAgent, RunSeen
 from otel_torchdist.verdict.compiling import CompileExcuses
+from otel_torchdist.verdict.giving_up import backend_of, ends_waits
 from otel_torchdist.verdict.model import Outcome, Verdict, locate
-from otel_torchdist.verdict.past.hung import find_hung
+from otel_torchdist.verdict.past.last_moment import find_hung
 from otel_torchdist.verdict.roll_call import GONE
 from otel_torchdist.verdict.root_cause import RootFinder
-from otel_torchdist.verdict.rules import StallRules, expects, is_expected
+from otel_torchdist.verdict.rules import StallRules, Wait, expects, is_expected, waits_of
 from otel_torchdist.verdict.standing import awaits_ends, is_being_ended, outcome_of, timed_out_ns
-from otel_torchdist.verdict.waits import Wait, waits_of
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that these are known when it comes."""
@@ -303,3 +299,37 @@ def _is_being_aborted(world: WorldSnapshot) -> bool:
 
 def _is_waited_for(waits: Iterable[Wait], operation_id: OperationId) -> bool:
     return any(wait.operation.operation_id == operation_id for wait in waits)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Notices groups whose timeout is so short that their backend ends a stall before it is reported and acted on.
+
+
+class ShortTimeouts:
+    """Looks at the groups of one run, until the first one with a timeout that is too short."""
+
+    def __init__(self, needed_ns: int) -> None:
+        """Report timeouts that are not longer than `needed_ns`."""
+        self._needed_ns = needed_ns
+        self._seen: dict[int, Mapping[str, GroupView]] = {}
+        self._has_reported = False
+
+    def check(self, world: WorldSnapshot) -> list[TimeoutShort]:
+        """Look at the groups that are new since the last pass."""
+        if self._has_reported:
+            return []
+        for view in world.ranks.values():
+            if self._seen.get(view.nonce) is view.groups:  # a new group makes a new mapping
+                continue
+            self._seen[view.nonce] = view.groups
+            short = [group for group in view.groups.values() if self._is_short(group)]
+            if short:
+                self._has_reported = True
+                self._seen.clear()
+                group = min(short, key=lambda group: group.name.timeout_ms)
+                return [TimeoutShort(world.run, group, backend_of(group.name), self._needed_ns)]
+        return []
+
+    def _is_short(self, group: GroupView) -> bool:
+        name = group.name
+        return 0 < name.timeout_ms * 1_000_000 <= self._needed_ns and ends_waits(name.at_timeout)

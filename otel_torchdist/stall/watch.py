@@ -12,9 +12,8 @@ from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Follows, Leads, PeerAgents, Undecided
+from otel_torchdist.stall.peer_agents import Follows, Leads, PeerAgents, RunSeen, Undecided
 from otel_torchdist.stall.run_watch import RunWatch
-from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules

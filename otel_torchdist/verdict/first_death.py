@@ -15,17 +15,18 @@ from typing import Final
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.verdict.death_order import Ends, is_exact
-from otel_torchdist.verdict.giving_up import explains_ends
-from otel_torchdist.verdict.ways import (
+from otel_torchdist.verdict.deaths import (
+    Ends,
     Way,
     died_ns,
     failed_by_exception,
     has_left_by_itself,
     has_raised,
     interrupted_operation,
+    is_exact,
     may_have_been_asked,
 )
+from otel_torchdist.verdict.giving_up import explains_ends
 
 __all__ = ["FirstDeath", "failed_by_exception", "first_death", "has_raised", "interrupted_operation"]
 

@@ -14,15 +14,14 @@ from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.symptoms import Symptom
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.verdict.across import WaitBehind, waits_behind
-from otel_torchdist.verdict.checkpoints import checkpoint_of
-from otel_torchdist.verdict.deadline import Deadline, first_deadline
+from otel_torchdist.verdict.circumstances import WaitBehind, checkpoint_of, waits_behind
 from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.giving_up import Deadline, first_deadline
 from otel_torchdist.verdict.launches import LaunchFacts, address_in_use, file_left_over
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.places import RankPlace, in_checkpoint, place_of
-from otel_torchdist.world.remote_waits import RemoteWait, remote_wait
+from otel_torchdist.world.remote_calls import RemoteWait, remote_wait
 from otel_torchdist.world.threads import missing_thread
 
 MAX_THREADS_CHOSEN: Final = 16

@@ -8,12 +8,11 @@ from typing import Final
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.verdict.departures import has_failed_by_departure, is_cancelled, names_departed
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, urgency
-from otel_torchdist.verdict.rules import is_expected
-from otel_torchdist.verdict.waits import Wait, died_in, interrupted_by_deaths, left_behind
+from otel_torchdist.verdict.rules import Wait, died_in, interrupted_by_deaths, is_expected, left_behind
+from otel_torchdist.verdict.standing import has_failed_by_departure, is_cancelled, names_departed
 
 MAX_CANDIDATES: Final = 64
 

@@ -13,7 +13,7 @@ ENUMS: Final = {
     "How": "model/kinds.py",
     "RecordKind": "model/kinds.py",
     "AtTimeout": "model/names.py",
-    "CallStage": "world/remote_waits.py",
+    "CallStage": "world/remote_calls.py",
     "CauseKind": "critical_path/model.py",
     "Doubt": "verdict/model.py",
     "Field": "world/mismatch.py",
@@ -24,7 +24,7 @@ ENUMS: Final = {
     "Standing": "verdict/roll_call.py",
     "SymptomKind": "model/symptoms.py",
     "VerdictKind": "model/verdict_kinds.py",
-    "Way": "verdict/ways.py",
+    "Way": "verdict/deaths.py",
 }
 """The kinds among which `match` statements choose, and where they are defined."""
 _KINDS: Final = {*ENUMS, "FindingKind"}

@@ -14,8 +14,9 @@ from otel_torchdist.config import PageAccess
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.stall.peer_agents import JudgingAgent
-from otel_torchdist.stall.seen import RunSeen
-from otel_torchdist.telemetry.metrics.snapshots import RunFindings, ShownVerdict
+from otel_torchdist.stall.peer_agents import RunSeen
+from otel_torchdist.telemetry.metrics.snapshots import RunFindings
+from otel_torchdist.telemetry.metrics.snapshots import ShownVerdict
 from tests.support.browser import Browser, loaded
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import SECOND

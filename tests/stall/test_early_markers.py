@@ -5,11 +5,13 @@ from __future__ import annotations
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import MarkerDue
-from otel_torchdist.stall.incidents.numbering import MarkerClock
+from otel_torchdist.stall.incidents.ages import MarkerClock
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.waits import waits_of
-from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
+from otel_torchdist.verdict.rules import waits_of
+from tests.support.worlds.detectors import EVERYBODY
+from tests.support.worlds.detectors import Watching
+from tests.support.worlds.detectors import stalled
 from tests.support.worlds.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk._logs import LoggerProvider
 
 from otel_torchdist.stall.events import Occasion, VerdictGiven
-from otel_torchdist.stall.reporting.notice import notice_lines
+from otel_torchdist.stall.reporting.attributes import notice_lines
 from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.this_process.stderr_logging import LevelFormatter
 from tests.stall.test_reporter import Elsewhere

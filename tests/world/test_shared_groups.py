@@ -13,7 +13,7 @@ from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.shared_groups import CERTAIN
+from otel_torchdist.world.occupations import CERTAIN
 from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 
 NCCL = GroupName("0", "default_pg", (0, 1), 0, "nccl", True)

@@ -19,9 +19,9 @@ from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict
-from otel_torchdist.verdict.waits import waits_of
+from otel_torchdist.verdict.rules import waits_of
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.following.channel_progress import MAX_CHANNELS
+from otel_torchdist.world.following.channels import MAX_CHANNELS
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape

@@ -10,7 +10,7 @@ import pytest
 
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
+from otel_torchdist.world.assembly import with_other_parts, with_other_sizes
 from tests.support.worlds.fake_world import FakeWorld, group_of
 
 LINE = 42

@@ -15,7 +15,7 @@ from otel_torchdist.model.snapshot import WorldSnapshot, life_in
 from otel_torchdist.naming import listed_ranks
 from otel_torchdist.stall.events import Event, IncidentResolved, Ruling, VerdictGiven
 from otel_torchdist.stall.incidents.incident import run_of
-from otel_torchdist.stall.seen import RunSeen
+from otel_torchdist.stall.peer_agents import RunSeen
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import VerdictStatus

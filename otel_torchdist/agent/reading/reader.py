@@ -35,9 +35,9 @@ from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall, VerdictGiven
-from otel_torchdist.stall.reporting.notice import Announcer
+from otel_torchdist.stall.peer_agents import RunSeen
+from otel_torchdist.stall.reporting.attributes import Announcer
 from otel_torchdist.stall.reporting.reporter import StallReporter
-from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.environment import described_beyond

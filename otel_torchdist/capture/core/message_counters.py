@@ -14,7 +14,7 @@ from collections.abc import MutableSequence
 from typing import Final, Protocol, cast
 
 MAX_COUNTERS: Final = 65_536
-"""As many as a reader follows of one rank; see `MAX_CHANNELS` in world/following/channel_progress.py."""
+"""As many as a reader follows of one rank; see `MAX_CHANNELS` in world/following/channels.py."""
 FORGOTTEN_AT_ONCE: Final = 4_096
 
 _TAG_BITS: Final = 32

@@ -31,13 +31,12 @@ from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.assembly import as_finished, left_alone
+from otel_torchdist.world.assembly import as_finished, left_alone, with_other_parts, with_other_sizes
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
 from otel_torchdist.world.places import RankPlace, place_of
-from otel_torchdist.world.recorded_stacks import RecordedStacks
-from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
+from otel_torchdist.world.threads import RecordedStacks
 
 BETWEEN_CHECKS_S: Final = 0.1
 """Seconds between two checks of silent ranks: a thread that waits for the GIL wakes up every 5 ms."""

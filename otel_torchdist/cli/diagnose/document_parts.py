@@ -10,8 +10,8 @@ from otel_torchdist.cli.output.text import iso_time
 from otel_torchdist.model.calls import GroupView, OperationView
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.remote_calls import WorkerView
-from otel_torchdist.verdict.deadline import Deadline
 from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.giving_up import Deadline
 from otel_torchdist.verdict.model import Link, Sharing, Verdict
 from otel_torchdist.world.mismatch import Mismatch
 

@@ -29,7 +29,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.recorded_stacks import RecordedStacks
+from otel_torchdist.world.threads import RecordedStacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from otel_torchdist.model.rank_values import OutputChecksum, ParameterRange
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.stall.attributes import Attributes, of_group, of_operation_id
-from otel_torchdist.stall.findings.patience import Patience
+from otel_torchdist.stall.findings.restraint import Patience
 from otel_torchdist.tape.records.numerics import differing_places
 from otel_torchdist.verdict.wording.calls import describe_operation
 from otel_torchdist.world.following.values import CALM_STEPS, PARAMETERS

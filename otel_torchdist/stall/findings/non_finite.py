@@ -20,7 +20,7 @@ from otel_torchdist.model.rank_values import NonFiniteInput, ParameterRange
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.stall.attributes import of_frame, of_operation_id
-from otel_torchdist.stall.findings.patience import Patience
+from otel_torchdist.stall.findings.restraint import Patience
 from otel_torchdist.verdict.wording.calls import called_in, describe_operation
 from otel_torchdist.world.following.values import CALM_STEPS
 

@@ -17,7 +17,7 @@ from otel_torchdist.stall.attributes import of_group
 from otel_torchdist.verdict.judging.sharing import swapped_callers
 from otel_torchdist.verdict.model import Sharing
 from otel_torchdist.verdict.wording.mismatches import describe_sharing
-from otel_torchdist.world.shared_groups import CERTAIN
+from otel_torchdist.world.occupations import CERTAIN
 
 SETTLED_NS: Final = 2_000_000_000
 """How long it is waited for other ranks of which the same is seen."""

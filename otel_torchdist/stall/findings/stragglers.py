@@ -22,7 +22,7 @@ from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.attributes import of_group
-from otel_torchdist.stall.findings.chance import Latenesses, exchanging, is_pipeline, sent_between
+from otel_torchdist.stall.findings.restraint import Latenesses, exchanging, is_pipeline, sent_between
 from otel_torchdist.units import passed
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.verdict.wording.machine import describe_slow_rank

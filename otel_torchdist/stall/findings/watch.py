@@ -10,11 +10,12 @@ from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.findings import silent_mismatch, stragglers
 from otel_torchdist.stall.findings.checkpoints import FailedSaves
+from otel_torchdist.stall.findings.diverged import Diverged, DivergenceFinder
+from otel_torchdist.stall.findings.non_finite import NonFinite, NonFiniteFinder
 from otel_torchdist.stall.findings.shared_groups import SharedGroupFinder
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared, Stragglers
-from otel_torchdist.stall.findings.values import ValueFinder
-from otel_torchdist.verdict.judging.judge import ended_well
+from otel_torchdist.verdict.judging.mismatched import ended_well
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.world.mismatch import Mismatch
 
@@ -166,3 +167,31 @@ def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
 def _takes_part(view: RankView, operation_id: OperationId) -> bool:
     """Whether a live rank takes part in an operation; from one that is over nothing more will come."""
     return not view.is_over and operation_id.channel in view.progress
+
+
+# --- Finds what is wrong with values, at bounded cost and a bounded number of times -----------------------------------
+
+
+PASSES_APART_NS: Final = 1_000_000_000
+MAX_REPORTED: Final = 16
+"""Findings about values in a run; more would add no information."""
+
+
+class ValueFinder:
+    """Compares the values of one run's ranks."""
+
+    def __init__(self) -> None:
+        self._non_finite = NonFiniteFinder()
+        self._diverged = DivergenceFinder()
+        self._compared_ns = 0
+        self._reported = 0
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> list[NonFinite | Diverged]:
+        """Return what to report now; at the end of the run nothing is waited for."""
+        if not is_last and world.taken_ns - self._compared_ns < PASSES_APART_NS:
+            return []
+        self._compared_ns = world.taken_ns
+        found = [*self._non_finite.find(world, is_last), *self._diverged.find(world, is_last)]
+        found = found[: MAX_REPORTED - self._reported]
+        self._reported += len(found)
+        return found

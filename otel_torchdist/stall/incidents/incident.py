@@ -23,8 +23,8 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.incidents.numbering import Numbering, next_doubling
-from otel_torchdist.stall.incidents.pending import (
+from otel_torchdist.stall.incidents.ages import Numbering, next_doubling
+from otel_torchdist.stall.incidents.stacks import (
     CHANGE_SETTLES_NS,
     Pending,
     Sight,
@@ -35,10 +35,9 @@ from otel_torchdist.stall.incidents.pending import (
     without_stacks,
 )
 from otel_torchdist.stall.reporting.attributes import ruling_of
-from otel_torchdist.verdict.departures import names_departed
 from otel_torchdist.verdict.model import Outcome, Verdict, locate
-from otel_torchdist.verdict.standing import outcome_of
-from otel_torchdist.verdict.waits import Wait
+from otel_torchdist.verdict.rules import Wait
+from otel_torchdist.verdict.standing import names_departed, outcome_of
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 

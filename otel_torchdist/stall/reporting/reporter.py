@@ -31,8 +31,7 @@ from otel_torchdist.stall.events import (
 )
 from otel_torchdist.stall.findings.slow import PathMeasured
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
-from otel_torchdist.stall.reporting.attributes import resolution_of
-from otel_torchdist.stall.reporting.notice import Announcer
+from otel_torchdist.stall.reporting.attributes import Announcer, resolution_of
 from otel_torchdist.stall.reporting.spans import finding_span, incident_spans, marker_span, resolution_spans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.this_process.stderr_logging import ANNOUNCED, goes_to_stderr_only, logged_as

@@ -11,21 +11,20 @@ a call is missing at the end.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from otel_torchdist.model.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
+from otel_torchdist.model.calls import ANY_RANK, Channel, OperationId, OperationView
 from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
-from otel_torchdist.verdict.judging.circles import Hop, judge_circle
-from otel_torchdist.verdict.judging.creations import other_creation, other_order
+from otel_torchdist.verdict.judging.circles import Hop, judge_circle, strayed
+from otel_torchdist.verdict.judging.mismatched import find_cause, other_creation, other_order, past_misfit
 from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
-from otel_torchdist.verdict.judging.strayed import strayed
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.verdict.launches import LaunchFacts, cut_off, failed_alone, fewest, is_launch, sizes_given, unseated
 from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, urgency
@@ -33,8 +32,8 @@ from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import ELSEWHERE, RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.group_names import CreatedGroups
-from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
-from otel_torchdist.world.remote_waits import remote_wait
+from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.remote_calls import remote_wait
 from otel_torchdist.world.threads import ThreadStand, Tie, stand_of, tie_of
 
 SETTLED_NS: Final = 1_000_000_000
@@ -133,7 +132,7 @@ class Judge:
         frozen = self._frozen(roll.ranks(Standing.WAITING))
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
-        misfit = _past_misfit(self._members(roll), operation_id) if _has_streams(roll) else None
+        misfit = past_misfit(self._members(roll), operation_id) if _has_streams(roll) else None
         if misfit is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, misfit.ranks, mismatch=misfit)
         stuck = stuck_ranks(self._world, roll, self._threshold_ns)
@@ -296,66 +295,6 @@ def _doubt_of_operation(roll: RollCall) -> Doubt | None:
     return None if roll.aligned else Doubt.UNALIGNED
 
 
-def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
-    """The first mismatch, up to `operation_id`, that explains why the operation there does not end.
-
-    Args:
-        views: The members that report.
-        operation_id: The operation.
-    """
-    for mismatch in find_mismatches(views.values(), operation_id):
-        if not ended_well(views.values(), mismatch.operation_id) or _is_out_of_step(views, mismatch):
-            return mismatch
-    return None
-
-
 def _has_streams(roll: RollCall) -> bool:
     """Whether transfers of a group's backend have no ends of their own; gloo sends the length of each."""
     return roll.group is not None and roll.group.name.backend != "gloo"
-
-
-def _past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
-    """The first exchange before `operation_id` that did not fit and that everybody has come out of.
-
-    What was not sent in it may have been taken from a later transfer, which then does not end although all are in it.
-    """
-    found = find_mismatches(views.values(), operation_id)
-    return next((mismatch for mismatch in found if mismatch.misfit is not None), None)
-
-
-def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:
-    """Whether every one of these ranks has come out of an operation without an exception."""
-    return all(_has_come_out(view, operation_id) for view in views)
-
-
-def _has_come_out(view: RankView, operation_id: OperationId) -> bool:
-    progress = view.progress.get(operation_id.channel)
-    if progress is None or progress.completed < operation_id.sequence or progress.failed == operation_id.sequence:
-        return False
-    return view.at(operation_id) is None  # operations of a group may end out of order
-
-
-def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
-    """Whether the ranks in the minority have skipped calls, or made extra ones, from that mismatch on."""
-    channel, first = mismatch.operation_id
-    entered = {rank: view.progress[channel].entered for rank, view in views.items()}
-    behind = {rank for rank, count in entered.items() if count < max(entered.values())}
-    ahead = entered.keys() - behind
-    has_left_out = behind == set(mismatch.ranks)
-    has_made_more = ahead == set(mismatch.ranks) and mismatch.field is Field.OPERATION
-    if not mismatch.has_majority or not (has_left_out or has_made_more):
-        return False
-    leader = views[min(ahead)]
-    return all(_fits_later(views[rank], leader, channel, first) for rank in behind)
-
-
-def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
-    """Whether the calls of one rank equal those that another one has made some positions later."""
-    own, others = _calls(behind, channel), _calls(ahead, channel)
-    shift = ahead.progress[channel].entered - behind.progress[channel].entered
-    pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
-    return bool(pairs) and all(compare({0: one, 1: other}, OperationId(channel, first)) is None for one, other in pairs)
-
-
-def _calls(view: RankView, channel: Channel) -> dict[int, Arrival]:
-    return {arrival.sequence: arrival for arrival in view.progress[channel].recent}

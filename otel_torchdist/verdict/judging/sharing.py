@@ -13,7 +13,7 @@ from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Sharing
 from otel_torchdist.verdict.roll_call import RollCall
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.shared_groups import blocked_pairs, shared_by
+from otel_torchdist.world.occupations import blocked_pairs, shared_by
 from otel_torchdist.world.threads import ThreadStand, stand_of
 
 

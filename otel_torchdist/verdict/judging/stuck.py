@@ -26,7 +26,7 @@ from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.verdict.roll_call import RollCall, Standing, members_of, since_of
-from otel_torchdist.verdict.waits import waits_of
+from otel_torchdist.verdict.rules import waits_of
 
 TRAIL_NS: Final = HEARTBEAT_LATE_NS + 2_000_000_000
 """How long an end may be unseen: watchdogs look every second, agents on other nodes answer later, and if native code

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.verdict.first_death import interrupted_operation
-from otel_torchdist.world.recorded_stacks import last_record_ns
+from otel_torchdist.verdict.giving_up import GivenUp, all_given_up, before_giving_up
+from otel_torchdist.verdict.judging.judge import Judge
+from otel_torchdist.verdict.model import Verdict, locate, urgency
+from otel_torchdist.verdict.rules import waits_of
+from otel_torchdist.world.threads import last_record_ns
 
 TOGETHER_NS: Final = 1_500_000_000
 """Heartbeats are a second apart: ranks that fell silent within this time may have died in any order."""
@@ -121,3 +126,58 @@ def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
         view.rank: together[0] if life_in(view) is RankLife.DEAD and signs[view.rank] in together else signs[view.rank]
         for view in gone
     }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The verdict on a run whose ranks gave up waiting, as it was just before: nothing that came afterwards changes it.
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """A run that hung until ranks gave up.
+
+    Attributes:
+        verdict: The verdict with places.
+        world: The run just before the first rank gave up.
+        given_up: The waits that ranks gave up, the first of them first.
+    """
+
+    verdict: Verdict
+    world: WorldSnapshot
+    given_up: tuple[GivenUp, ...]
+
+
+def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
+    """What held up the ranks that gave up, if that is how the run ended; None if it did not end so.
+
+    A wait counts as a stall however long the threshold is: nobody expected more than the timeout. Nor does what a
+    rank had announced, or compiled, matter any more.
+
+    Args:
+        world: The run when ranks have ended.
+        threshold_ns: See `Judge`.
+    """
+    before = before_giving_up(world)
+    if before is None:
+        return None
+    given_up = tuple(all_given_up(world.ranks.values()))
+    shortest_ns = min(one.after_ns for one in given_up)
+    judge = Judge(before, min(threshold_ns, shortest_ns // 2))
+    long_since_ns = before.taken_ns - shortest_ns
+    operations = {one.operation.operation_id for one in given_up}
+    operations |= {wait.operation.operation_id for wait in waits_of(before) if wait.since_ns <= long_since_ns}
+    found = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(operations)]
+    own = {one.operation.operation_id for one in given_up}
+    verdict = min(
+        (one for one in found if one is not None),
+        key=lambda one: (urgency(one)[0], one.operation_id not in own, urgency(one)),
+        default=None,
+    )
+    if verdict is None:
+        return None
+    return Hung(dataclasses.replace(locate(before, verdict), deadline=None), before, given_up)
+
+
+def _first_of_each_channel(operations: set[OperationId]) -> list[OperationId]:
+    first = {operation_id.channel: operation_id for operation_id in sorted(operations, reverse=True)}
+    return list(first.values())

@@ -18,18 +18,15 @@ from otel_torchdist.model.lives import RankLife, Stopped
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.compiling import CompileExcuses
-from otel_torchdist.verdict.departures import is_cancelled
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
 from otel_torchdist.verdict.giving_up import back_in
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.launches import file_left_over
 from otel_torchdist.verdict.model import Verdict, locate, urgency
-from otel_torchdist.verdict.past.hung import Hung, find_hung
-from otel_torchdist.verdict.past.last_moment import LastMoment, last_moment
+from otel_torchdist.verdict.past.last_moment import Hung, LastMoment, find_hung, last_moment
 from otel_torchdist.verdict.root_cause import RootFinder
-from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
-from otel_torchdist.verdict.standing import verdict_of_all_nodes
-from otel_torchdist.verdict.waits import DYING_NS, left_behind, waits_of
+from otel_torchdist.verdict.rules import DYING_NS, StallRules, Standstill, is_expected, left_behind, waits_of
+from otel_torchdist.verdict.standing import is_cancelled, verdict_of_all_nodes
 
 
 @dataclass(frozen=True, slots=True)

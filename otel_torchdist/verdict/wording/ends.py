@@ -14,12 +14,11 @@ from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import passed, seconds
-from otel_torchdist.verdict.deadline import Deadline
-from otel_torchdist.verdict.departures import is_about_failure, names_departed
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.giving_up import all_given_up
+from otel_torchdist.verdict.giving_up import Deadline, all_given_up
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.standing import is_about_failure, names_departed
 
 # --- When the backend ends a wait, in words ---------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from otel_torchdist.verdict.wording.calls import (
     describe_through,
 )
 from otel_torchdist.world.places import PlaceSource, RankPlace
-from otel_torchdist.world.remote_waits import CallStage
+from otel_torchdist.world.remote_calls import CallStage
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The children that a rank waits for, in words: `DataLoader worker 1 (pid 81), which has been in read() of …`.

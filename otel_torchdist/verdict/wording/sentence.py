@@ -12,9 +12,9 @@ from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.departures import is_about_failure, names_departed
 from otel_torchdist.verdict.model import Doubt, Verdict
 from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.standing import is_about_failure, names_departed
 from otel_torchdist.verdict.wording.calls import (
     describe_frame,
     describe_operation,

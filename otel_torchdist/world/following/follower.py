@@ -28,16 +28,15 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.status import WallClock
 from otel_torchdist.world.following.baselines import Baselines
-from otel_torchdist.world.following.call_history import RankLogs
-from otel_torchdist.world.following.channel_progress import ChannelProgress
+from otel_torchdist.world.following.baselines import PaceLog
+from otel_torchdist.world.following.channels import ChannelProgress
+from otel_torchdist.world.following.channels import RankLogs
 from otel_torchdist.world.following.child_waits import ChildWaits
-from otel_torchdist.world.following.pace import PaceLog
 from otel_torchdist.world.following.values import ValueLog
-from otel_torchdist.world.occupations import occupations_of
+from otel_torchdist.world.occupations import SharedGroups, occupations_of
 from otel_torchdist.world.part_sizes import part_sizes
 from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
-from otel_torchdist.world.shared_groups import SharedGroups
 
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)

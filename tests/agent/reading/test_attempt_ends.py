@@ -16,8 +16,7 @@ from otel_torchdist.job.concluded import concluded_ns
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.events import Event, IncidentResolved, Ruling, VerdictGiven
-from otel_torchdist.stall.peer_agents import JudgingAgent
-from otel_torchdist.stall.seen import RunSeen
+from otel_torchdist.stall.peer_agents import JudgingAgent, RunSeen
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.verdict.model import Outcome

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.stall.findings.chance import Latenesses
+from otel_torchdist.stall.findings.restraint import Latenesses
 from otel_torchdist.stall.findings.stragglers import LEAST_BLAME, LEAST_SHARE
 
 TRIES = 20_000

@@ -13,9 +13,8 @@ from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS
-from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
-from otel_torchdist.world.following.call_history import LENGTH, CallLog, Digests
+from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches
+from otel_torchdist.world.following.channels import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, FakeWorld

@@ -15,7 +15,8 @@ from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
-from otel_torchdist.world.following.call_history import LENGTH, ArrivalLog
+from otel_torchdist.world.following.channels import ArrivalLog
+from otel_torchdist.world.following.channels import LENGTH
 from tests.support.worlds.detectors import EVERYBODY
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.findings.diverged import Diverged
 from otel_torchdist.stall.findings.non_finite import NonFinite
-from otel_torchdist.stall.findings.values import ValueFinder
+from otel_torchdist.stall.findings.watch import ValueFinder
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.launch.jobs import Job

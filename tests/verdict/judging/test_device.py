@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.verdict.waits import waits_of
+from otel_torchdist.verdict.rules import waits_of
 from tests.support.worlds.fake_world import START_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, description="default_pg")

@@ -10,7 +10,8 @@ from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.verdict.judging.judge import Judge, find_cause
+from otel_torchdist.verdict.judging.judge import Judge
+from otel_torchdist.verdict.judging.mismatched import find_cause
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import located_verdict, named, spoken
 

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.model.checkpoints import CheckpointView, RankCheckpoints
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.verdict.checkpoints import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
+from otel_torchdist.verdict.circumstances import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.verdict.model import locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching

@@ -11,7 +11,7 @@ from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.short_timeouts import ShortTimeouts
+from otel_torchdist.stall.run_watch import ShortTimeouts
 from otel_torchdist.verdict.model import Doubt, Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.occupations import CallPace
-from otel_torchdist.world.following.pace import FIRST_CALLS, PaceLog
+from otel_torchdist.world.following.baselines import FIRST_CALLS, PaceLog
 from tests.support.tapes.fake_tape import SECOND, FakeTape
 
 

@@ -21,7 +21,7 @@ from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Word
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.following.call_history import LENGTH
+from otel_torchdist.world.following.channels import LENGTH
 from tests.jobs.faults.simulated.simulated_deaths import SimulatedDeaths
 from tests.jobs.faults.simulated.simulated_rank import (
     SECOND,

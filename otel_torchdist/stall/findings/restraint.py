@@ -1,7 +1,4 @@
-"""Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages.
-
-With few ranks, one of them often comes last by chance alone, and a few very late calls can dominate the mean.
-"""
+"""Reasons not to report a finding, or not yet."""
 
 from __future__ import annotations
 
@@ -11,7 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+
+# --- Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages -------------------------
+# With few ranks, one of them often comes last by chance alone, and a few very late calls can dominate the mean.
+
 
 LARGEST: Final = 4
 """How many of each rank's largest latenesses are left out when determining what is usual."""
@@ -125,3 +127,25 @@ def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
     senders, receivers = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
     is_ring = senders == receivers and set(senders.values()) <= {1} and len(pairs) > 2
     return bool(pairs) and not is_ring
+
+
+# --- Bounds for how long a finder waits for ranks that have not shown their part of an operation ----------------------
+
+
+SETTLED_NS: Final = 5_000_000_000
+"""How long members are waited for that have not entered an operation, not ended its step, or show no result of it."""
+
+
+class Patience:
+    """Remembers since when operations have been in question."""
+
+    def __init__(self) -> None:
+        self._since_ns: dict[OperationId, int] = {}
+
+    def is_over(self, world: WorldSnapshot, operation_id: OperationId) -> bool:
+        """Return whether an operation has been in question for so long that no member is waited for any more."""
+        return world.taken_ns - self._since_ns.setdefault(operation_id, world.taken_ns) >= SETTLED_NS
+
+    def forget(self, operation_id: OperationId) -> None:
+        """Forget an operation that has been reported."""
+        self._since_ns.pop(operation_id, None)

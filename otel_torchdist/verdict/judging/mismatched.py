@@ -1,14 +1,18 @@
-"""Compares the creation of groups across ranks, a collective of the world: all ranks create all groups in one order."""
+"""Mismatched calls as a cause of a stall: other calls, and groups created in another order or not at all."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
+from otel_torchdist.model.calls import Arrival, Channel, OperationId
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.launches import is_launch
 from otel_torchdist.verdict.model import Verdict, verdict_at
 from otel_torchdist.verdict.roll_call import ELSEWHERE, RollCall, Standing
 from otel_torchdist.world.group_names import CreatedGroups
-from otel_torchdist.world.mismatch import Field, Mismatch
+from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.ways import CallSide, Ways
 
 
@@ -70,3 +74,63 @@ def _describe(roll: RollCall) -> str:
     if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.group is None:
         return roll.operation
     return f"{roll.operation} ({roll.group.label})"
+
+
+def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
+    """The first mismatch, up to `operation_id`, that explains why the operation there does not end.
+
+    Args:
+        views: The members that report.
+        operation_id: The operation.
+    """
+    for mismatch in find_mismatches(views.values(), operation_id):
+        if not ended_well(views.values(), mismatch.operation_id) or _is_out_of_step(views, mismatch):
+            return mismatch
+    return None
+
+
+def past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
+    """The first exchange before `operation_id` that did not fit and that everybody has come out of.
+
+    What was not sent in it may have been taken from a later transfer, which then does not end although all are in it.
+    """
+    found = find_mismatches(views.values(), operation_id)
+    return next((mismatch for mismatch in found if mismatch.misfit is not None), None)
+
+
+def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:
+    """Whether every one of these ranks has come out of an operation without an exception."""
+    return all(_has_come_out(view, operation_id) for view in views)
+
+
+def _has_come_out(view: RankView, operation_id: OperationId) -> bool:
+    progress = view.progress.get(operation_id.channel)
+    if progress is None or progress.completed < operation_id.sequence or progress.failed == operation_id.sequence:
+        return False
+    return view.at(operation_id) is None  # operations of a group may end out of order
+
+
+def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
+    """Whether the ranks in the minority have skipped calls, or made extra ones, from that mismatch on."""
+    channel, first = mismatch.operation_id
+    entered = {rank: view.progress[channel].entered for rank, view in views.items()}
+    behind = {rank for rank, count in entered.items() if count < max(entered.values())}
+    ahead = entered.keys() - behind
+    has_left_out = behind == set(mismatch.ranks)
+    has_made_more = ahead == set(mismatch.ranks) and mismatch.field is Field.OPERATION
+    if not mismatch.has_majority or not (has_left_out or has_made_more):
+        return False
+    leader = views[min(ahead)]
+    return all(_fits_later(views[rank], leader, channel, first) for rank in behind)
+
+
+def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
+    """Whether the calls of one rank equal those that another one has made some positions later."""
+    own, others = _calls(behind, channel), _calls(ahead, channel)
+    shift = ahead.progress[channel].entered - behind.progress[channel].entered
+    pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
+    return bool(pairs) and all(compare({0: one, 1: other}, OperationId(channel, first)) is None for one, other in pairs)
+
+
+def _calls(view: RankView, channel: Channel) -> dict[int, Arrival]:
+    return {arrival.sequence: arrival for arrival in view.progress[channel].recent}
