@@ -103,7 +103,7 @@ def _tapes_of(codes: Codes, since_ns: int, config: Config) -> dict[Path, TapeIde
 
 def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int) -> None:
     """Record how ranks ended that no agent has watched; in which order is not known."""
-    from otel_torchdist.job.runs.deaths import read_death, write_death
+    from otel_torchdist.job.runs.lives import read_death, write_death
     from otel_torchdist.model.lives import Death
 
     now_ns = time.monotonic_ns()
@@ -127,7 +127,7 @@ def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> 
         failed_s: When its failure was reported to this process, by the monotonic clock.
         config: The settings.
     """
-    from otel_torchdist.job.concluded import concluded_ns
+    from otel_torchdist.job.agent_notes import concluded_ns
 
     patience_s = _patience_s(directory, config)
     if not patience_s:
@@ -159,7 +159,7 @@ def _patience_s(directory: Path, config: Config) -> float:
 def _judge(directory: Path, created_ns: int, config: Config) -> None:
     """Announce the verdict that `diagnose` gives, if all ranks were here and none of them has announced one."""
     from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
-    from otel_torchdist.job.announced import has_announced_since
+    from otel_torchdist.job.agent_notes import has_announced_since
     from otel_torchdist.job.runs.runs import index_of
     from otel_torchdist.stall.reporting.attributes import notice_lines
     from otel_torchdist.verdict.rules import StallRules
@@ -176,7 +176,7 @@ def _judge(directory: Path, created_ns: int, config: Config) -> None:
 
 def _say(directory: Path) -> bool:
     """Write what an agent could not write; returns whether there was something."""
-    from otel_torchdist.job.left_notices import take_notices
+    from otel_torchdist.job.agent_notes import take_notices
 
     texts = take_notices(directory) if _has_stderr() else []
     for text in texts:

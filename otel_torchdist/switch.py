@@ -18,9 +18,8 @@ from otel_torchdist.config import ActionKind, Config, ReaderHome
 from otel_torchdist.files.kept import make_room_for_descriptors
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
-from otel_torchdist.job.cleaning import RankCleaning
-from otel_torchdist.job.directory import base_directory, job_directory, job_key
-from otel_torchdist.job.usual_base import TAKEN
+from otel_torchdist.job.directory import TAKEN, base_directory, job_directory, job_key
+from otel_torchdist.job.room import RankCleaning
 from otel_torchdist.package import OLDEST_TORCH
 
 if TYPE_CHECKING:

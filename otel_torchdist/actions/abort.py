@@ -17,9 +17,10 @@ from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.owned import create_anew
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.requests.abort import MAX_BYTES, abort_path
+from otel_torchdist.job.requests.commands import MAX_REASON_BYTES as MAX_BYTES
+from otel_torchdist.job.requests.commands import abort_path
 from otel_torchdist.processes import pidfd
-from otel_torchdist.processes.users import can_signal
+from otel_torchdist.processes.state import can_signal
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue
+from otel_torchdist.job.requests.commands import RescueRequest, request_rescue
 from otel_torchdist.model.rescue import NO_RESCUE, RescueState
 from otel_torchdist.stall.events import OngoingStall
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.advice.model import Advice, Topic
 from otel_torchdist.critical_path.wording import call_of, sentence
-from otel_torchdist.model.time_kinds import TimeKind
+from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.units import amount, duration
 

@@ -28,7 +28,7 @@ from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
-from otel_torchdist.job.cleaning import Cleaning
+from otel_torchdist.job.room import Cleaning
 from otel_torchdist.live.site import live_feed, live_site, page_address
 from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.model.snapshot import RankView

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
+from otel_torchdist.job.kept_results import AgentsVerdict, remove_agents_verdict, write_agents_verdict
 from otel_torchdist.job.runs.lives import life_of
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.stall.events import OngoingStall, Ruling

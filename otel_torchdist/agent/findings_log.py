@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from otel_torchdist.job.kept_findings import MAX_TEXT, KeptFinding, read_kept_findings, write_kept_findings
+from otel_torchdist.job.kept_results import MAX_FINDING_TEXT as MAX_TEXT
+from otel_torchdist.job.kept_results import KeptFinding, read_kept_findings, write_kept_findings
 from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.tape.reading.reader import TapeReader

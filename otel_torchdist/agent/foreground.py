@@ -11,7 +11,7 @@ from typing import Final
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.life_log import LifeLog
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.live_jobs import newest_live_job
+from otel_torchdist.job.tapes import newest_live_job
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.this_process.stop_signals import StopSignals
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.deaths import read_death
-from otel_torchdist.job.runs.lives import is_helper, run_of
+from otel_torchdist.job.runs.lives import is_helper, read_death, run_of
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.identity import TapeIdentity

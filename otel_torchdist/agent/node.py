@@ -21,9 +21,8 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.life_log import LifeLog
 from otel_torchdist.files.others import is_passing, reason
 from otel_torchdist.files.owned import directory_facts
-from otel_torchdist.job.live_jobs import live_jobs
-from otel_torchdist.job.tapes import TOO_FEW
-from otel_torchdist.job.usual_base import MEMORY, USUAL_BASES
+from otel_torchdist.job.directory import MEMORY, USUAL_BASES
+from otel_torchdist.job.tapes import TOO_FEW, live_jobs
 from otel_torchdist.naming import readable
 from otel_torchdist.this_process.stop_signals import StopSignals
 

@@ -18,9 +18,8 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.agent.log_relay import is_relayed, log_position, relayed_position
-from otel_torchdist.job.announced import is_announced, note_announced
+from otel_torchdist.job.agent_notes import is_announced, leave_notice, note_announced, take_notice
 from otel_torchdist.job.description_file import read_description
-from otel_torchdist.job.left_notices import leave_notice, take_notice
 from otel_torchdist.job.standard_error import StandardError
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.processes.reopened_stderr import NoticeDelivery, write_to

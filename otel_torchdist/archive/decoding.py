@@ -23,7 +23,7 @@ from otel_torchdist.archive.tables import (
     Facts,
     unpack_splits,
 )
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, Blame, Flag, How, Phase
 from otel_torchdist.model.names import MAX_TEXT, Name, unpack_label
 from otel_torchdist.model.operations import Operation, Splits, StepMark

@@ -31,7 +31,7 @@ from otel_torchdist.archive.tables import (
     with_calls,
     with_facts,
 )
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.names import unpack_label
 from otel_torchdist.model.operations import Operation, Splits
 from otel_torchdist.tape.names.reader import Names

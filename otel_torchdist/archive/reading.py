@@ -14,8 +14,7 @@ from otel_torchdist.archive.format import MAGIC
 from otel_torchdist.archive.model import Archived, SegmentOrigin, SegmentPlace
 from otel_torchdist.archive.places import SUFFIX, read_segment, segments_in
 from otel_torchdist.files.others import read_part, reason
-from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.history import Activity, RankHistory
 from otel_torchdist.model.names import Name
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import readable, run_label

@@ -11,7 +11,7 @@ import msgspec
 
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.model import Segment
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import CallMode
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.remote_calls import RemoteCall

@@ -9,7 +9,7 @@ from otel_torchdist.archive.decoding import Columns, decode
 from otel_torchdist.archive.encoding import encode, parts_of
 from otel_torchdist.archive.model import Archived, Moment, Segment, SegmentOrigin
 from otel_torchdist.archive.writer import ArchiveWriter
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.tape.names.reader import NamesReader

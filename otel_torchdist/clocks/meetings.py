@@ -11,8 +11,7 @@ from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.collectives import Waiting, waiting_in
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind, RecordKind
-from otel_torchdist.model.moments import arrival_ns, hold_of, is_awaited_unseen
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import Operation, arrival_ns, hold_of, is_awaited_unseen
 
 _MOST: Final = 400_000
 """Operations of one channel each, of all ranks together."""

@@ -17,8 +17,8 @@ from otel_torchdist.critical_path.model import MOST_LONGEST, CriticalPath, PathK
 from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.walk import Walker
 from otel_torchdist.critical_path.whatif import Replay
+from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.time_kinds import TimeKind
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.statistics.labels import labels_of

@@ -17,8 +17,8 @@ from otel_torchdist.critical_path.meetings import Place
 from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.whatif import Change, Replay
+from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.time_kinds import TimeKind
 from otel_torchdist.parallelism.partition import Partition
 
 LEAST_SHARE: Final = 0.01

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.timelines import Label
-from otel_torchdist.model.time_kinds import TimeKind
+from otel_torchdist.model.activity_kinds import TimeKind
 
 MOST_LONGEST: Final = 3
 

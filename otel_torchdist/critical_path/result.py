@@ -9,7 +9,7 @@ import msgspec
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
-from otel_torchdist.model.time_kinds import TimeKind
+from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.verdict.wording.calls import describe_frame
 
 

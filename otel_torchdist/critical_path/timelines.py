@@ -12,12 +12,10 @@ from typing import Final, NamedTuple
 from otel_torchdist.clocks.alignment import clock_of
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.collectives import family_of
-from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.history import RankHistory, TimeSpent
 from otel_torchdist.model.kinds import ActivityKind, RecordKind
-from otel_torchdist.model.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.operations import Operation
-from otel_torchdist.model.time_spent import TimeSpent
+from otel_torchdist.model.operations import Operation, arrival_ns, hold_of, is_awaited_unseen, is_on_device
 
 _DEVICE_THREAD: Final = -1
 """What runs on a device is in the order of its stream, whichever thread has enqueued it."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from otel_torchdist.critical_path.meetings import Arrivals, Place
 from otel_torchdist.critical_path.timelines import Timeline
 from otel_torchdist.critical_path.walk import Walker
-from otel_torchdist.model.time_kinds import TimeKind
+from otel_torchdist.model.activity_kinds import TimeKind
 
 Change = Callable[[Place, int], int]
 """From a call and a duration to the duration to assume instead."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.critical_path.timelines import Label
-from otel_torchdist.model.time_kinds import TimeKind
+from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.units import duration, share
 

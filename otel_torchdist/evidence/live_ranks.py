@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.naming import readable
-from otel_torchdist.processes.error_file import MAX_ENVIRONMENT
+from otel_torchdist.processes.endings import MAX_ENVIRONMENT
 
 MAX_PROCESSES: Final = 4_096
 MAX_DEPTH: Final = 16

@@ -19,7 +19,7 @@ from typing import Final
 
 from otel_torchdist.evidence.live_ranks import LiveProcess
 from otel_torchdist.naming import readable
-from otel_torchdist.processes.users import belongs_to
+from otel_torchdist.processes.state import belongs_to
 from otel_torchdist.tape.identity import process_start_ticks
 
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

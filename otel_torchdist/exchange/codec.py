@@ -10,9 +10,9 @@ import msgspec
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationView, Progress, Window
-from otel_torchdist.model.checkpoints import RankCheckpoints
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import AtTimeout, GroupName
+from otel_torchdist.model.occupations import RankCheckpoints
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.rank_values import OutputChecksum, RankValues
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

@@ -12,12 +12,19 @@ import msgspec
 
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.calls import Channel, OperationId, Progress, Window
-from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName
-from otel_torchdist.model.occupations import NO_PACE, CallPace, ChildWait, Occupation, SharedGroup
+from otel_torchdist.model.occupations import (
+    NO_CHECKPOINTS,
+    NO_PACE,
+    CallPace,
+    ChildWait,
+    Occupation,
+    RankCheckpoints,
+    SharedGroup,
+)
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.rank_values import NO_VALUES, RankValues
 from otel_torchdist.model.remote_calls import WorkerView

@@ -6,8 +6,7 @@ import time
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.runs import Run
-from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.history import Activity, RankHistory
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader

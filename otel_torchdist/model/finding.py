@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import WorldSnapshot
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The kinds of findings. Each is a row here, and a file in `stall/findings` that finds it and says all about it.
+
+
+class FindingKind(enum.Enum):
+    """The kinds of findings. The value is the verdict in spans, log events, metrics and `--json`.
+
+    Attributes:
+        meaning: A clause for the help of the metric of findings.
+    """
+
+    _value_: str
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> FindingKind:
+        """Make the member of a row."""
+        kind = object.__new__(cls)
+        kind._value_ = value
+        kind.meaning = meaning
+        return kind
+
+    MISMATCHED = "mismatched", "ranks have made calls that do not match, and nothing stalls"
+    STRAGGLER = "straggler", "a rank repeatedly comes last"
+    SLOW_RANK = "slow_rank", "a rank without which steps would be notably shorter"
+    SLOW_NODE = "slow_node", "a node without which steps would be notably shorter"
+    SLOW_STAGE = "slow_stage", "a stage of a pipeline without which steps would be notably shorter"
+    NON_FINITE = "non_finite", "the first ranks with an input that is infinite or not a number"
+    DIVERGED = "diverged", "ranks have different results or parameters where all must have the same"
+    CHECKPOINT_FAILED = (
+        "checkpoint_failed",
+        "a checkpoint could not be saved, because an exception was raised on these ranks",
+    )
+    SHARED_GROUP = "shared_group", "two threads of a rank use one group at the same time"
+    STARVED = "starved", "all threads that serve remote procedure calls wait in calls of their own"
+    FROZEN = "frozen", "a process that should run remote procedure calls does not run"
+    DEAD = "dead", "a process that serves remote procedure calls is gone, while others go on"
+    IDLE = "idle", "no rank has called an operation for long, and all stand still"
+
+
+class Severity(enum.Enum):
+    """How bad a finding is."""
+
+    WARNING = "warning"
+    """Time is lost."""
+    ERROR = "error"
+    """Results may be wrong, or work is lost."""
+
 
 AttributeValue: TypeAlias = str | bool | int | float | Sequence[str]
 
@@ -77,3 +126,69 @@ class JudgedWorld:
     def incident(self, name: str) -> Incident:
         """Return the incident with a name that is unique in the run."""
         return Incident(self.run, name, self.agent_id)
+
+
+# --- What makes the steps of a run longer, as the critical path across its ranks shows it -----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPart:
+    """A rank, a node or a stage of a pipeline without which steps would be notably shorter.
+
+    Attributes:
+        kind: What it is: `SLOW_RANK`, `SLOW_NODE` or `SLOW_STAGE`.
+        ranks: Global ranks that belong to it, ascending.
+        operation: The operation before which it computes longer than its peers; '' if there are several.
+        group: Key of that operation's group; '' if there are several.
+        call_site: The line of that operation; None if there are several, or it is not known.
+        excess_s: Seconds for which it computes longer in each step.
+        gain_s: Seconds by which a step would be shorter at most.
+        step_s: Median length of a step in seconds.
+        steps: Number of steps that this is based on.
+        compared: Ranks whose calls were compared, ascending.
+        text: All of this as a sentence.
+    """
+
+    kind: FindingKind
+    ranks: tuple[int, ...]
+    operation: str
+    group: str
+    call_site: CallSiteName | None
+    excess_s: float
+    gain_s: float
+    step_s: float
+    steps: int
+    compared: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a step would be shorter at most without one cause.
+
+    Attributes:
+        cause: Its kind: `line`, `rank`, `node`, `stage`, `transfer`.
+        ranks: The ranks concerned; none for a transfer.
+        operation: The operation that they compute before, or that transfers; '' if there are several.
+        seconds: The gain.
+    """
+
+    cause: str
+    ranks: tuple[int, ...]
+    operation: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathLengths:
+    """The critical path of an average steady step, in seconds.
+
+    Attributes:
+        kinds: Its length, by what happens on it: `computing`, `transfer`.
+        ranks: How long ranks compute on it, those that do so longest.
+        gains: What would make steps shorter, the greatest gain first.
+    """
+
+    kinds: dict[str, float]
+    ranks: dict[int, float]
+    gains: tuple[Gain, ...]

@@ -2,15 +2,70 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from otel_torchdist.model.ends import COARSE, EXACT
 from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind
 from otel_torchdist.model.names import pack_label
 from otel_torchdist.model.numerics import Numerics
+
+# --- How well the end of a call is known, decided once for each `How`, for all that read tapes ------------------------
+# Sets of ends are tuples: `in` compares their members by identity, where a set would call Python's `Enum.__hash__`.
+
+
+class Known(enum.Enum):
+    """How exactly an end is known."""
+
+    CALLED = enum.auto()
+    """The call itself was seen to return."""
+    AWAITED = enum.auto()
+    """A wait was seen to return."""
+    DATED = enum.auto()
+    """The device has dated it, on its own clock."""
+    NOTICED = enum.auto()
+    """It was noticed some time later."""
+    ASSUMED = enum.auto()
+    """Nothing but that nobody follows the call any more: when it ends, or has ended, is unknown."""
+    RAISED = enum.auto()
+    """The call raised: for this rank it was over then, and nothing follows for others."""
+
+
+def known_of(how: How) -> Known:
+    """Classify an end."""
+    match how:
+        case How.CALL:
+            return Known.CALLED
+        case How.WAIT | How.CALLBACK:
+            return Known.AWAITED
+        case How.EVENT:
+            return Known.DATED
+        case How.POLL | How.WATCHDOG:
+            return Known.NOTICED
+        case How.UNTRACKED | How.ABANDONED:
+            return Known.ASSUMED
+        case How.FAILED:
+            return Known.RAISED
+
+
+def _ends(*wanted: Known) -> tuple[How, ...]:
+    return tuple(how for how in How if known_of(how) in wanted)
+
+
+AWAITED: Final = _ends(Known.AWAITED)
+BLOCKING: Final = _ends(Known.CALLED, Known.AWAITED)
+"""Ends until which a thread of the program was blocked."""
+EXACT: Final = _ends(Known.CALLED, Known.AWAITED, Known.DATED)
+"""Known well enough for durations."""
+COARSE: Final = _ends(Known.NOTICED)
+SUCCEEDED: Final = (*EXACT, *COARSE)
+"""The call has done what it should."""
+ASSUMED: Final = _ends(Known.ASSUMED)
+RAISED: Final = _ends(Known.RAISED)
+UNMET: Final = (*ASSUMED, *RAISED)
+"""Says nothing about when the members of a group met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +244,46 @@ class StepMark:
     sequence: int
     skipped: bool = False
     scale: float | None = None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# When a rank arrived at a call, and from when to when the call held it up, as far as its record shows that.
+
+
+_ASYNC: Final = int(Flag.ASYNC)
+_COALESCED: Final = int(Flag.COALESCED)
+
+
+def is_on_device(record: Operation) -> bool:
+    """Whether a call ran on a device, in the order of its stream."""
+    return bool(int(record.flags) & _ON_DEVICE)
+
+
+def arrival_ns(record: Operation) -> int | None:
+    """When a rank arrived at a call, as other ranks notice it; None if that is not known well."""
+    flags = int(record.flags)
+    if flags & _ON_DEVICE:
+        return record.started_ns if record.started_how in EXACT else None
+    return None if flags & _COALESCED else record.entered_ns
+
+
+def hold_of(record: Operation) -> tuple[int, int] | None:
+    """From when to when a call held its thread or device up; None if it did not, or if that is not known."""
+    if record.completed_ns is None:
+        return None
+    flags = int(record.flags)
+    if flags & _ON_DEVICE:
+        is_seen = record.how in EXACT and not flags & _ASYNC
+        return (record.started_ns, record.completed_ns) if is_seen and record.started_ns is not None else None
+    if record.wait_entered_ns is not None:
+        end_ns = record.completed_ns if record.wait_returned_ns is None else record.wait_returned_ns
+        return (record.wait_entered_ns, end_ns) if end_ns >= record.wait_entered_ns else None
+    # A synchronous collective is one wait from the call to the end.
+    is_call = record.returned_ns is None and record.how in BLOCKING
+    return (record.entered_ns, record.completed_ns) if is_call else None
+
+
+def is_awaited_unseen(record: Operation) -> bool:
+    """Whether torch itself waits for a call where that is not seen, as DDP does in C++ at the end of a backward."""
+    is_async = bool(int(record.flags) & _ASYNC) and record.phase is not Phase.OUTSIDE_BACKWARD
+    return is_async and record.returned_ns is not None and record.wait_entered_ns is None

@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
-from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import Death, Lifetime, RankLife, Stopped
 from otel_torchdist.model.names import GIVEN_UP, RaisedName
-from otel_torchdist.model.occupations import NO_PACE, CallPace, ChildWait, Occupation, SharedGroup
+from otel_torchdist.model.occupations import (
+    NO_CHECKPOINTS,
+    NO_PACE,
+    CallPace,
+    ChildWait,
+    Occupation,
+    RankCheckpoints,
+    SharedGroup,
+)
 from otel_torchdist.model.rank_values import NO_VALUES, RankValues
 from otel_torchdist.model.remote_calls import WorkerView
 from otel_torchdist.model.rescue import NO_RESCUE, Rescue, RescueState

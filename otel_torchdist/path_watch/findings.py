@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.critical_path.model import Cause, CauseKind, CriticalPath
 from otel_torchdist.critical_path.wording import sentence
-from otel_torchdist.model.finding_kinds import FindingKind
-from otel_torchdist.model.slow import Gain, PathLengths, SlowPart
+from otel_torchdist.model.finding import FindingKind, Gain, PathLengths, SlowPart
 from otel_torchdist.units import duration, share
 
 LEAST_SHARE: Final = 0.1

@@ -16,8 +16,7 @@ from otel_torchdist.archive.model import Segment
 from otel_torchdist.archive.reading import history_in
 from otel_torchdist.archive.tapes import moment_of, origin_of, rest_of
 from otel_torchdist.errors import TapeError
-from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.history import Activity, RankHistory
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape.reading.reader import TapeReader
 

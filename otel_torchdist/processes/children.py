@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.state import threads_of
 from otel_torchdist.processes.system_calls import SystemCall, call_of
-from otel_torchdist.tape.identity import process_state
+from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 MAX_CHILDREN: Final = 256
 MAX_MOUNTS_BYTES: Final = 1 << 20
@@ -163,3 +164,160 @@ def _mount_of(process: Path, file: str) -> str:
         if point and is_above and len(point) >= len(best):
             best, kind = point, rest.partition(" ")[0]
     return f"{kind} at {best}" if best else ""
+
+
+# --- How much of a core a rank uses, with the processes that it has started, while it calls no operations -------------
+# A rank that evaluates, prepares data or compiles works itself, or has children that do. One that waits for a lock, a
+# file or a server does not: it sleeps, or looks every so often.
+
+
+QUIET_NS: Final = 2_000_000_000
+"""Of a rank that has called an operation within this time, nothing is measured."""
+BETWEEN_NS: Final = 2_000_000_000
+MAX_DEPTH: Final = 3
+MAX_PROCESSES: Final = 64
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_USER, _SYSTEM = 11, 12
+"""Fields of `/proc/<pid>/stat`, counted from the state letter."""
+
+
+class CpuTime:
+    """Measures one rank, from time to time."""
+
+    def __init__(self, identity: TapeIdentity) -> None:
+        """Measure the writer of a tape, unless its pid belongs to another PID namespace or boot."""
+        self._pid, self._began = identity.pid, identity.pid_start_ticks
+        self._is_in_reach = shares_pids(identity)
+        self._measured_ns = 0
+        self._ticks: dict[int, int] = {}
+        self._busy: float | None = None
+
+    def check(self, now_ns: int, called_ns: int) -> float | None:
+        """Return the share of a core that it used lately, above 1 for several; None if it calls, or is out of reach."""
+        if not self._is_in_reach or now_ns - called_ns < QUIET_NS:
+            self._measured_ns, self._busy = 0, None
+        elif now_ns - self._measured_ns >= BETWEEN_NS:
+            self._measure(now_ns)
+        return self._busy
+
+    def _measure(self, now_ns: int) -> None:
+        state = process_state(self._pid)
+        before, before_ns = self._ticks, self._measured_ns
+        self._ticks = ticks_of_tree(self._pid) if state is not None and state[1] == self._began else {}
+        self._measured_ns = now_ns
+        is_known = bool(before_ns and before)
+        self._busy = share_between(before, self._ticks, (now_ns - before_ns) / 1e9) if is_known else None
+
+
+def share_between(before: Mapping[int, int], after: Mapping[int, int], seconds: float) -> float:
+    """Return the share of a core that processes have used between two readings of `ticks_of_tree`.
+
+    Of a child that has come meanwhile it is not known what it used before; that it came is work.
+    """
+    return sum(max(ticks - before.get(pid, 0), 0) for pid, ticks in after.items()) / _TICKS / seconds
+
+
+def ticks_of_tree(pid: int) -> dict[int, int]:
+    """Return the clock ticks that a process and those that it has started have used, by pid."""
+    found: dict[int, int] = {}
+    level = [pid]
+    for _ in range(MAX_DEPTH):
+        for one in level:
+            try:
+                fields = stat_fields(one)
+            except OSError:
+                continue
+            found[one] = int(fields[_USER]) + int(fields[_SYSTEM])
+        level = [child for one in level for child in children_of(one)][: MAX_PROCESSES - len(found)]
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Processes that can never go on: all of their threads wait, without a limit, for locks that only they can release.
+# A process that is forked while another thread of its parent holds a lock inherits the lock as held, and not the thread
+# that would release it. Futexes that processes share do not count: a worker without work waits for one, the lock of the
+# queue from which another worker reads.
+
+
+MAX_THREADS: Final = 64
+LOADER_THREAD: Final = "pt_data_worker"
+"""The name that torch gives to DataLoader workers and so to their threads."""
+_ACCEPTS: Final = frozenset({"accept", "accept4"})
+"""What the thread waits in by which a DataLoader worker hands descriptors of shared memory to the rank."""
+_OPERATION, _TIMEOUT = 2, 4
+"""Words of the arguments of `futex` as /proc shows them, after the call's number and the address."""
+_PRIVATE: Final = 128
+_OPTIONS: Final = _PRIVATE | 256
+"""`FUTEX_PRIVATE_FLAG`, and with it `FUTEX_CLOCK_REALTIME`, of linux/futex.h."""
+_WAITS: Final = frozenset({0, 9})
+"""`FUTEX_WAIT` and `FUTEX_WAIT_BITSET`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """A process that waits for its own locks.
+
+    Attributes:
+        pid: Its process id.
+        arguments: The system calls of its threads, which distinguish one wait from the next.
+        since_ns: When the last of its threads ran, on the monotonic clock; None if the kernel does not show it.
+        is_loader: Whether it is a DataLoader worker.
+        is_forked: Whether it was forked from its parent and runs the same program.
+    """
+
+    pid: int
+    arguments: str
+    since_ns: int | None
+    is_loader: bool
+    is_forked: bool
+
+
+def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
+    """Return the wait of a process for its own locks; None if one of its threads may go on.
+
+    Args:
+        pid: The process.
+        parent: Its parent.
+        now_ns: The monotonic clock now.
+    """
+    threads = [int(thread) for thread in threads_of(pid)]
+    is_loader = _name_of(pid) == LOADER_THREAD
+    if not 0 < len(threads) <= MAX_THREADS:
+        return None
+    calls = {thread: call_of(Path(f"/proc/{pid}/task/{thread}")) for thread in threads}
+    if pid not in calls or not waits_for_own_lock(calls[pid]):
+        return None
+    if not all(waits_for_own_lock(call) or (is_loader and call.name in _ACCEPTS) for call in calls.values()):
+        return None
+    ran = [on_processor_ns(pid, now_ns, thread) for thread in threads]
+    known = [one for one in ran if one is not None]
+    return LockWait(
+        pid=pid,
+        arguments="; ".join(call.arguments for call in calls.values()),
+        since_ns=max(known) if len(known) == len(ran) else None,
+        is_loader=is_loader,
+        is_forked=_command_of(pid) == _command_of(parent) != b"",
+    )
+
+
+def waits_for_own_lock(call: SystemCall) -> bool:
+    """Whether a thread waits, without a limit, for a lock that no other process can release."""
+    words = call.arguments.split()
+    if call.name != "futex" or len(words) <= _TIMEOUT:
+        return False
+    operation, timeout = int(words[_OPERATION], 16), int(words[_TIMEOUT], 16)
+    return bool(operation & _PRIVATE) and operation & ~_OPTIONS in _WAITS and not timeout
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return os.readlink(f"/proc/{pid}/exe").encode() + Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

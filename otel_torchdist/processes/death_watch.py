@@ -25,14 +25,12 @@ from otel_torchdist.files.kept import move_up, open_epoll
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.files.others import open_regular
 from otel_torchdist.job.ancestry import parent_of
-from otel_torchdist.job.runs.deaths import read_death, write_death
+from otel_torchdist.job.runs.lives import read_death, write_death
 from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, Death, Stopped
 from otel_torchdist.processes import pidfd
-from otel_torchdist.processes.endings import LONGEST_NS, is_any_killed, is_launcher_awake
-from otel_torchdist.processes.error_file import error_file_of, error_in
-from otel_torchdist.processes.oom_kills import OomKills
-from otel_torchdist.processes.state import name_of, outlives_request
-from otel_torchdist.processes.users import belongs_to
+from otel_torchdist.processes.cgroups import OomKills
+from otel_torchdist.processes.endings import LONGEST_NS, error_file_of, error_in, is_any_killed, is_launcher_awake
+from otel_torchdist.processes.state import belongs_to, name_of, outlives_request
 from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_start_ticks, shares_pids
 
 IDLE_S: Final = 1.0

@@ -16,11 +16,10 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import open_regular, read_part
-from otel_torchdist.job.requests.fault_handler import SignalOffer, decode_offer, offer_path, parse_stack
+from otel_torchdist.job.requests.stacks import SignalOffer, decode_offer, offer_path, parse_stack
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.processes import pidfd
-from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.processes.users import can_signal
+from otel_torchdist.processes.state import HEARTBEAT_LATE_NS, can_signal
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 

@@ -10,9 +10,8 @@ from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.collectives import family_of
-from otel_torchdist.model.ends import ASSUMED
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import ASSUMED, Operation
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.model.windows import BarKind, Lane
 from otel_torchdist.timeline.lanes import lanes_of

@@ -22,7 +22,7 @@ from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import make_directory, remove, replace_at_once
 from otel_torchdist.job.directory import LOCK_NAME
-from otel_torchdist.job.live_jobs import live_jobs
+from otel_torchdist.job.tapes import live_jobs
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 FOLDER: Final = "prometheus"

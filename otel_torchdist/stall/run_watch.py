@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from otel_torchdist.job.requests.abort import FAILURE as ABORTED
+from otel_torchdist.job.requests.commands import FAILURE as ABORTED
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import TapeState

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationView
-from otel_torchdist.model.ends import EXACT, RAISED, UNMET
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import EXACT, RAISED, UNMET, Operation
 from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.statistics.intervals import union_ns
 from otel_torchdist.statistics.tally import KindTally

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final
 
 from otel_torchdist.model.calls import Channel, GroupView
-from otel_torchdist.model.ends import UNMET
+from otel_torchdist.model.operations import UNMET
 from otel_torchdist.timeline.model import OPEN, Incident, RankTimeline
 
 MAX_ALL: Final = 16

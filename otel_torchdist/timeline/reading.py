@@ -10,11 +10,10 @@ from typing import Final
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.calls import Channel, OperationView
-from otel_torchdist.model.ends import AWAITED
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import AWAITED, Operation
 from otel_torchdist.timeline.model import (
     OPEN,
     UNKNOWN,

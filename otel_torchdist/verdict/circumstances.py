@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import GroupView, OperationId, OperationView
-from otel_torchdist.model.checkpoints import CheckpointView
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import CheckpointView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.kept_results import AgentsVerdict
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.ends import BLOCKING, RAISED
 from otel_torchdist.model.kinds import ActivityKind, Flag, RecordKind
 from otel_torchdist.model.occupations import Engagement, Occupation, SharedGroup
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import BLOCKING, RAISED, Operation
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.world.resolved import ResolvedNames

@@ -10,10 +10,9 @@ from typing import Final
 
 from otel_torchdist.code_owner import FrameOwner, innermost, owner_of, package_of
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.checkpoints import CheckpointView
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.occupations import ChildWait
+from otel_torchdist.model.occupations import CheckpointView, ChildWait
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS

@@ -13,8 +13,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
-from otel_torchdist.job.requests.stacks import stacks_path
+from otel_torchdist.job.requests.stacks import last_stack, offer_path, stacks_path
 from otel_torchdist.job.requests.stacks_file import read_stacks
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, Phase

@@ -10,17 +10,10 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.findings_log import FindingsLog
-from otel_torchdist.job.kept_findings import (
-    MAX_FILE_BYTES,
-    MAX_KEPT,
-    KeptFinding,
-    read_kept_findings,
-    write_kept_findings,
-)
-from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.job.kept_results import MAX_FINDINGS_BYTES as MAX_FILE_BYTES
+from otel_torchdist.job.kept_results import MAX_KEPT, KeptFinding, read_kept_findings, write_kept_findings
+from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, SlowPart
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.slow import SlowPart
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.slow import finding_of, over_of
 from tests.support.commands.asking import ask

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.notices import Notices
-from otel_torchdist.job.announced import is_announced
+from otel_torchdist.job.agent_notes import is_announced, take_notices
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.left_notices import take_notices
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.reading.test_attempt_ends import killed

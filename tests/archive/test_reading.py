@@ -16,7 +16,7 @@ from otel_torchdist.archive.model import SegmentPlace
 from otel_torchdist.archive.places import segments_in
 from otel_torchdist.archive.reading import ArchivedRank, fresh_rows, history_of, is_archive, runs_in, segments_of
 from otel_torchdist.archive.writer import ArchiveWriter
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How, TapeState
 from otel_torchdist.tape.names.reader import NamesReader
 from tests.archive.made import names_beside, operations, segment

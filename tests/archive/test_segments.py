@@ -19,8 +19,8 @@ from otel_torchdist.archive.encoding import encode, parts_of
 from otel_torchdist.archive.format import HEAD_SIZE, MAX_ROWS, decode_head
 from otel_torchdist.archive.model import Archived, Moment, Segment
 from otel_torchdist.archive.reading import fresh_rows
-from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import SIDES
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, CallMode, Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import MAX_PIECE
 from otel_torchdist.model.operations import Operation, StepMark

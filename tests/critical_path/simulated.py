@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.calls import Channel, GroupView, OperationView
-from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.history import Activity, RankHistory
 from otel_torchdist.model.kinds import ActivityKind, Flag, How, RecordKind
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import StepMark

@@ -10,8 +10,8 @@ from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath
 from otel_torchdist.critical_path.result import path_result
 from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
+from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.kinds import ActivityKind
-from otel_torchdist.model.time_kinds import TimeKind
 from otel_torchdist.parallelism.calls import WorldCalls
 from otel_torchdist.path_watch.findings import slow_parts_of
 from tests.critical_path.simulated import MS, Job

@@ -10,8 +10,7 @@ import pytest
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import is_gone, is_passing, open_regular, read_part, read_regular, reason
-from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
-from otel_torchdist.job.requests.stacks import stacks_path
+from otel_torchdist.job.requests.stacks import last_stack, offer_path, stacks_path
 from otel_torchdist.job.requests.stacks_file import StacksFile, read_stacks
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import WriterProcess, open_descriptors, settled_descriptors

@@ -5,12 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.activity_kinds import TimeKind
+from otel_torchdist.model.history import Activity, RankHistory, TimeSpent, time_kind_of
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.remote_calls import RemoteCall
-from otel_torchdist.model.time_kinds import TimeKind
-from otel_torchdist.model.time_spent import TimeSpent, time_kind_of
 
 LIMIT = 40
 

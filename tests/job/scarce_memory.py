@@ -10,9 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from otel_torchdist.job.cleaning import RankCleaning
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory
-from otel_torchdist.job.room import find_room
+from otel_torchdist.job.room import RankCleaning, find_room
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
 

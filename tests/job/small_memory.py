@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.capture.core.recorder import Recorder
-from otel_torchdist.job.cleaning import Cleaning, RankCleaning
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory
-from otel_torchdist.job.room import find_room
+from otel_torchdist.job.room import Cleaning, RankCleaning, find_room
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.job.cleaning import TAPES_BETWEEN, Cleaning, RankCleaning
+from otel_torchdist.job.room import TAPES_BETWEEN, Cleaning, RankCleaning
 from tests.support.small_file_system import report_of
 from tests.support.tapes.directories import key, leave_job, names_in
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.core.run.description import own_job
-from otel_torchdist.job.launch_command import git_commit, without_secrets
+from otel_torchdist.job.description import git_commit, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.job.left_notices import leave_notice, take_notice, take_notices
+from otel_torchdist.job.agent_notes import leave_notice, take_notice, take_notices
 
 
 def test_is_taken_once(tmp_path: Path) -> None:

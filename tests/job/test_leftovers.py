@@ -15,12 +15,10 @@ from otel_torchdist.files.locks import using
 from otel_torchdist.job.description import description_path
 from otel_torchdist.job.directory import CHECKPOINT_NAME, START_LOCK_NAME
 from otel_torchdist.job.leftovers import clean_up
-from otel_torchdist.job.requests.abort import abort_path
-from otel_torchdist.job.requests.fault_handler import offer_path
+from otel_torchdist.job.requests.commands import abort_path, rescue_path
 from otel_torchdist.job.requests.profile_file import profile_path
-from otel_torchdist.job.requests.rescue import rescue_path
-from otel_torchdist.job.requests.stacks import stacks_path
-from otel_torchdist.job.runs.deaths import death_path
+from otel_torchdist.job.requests.stacks import offer_path, stacks_path
+from otel_torchdist.job.runs.lives import death_path
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.directories import key, leave_job, leave_tape, names_in
 from tests.support.tapes.tapes import WriterProcess

@@ -19,7 +19,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.config import Config
 from otel_torchdist.files.locks import alone_in
-from otel_torchdist.job.usual_base import MEMORY, USUAL_BASES
+from otel_torchdist.job.directory import MEMORY, USUAL_BASES
 from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.support.receivers.memory_sink import MemorySink
 
@@ -32,7 +32,7 @@ import os, sys
 from otel_torchdist.config import Config
 from otel_torchdist.job.directory import base_directory, job_directory
 from otel_torchdist.job.runs.runs import tape_directory
-from otel_torchdist.job.usual_base import usual_base
+from otel_torchdist.job.directory import usual_base
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
 

@@ -19,7 +19,7 @@ ENUMS: Final = {
     "Field": "world/mismatch.py",
     "FrameOwner": "code_owner.py",
     "Outcome": "verdict/model.py",
-    "Severity": "model/finding_kinds.py",
+    "Severity": "model/finding.py",
     "PlaceSource": "world/places.py",
     "Standing": "verdict/roll_call.py",
     "SymptomKind": "model/symptoms.py",

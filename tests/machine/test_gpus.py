@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.machine.gpu_log import GpuLog
 from otel_torchdist.machine.gpus import GpuProcess
 from otel_torchdist.machine.nvml import Gpu, GpuReading, Xid
 from otel_torchdist.machine.reader import MachineReader
-from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.machine.watch import GpuLog, MachineWatch
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from tests.machine.fake_nvml.pynvml import UUIDS
 from tests.support.waiting import until

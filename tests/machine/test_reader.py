@@ -10,9 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.machine.links import MAX_PORTS, read_link_downs
-from otel_torchdist.machine.pressure import stalled_share
-from otel_torchdist.machine.reader import MachineReader, WatchedRank
+from otel_torchdist.machine.reader import MAX_PORTS, MachineReader, WatchedRank, read_link_downs, stalled_share
 from otel_torchdist.machine.symptoms import KEPT_NS, ErrorCounters
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.tape.identity import TapeIdentity, identify

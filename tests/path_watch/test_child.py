@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.path_watch import child as module
 from otel_torchdist.path_watch.child import Child, ChildError, NodeCalls
 from otel_torchdist.path_watch.steps import StepRange, segments_of

@@ -9,8 +9,7 @@ import pytest
 
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CriticalPath
-from otel_torchdist.model.finding_kinds import FindingKind
-from otel_torchdist.model.slow import SlowPart
+from otel_torchdist.model.finding import FindingKind, SlowPart
 from otel_torchdist.path_watch.findings import HELD, SlowParts, lengths_of, slow_parts_of
 from tests.critical_path.simulated import Job
 

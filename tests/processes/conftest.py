@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.job.requests.fault_handler import offer_path
+from otel_torchdist.job.requests.stacks import offer_path
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.seals import seal_live

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from otel_torchdist.capture.core.requests.stacks import SIGNAL, offer_stacks, withdraw_offer
-from otel_torchdist.job.requests.fault_handler import decode_offer, offer_path
+from otel_torchdist.job.requests.stacks import decode_offer, offer_path
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.identity import identify

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.job.runs.deaths import death_path, read_death
+from otel_torchdist.job.runs.lives import death_path, read_death
 from otel_torchdist.model.lives import BY_CGROUP, Death
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.state import name_of, outlives_request

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.runs.deaths import MAX_ERROR, death_path, read_death, write_death
+from otel_torchdist.job.runs.lives import MAX_ERROR, death_path, read_death, write_death
 from otel_torchdist.model.lives import Death
 from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.processes.error_file import error_file_of, error_in
+from otel_torchdist.processes.endings import error_file_of, error_in
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.ends import describe_way
 from tests.processes.test_death_watch import DyingRanks

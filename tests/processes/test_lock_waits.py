@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from otel_torchdist.processes.lock_waits import lock_wait_of, waits_for_own_lock
+from otel_torchdist.processes.children import lock_wait_of, waits_for_own_lock
 from otel_torchdist.processes.system_calls import SystemCall
 from tests.support.waiting import until
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.watch.passive import PassiveWatch
-from otel_torchdist.job.runs.deaths import write_death
+from otel_torchdist.job.runs.lives import write_death
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import GroupName
-from otel_torchdist.processes.recorded_deaths import RecordedDeaths
-from otel_torchdist.processes.silent_ends import SilentEnds
+from otel_torchdist.processes.endings import RecordedDeaths, SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence

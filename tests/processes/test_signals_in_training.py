@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.job.requests.fault_handler import offer_path, parse_stack
+from otel_torchdist.job.requests.stacks import offer_path, parse_stack
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.stack_signal import ask_by_signal

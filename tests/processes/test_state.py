@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.processes.children import children_of
-from otel_torchdist.processes.cpu_time import BETWEEN_NS, QUIET_NS, CpuTime, share_between, ticks_of_tree
+from otel_torchdist.processes.children import BETWEEN_NS, QUIET_NS, CpuTime, children_of, share_between, ticks_of_tree
 from otel_torchdist.processes.state import SILENT_NS, ProcessState
 from otel_torchdist.tape.identity import TapeIdentity, identify, process_start_ticks
 from tests.support.waiting import until

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_torchdist.processes.users import belongs_to, can_signal
+from otel_torchdist.processes.state import belongs_to, can_signal
 
 USER, OTHER = 23456, 23457
 CHANGES_USER = f"""

@@ -7,11 +7,8 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import MarkerDue
 from otel_torchdist.stall.incidents.ages import MarkerClock
 from otel_torchdist.stall.run_watch import RunWatch
-from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.rules import waits_of
-from tests.support.worlds.detectors import EVERYBODY
-from tests.support.worlds.detectors import Watching
-from tests.support.worlds.detectors import stalled
+from otel_torchdist.verdict.rules import StallRules, waits_of
+from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
 from tests.support.worlds.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
 
 

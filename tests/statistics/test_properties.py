@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.model.calls import Channel, OperationView
-from otel_torchdist.model.ends import EXACT
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName, SignatureName
+from otel_torchdist.model.operations import EXACT
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Row, Statistics

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.model.ends import EXACT
 from otel_torchdist.model.kinds import Flag, How, Phase
+from otel_torchdist.model.operations import EXACT
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, GroupRef, Latecomer

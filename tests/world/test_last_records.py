@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.runs.deaths import write_death
+from otel_torchdist.job.runs.lives import write_death
 from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.processes.recorded_deaths import RecordedDeaths
+from otel_torchdist.processes.endings import RecordedDeaths
 from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
 from otel_torchdist.world.following.channels import LENGTH
 from otel_torchdist.world.following.follower import TapeFollower

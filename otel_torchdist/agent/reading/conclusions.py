@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from otel_torchdist.agent.reading.attempt_ends import created_ns, directory_of, is_gone
-from otel_torchdist.job.concluded import note_concluded
+from otel_torchdist.job.agent_notes import note_concluded
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.peer_agents import RunSeen
 from otel_torchdist.tape.reading.reader import TapeReader

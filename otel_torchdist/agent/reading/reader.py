@@ -33,7 +33,7 @@ from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.processes.silent_ends import SilentEnds
+from otel_torchdist.processes.endings import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall, VerdictGiven
 from otel_torchdist.stall.peer_agents import RunSeen
 from otel_torchdist.stall.reporting.attributes import Announcer

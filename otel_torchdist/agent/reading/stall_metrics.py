@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from otel_torchdist.model.finding import Finding, FindingOver
-from otel_torchdist.model.slow import PathLengths
+from otel_torchdist.model.finding import Finding, FindingOver, PathLengths
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.stall.events import (
     Event,

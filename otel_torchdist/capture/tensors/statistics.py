@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from otel_torchdist.model.number_formats import NumberFormat
+from otel_torchdist.model.numerics import NumberFormat
 
 FLOAT8: Final = frozenset(
     {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 VERDICT_WITHIN_S: Final = 2.0

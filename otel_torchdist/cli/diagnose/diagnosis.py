@@ -11,13 +11,11 @@ from typing import Final
 from otel_torchdist.cli.diagnose.standing import NOT_STANDING, IdleStanding, standing_of
 from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.agents_verdict import read_agents_verdict
-from otel_torchdist.job.kept_findings import read_kept_findings
-from otel_torchdist.job.runs.deaths import read_death
+from otel_torchdist.job.kept_results import read_agents_verdict, read_kept_findings
+from otel_torchdist.job.runs.lives import read_death
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.finding import Finding, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.naming import compress_ranks, name_ranks

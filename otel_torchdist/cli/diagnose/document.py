@@ -78,7 +78,7 @@ from otel_torchdist.cli.diagnose.document_parts import (
     worker_document,
 )
 from otel_torchdist.cli.output.text import alike_in_capture, iso_time
-from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.kept_results import AgentsVerdict
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.lives import Death

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from otel_torchdist.processes.cpu_time import share_between, ticks_of_tree
+from otel_torchdist.processes.children import share_between, ticks_of_tree
 from otel_torchdist.tape.identity import TapeIdentity, shares_pids
 from otel_torchdist.verdict.idle import WORKS, idle_of, stand_of
 from otel_torchdist.verdict.past.post_mortem import PostMortem

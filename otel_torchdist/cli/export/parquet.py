@@ -20,9 +20,9 @@ from otel_torchdist.archive.format import OPERATION_COLUMNS, STEP_COLUMNS
 from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.cli.export.tables import ARROW_TYPES, PLAN, TABLES, Column
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.model.ends import COARSE, EXACT
 from otel_torchdist.model.kinds import How, Phase, RecordKind, TapeState
 from otel_torchdist.model.names import GroupName, unpack_label
+from otel_torchdist.model.operations import COARSE, EXACT
 from otel_torchdist.tape.names.reader import Names
 
 ROWS_AT_ONCE: Final = 1 << 18

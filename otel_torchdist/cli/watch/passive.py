@@ -20,7 +20,7 @@ from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank
-from otel_torchdist.processes.recorded_deaths import RecordedDeaths
+from otel_torchdist.processes.endings import RecordedDeaths
 from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.stall.watch import Detector

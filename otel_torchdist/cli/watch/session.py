@@ -13,7 +13,7 @@ from otel_torchdist.cli.output.terminal import ReportHandler
 from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
-from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
+from otel_torchdist.job.kept_results import AgentsVerdict, read_agents_verdict
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in

@@ -16,7 +16,7 @@ from otel_torchdist.evidence.lines import LogLine, parsed
 from otel_torchdist.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.evidence.texts.python_stacks import PythonStacks
 from otel_torchdist.naming import readable
-from otel_torchdist.processes.error_file import decoded_error
+from otel_torchdist.processes.endings import decoded_error
 
 MARKERS: Final = (b"exitcode: ", b"Failures:", b"srun: error: ")
 MAX_TABLE: Final = 200_000

@@ -12,9 +12,9 @@ from otel_torchdist.flight.export.selection import ExportChoice, LeftOut, Positi
 from otel_torchdist.flight.vocabulary import backend_on, recorded_dtype, recorded_library, recorded_operation
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.collectives import COLLECTIVES, EXCHANGES, SEND, Waiting
-from otel_torchdist.model.ends import RAISED, UNMET
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.operations import RAISED, UNMET
 from otel_torchdist.units import item_bytes
 
 # The groups of a job as dumps name them: one name for all members, and no name twice.

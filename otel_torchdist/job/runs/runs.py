@@ -11,11 +11,17 @@ from pathlib import Path
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError, TorchDistError
-from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
-from otel_torchdist.job.runs.deaths import read_death
-from otel_torchdist.job.runs.lives import has_ended_with_parent, has_left, life_after_exit, life_of
+from otel_torchdist.job.directory import (
+    base_directory,
+    is_taken,
+    job_directories,
+    job_directory,
+    substitute,
+    tapes_in,
+    usual_base,
+)
+from otel_torchdist.job.runs.lives import has_ended_with_parent, has_left, life_after_exit, life_of, read_death
 from otel_torchdist.job.runs.membership import Kin, RunMember, helped_runs, sort_into_runs
-from otel_torchdist.job.usual_base import is_taken, substitute, usual_base
 from otel_torchdist.job.worlds import worlds_beside
 from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.model.lives import Lifetime, RankLife

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.model.checkpoints import FailedCheckpoint
-from otel_torchdist.model.finding import Finding, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
+from otel_torchdist.model.occupations import FailedCheckpoint
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.verdict.wording.places import name_checkpoint

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.attributes import of_frame
 from otel_torchdist.verdict.idle import Idle, IdlePlace, idle_of, last_called_ns, stand_of

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.remote_calls import CallView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import name_ranks

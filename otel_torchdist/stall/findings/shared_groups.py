@@ -8,8 +8,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import GroupView
-from otel_torchdist.model.finding import Finding, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.snapshot import WorldSnapshot

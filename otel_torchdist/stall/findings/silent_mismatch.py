@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
-from otel_torchdist.model.finding import Finding, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
 from otel_torchdist.model.incident import incident_name
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from otel_torchdist import semconv
-from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
-from otel_torchdist.model.finding_kinds import Severity
-from otel_torchdist.model.slow import PathLengths, SlowPart
+from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld, PathLengths, Severity, SlowPart
 from otel_torchdist.stall.attributes import of_frame, of_group
 from otel_torchdist.verdict.wording.machine import describe_slow_rank
 

@@ -17,8 +17,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import Channel, GroupView, TimedWindow
-from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
-from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.attributes import of_group

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from otel_torchdist.model.activities import Activity, Interval
+from otel_torchdist.model.history import Activity, Interval
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import Operation, StepMark
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.model.activities import Interval
+from otel_torchdist.model.history import Interval
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.layout import Word, check_position, unpack_failure

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape import layout, seals

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.model.activities import Activity, Interval
 from otel_torchdist.model.activity_kinds import SIDES
+from otel_torchdist.model.history import Activity, Interval
 from otel_torchdist.model.kinds import ActivityKind, CallMode, RecordKind
 from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape import layout, seals

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
-from otel_torchdist.model.checkpoints import MEETINGS, NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.model.occupations import MEETINGS, NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.tape.names.reader import Names
 
 MAX_KNOWN: Final = 1_024

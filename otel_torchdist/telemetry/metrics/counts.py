@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
-from otel_torchdist.model.checkpoints import STAGES
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters
+from otel_torchdist.model.occupations import STAGES
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.layout import clipped

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.model.ends import SUCCEEDED
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.numerics import Numerics
-from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.operations import SUCCEEDED, Operation, StepMark
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
 from otel_torchdist.tape.layout import clipped

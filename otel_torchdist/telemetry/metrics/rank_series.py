@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
-from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.calls import with_dimensions
-from otel_torchdist.model.ends import BLOCKING, RAISED
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.numerics import Numerics
-from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.operations import BLOCKING, RAISED, Operation, StepMark
 from otel_torchdist.model.remote_calls import Side
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.names.reader import NamesReader

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from otel_torchdist.model.ends import UNMET
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import UNMET, Operation
 
 
 class BusyTime:

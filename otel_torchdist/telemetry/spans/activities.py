@@ -9,8 +9,8 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, SIDES, TRAITS, Detail
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.remote_calls import RemoteCall, Side

@@ -17,7 +17,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.model.activities import Activity, Interval
+from otel_torchdist.model.history import Activity, Interval
 from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import anchor_span_id, compress_ranks, run_label, trace_id_of_step

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Final
 
 from otel_torchdist.model.calls import ANY_RANK, Channel, OperationId, OperationView
-from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.operations import RAISED
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.kept_results import AgentsVerdict
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife, Stopped

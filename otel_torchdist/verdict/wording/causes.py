@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.lives import STOPPED_STATES
+from otel_torchdist.model.operations import RAISED
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.model import Doubt, Link, Verdict

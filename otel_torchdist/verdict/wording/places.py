@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.model.checkpoints import CheckpointView
-from otel_torchdist.model.occupations import ChildWait
+from otel_torchdist.model.occupations import CheckpointView, ChildWait
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import seconds, size

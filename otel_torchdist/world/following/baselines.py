@@ -6,10 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from otel_torchdist.model.ends import EXACT
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.occupations import CallPace
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import EXACT, Operation
 from otel_torchdist.tape.reading.batch import Batch
 
 # --- How long the operations of a call site usually take, so that routine waits are not reported as stalls ------------

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.model.calls import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress, TimedWindow, Window
-from otel_torchdist.model.ends import ASSUMED
 from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.operations import ASSUMED, Operation
 from otel_torchdist.world.mismatch import comparable
 
 # --- How far one rank has advanced in each channel, kept up to date operation by operation ----------------------------

@@ -16,9 +16,16 @@ from typing import Final
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.occupations import ChildWait
 from otel_torchdist.model.stacks import Stacks
-from otel_torchdist.processes.children import ChildView, children_of, command_of, look_at, on_processor_ns
-from otel_torchdist.processes.lock_waits import LockWait, lock_wait_of
-from otel_torchdist.processes.users import belongs_to
+from otel_torchdist.processes.children import (
+    ChildView,
+    LockWait,
+    children_of,
+    command_of,
+    lock_wait_of,
+    look_at,
+    on_processor_ns,
+)
+from otel_torchdist.processes.state import belongs_to
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
 from otel_torchdist.world.places import FrameOwner, owner_of, user_frame
 

@@ -17,8 +17,8 @@ from otel_torchdist.model.occupations import CallPace
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.model.stacks import Stacks
-from otel_torchdist.processes.cpu_time import CpuTime
-from otel_torchdist.processes.recorded_deaths import Deaths
+from otel_torchdist.processes.children import CpuTime
+from otel_torchdist.processes.endings import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
 from otel_torchdist.tape.figures import FigureWord
@@ -27,10 +27,8 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.status import WallClock
-from otel_torchdist.world.following.baselines import Baselines
-from otel_torchdist.world.following.baselines import PaceLog
-from otel_torchdist.world.following.channels import ChannelProgress
-from otel_torchdist.world.following.channels import RankLogs
+from otel_torchdist.world.following.baselines import Baselines, PaceLog
+from otel_torchdist.world.following.channels import ChannelProgress, RankLogs
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.values import ValueLog
 from otel_torchdist.world.occupations import SharedGroups, occupations_of

@@ -9,8 +9,7 @@ import pytest
 
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.node import NodeWatch, SlowScans
-from otel_torchdist.job.live_jobs import live_jobs
-from otel_torchdist.job.tapes import LocalTapes
+from otel_torchdist.job.tapes import LocalTapes, live_jobs
 from tests.agent.conftest import JOB
 from tests.support.ranks.job_ranks import Ranks
 

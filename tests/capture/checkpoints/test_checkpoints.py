@@ -23,10 +23,10 @@ from otel_torchdist import semconv
 from otel_torchdist.capture.core.torch_api import CHECKPOINT_LOGGER
 from otel_torchdist.capture.parts.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.parts.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES, MAX_TEXT, MAX_TEXTS
-from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS
-from otel_torchdist.model.checkpoints import STAGES
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.model.occupations import STAGES
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans

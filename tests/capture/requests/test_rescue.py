@@ -14,7 +14,7 @@ import torch
 
 from otel_torchdist.capture.parts import rescue
 from otel_torchdist.capture.parts.rescue import RescuePlan, Rescuer, StalledRank
-from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue, rescue_path
+from otel_torchdist.job.requests.commands import RescueRequest, request_rescue, rescue_path
 from otel_torchdist.model.rescue import Rescue, RescueState
 from tests.support.tapes.own_tape import OwnTape
 from tests.support.waiting import until

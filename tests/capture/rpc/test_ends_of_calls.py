@@ -15,7 +15,7 @@ from torch.futures import Future
 from otel_torchdist.capture.parts.rpc.caller import CallerSide
 from otel_torchdist.capture.parts.rpc.calls import Serving
 from otel_torchdist.capture.parts.rpc.torch_rpc import TorchRpc
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import How
 from tests.support.tapes.own_tape import OwnTape
 

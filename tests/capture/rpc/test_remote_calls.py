@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import SpanKind
 
 from otel_torchdist import semconv
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How, RunIdState, TapeState
 from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.naming import anchor_span_id, trace_id_of_step

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from otel_torchdist.capture.parts.step_parts import StepParts
 from otel_torchdist.capture.parts.steps import Steps
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.tape.figures import StepFigures, read_figures
 from tests.support.tapes.own_tape import OwnTape

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.capture.parts.optimizer_steps import MAX_IN_STEP
-from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER

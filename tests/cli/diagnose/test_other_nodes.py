@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
-from otel_torchdist.job.agents_verdict import remove_agents_verdict
-from otel_torchdist.job.runs.deaths import write_death
+from otel_torchdist.job.kept_results import remove_agents_verdict
+from otel_torchdist.job.runs.lives import write_death
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import How, RecordKind, TapeState

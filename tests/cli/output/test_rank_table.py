@@ -7,12 +7,12 @@ from pathlib import Path
 from rich.console import Console
 
 from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
-from otel_torchdist.job.runs.deaths import write_death
+from otel_torchdist.job.runs.lives import write_death
 from otel_torchdist.live.ranks import RankRow, RankState
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.processes.recorded_deaths import RecordedDeaths
+from otel_torchdist.processes.endings import RecordedDeaths
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.world.assembly import worlds

@@ -16,10 +16,9 @@ from otel_torchdist.exchange.wire import (
     encode,
 )
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress, Window
-from otel_torchdist.model.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName
-from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.occupations import CheckpointView, FailedCheckpoint, RankCheckpoints, SharedGroup
 from otel_torchdist.model.rank_values import ComparedParameters, OutputChecksum, RankValues
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests.fault_handler import SignalOffer, decode_offer, last_stack, offer_path, parse_stack
+from otel_torchdist.job.requests.stacks import SignalOffer, decode_offer, last_stack, offer_path, parse_stack
 from otel_torchdist.model.names import CallSiteName
 
 STACK = """\

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.job.leftovers import clean_up
-from otel_torchdist.job.runs.deaths import death_path, read_death, write_death
+from otel_torchdist.job.runs.lives import death_path, read_death, write_death
 from otel_torchdist.model.lives import Death
 
 NONCE = "00000000deadbeef"

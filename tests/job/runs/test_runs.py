@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.runs.deaths import write_death
+from otel_torchdist.job.runs.lives import write_death
 from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.lives import Death, RankLife

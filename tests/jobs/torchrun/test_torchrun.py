@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from deploy.native.ports import free_port
-from otel_torchdist.model.ends import AWAITED, COARSE
 from otel_torchdist.model.kinds import How, RunIdState, TapeState
+from otel_torchdist.model.operations import AWAITED, COARSE
 from tests.jobs.torchrun.recording import TWO_RANKS, WORKERS, switched_on
 from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.forked_ranks import TOGETHER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_torchdist.model.checkpoints import FailedCheckpoint, RankCheckpoints
+from otel_torchdist.model.occupations import FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.checkpoints import MAX_REPORTED, SETTLED_NS, FailedSaves, SaveFailed
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld

@@ -1,8 +1,7 @@
 """Groups that ranks have created in another order, in a job that goes on: its calls go with those of other groups."""
 
 from otel_torchdist import semconv
-from otel_torchdist.model.finding import Finding
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import Finding, FindingKind
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.detectors import EVERYBODY, Watching

@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.wire import decode_answer, encode
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.model.remote_calls import CallView, WorkerView
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder, troubled_calls

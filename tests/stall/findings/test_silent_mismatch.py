@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import Arrival
-from otel_torchdist.model.finding import Finding
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import Finding, FindingKind
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches

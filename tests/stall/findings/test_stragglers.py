@@ -15,8 +15,7 @@ from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
-from otel_torchdist.world.following.channels import ArrivalLog
-from otel_torchdist.world.following.channels import LENGTH
+from otel_torchdist.world.following.channels import LENGTH, ArrivalLog
 from tests.support.worlds.detectors import EVERYBODY
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 

@@ -20,8 +20,7 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.diverged import Diverged
 from otel_torchdist.stall.findings.non_finite import NonFinite
 from otel_torchdist.stall.findings.watch import ValueFinder
-from otel_torchdist.tape.records.numerics import mixed
-from otel_torchdist.tape.records.numerics import summed
+from otel_torchdist.tape.records.numerics import mixed, summed
 from otel_torchdist.world.following.values import PARAMETERS
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 

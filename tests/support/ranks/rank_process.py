@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from otel_torchdist.job.ancestry import parent_tape
-from otel_torchdist.job.requests.abort import abort_path
+from otel_torchdist.job.requests.commands import abort_path
 from otel_torchdist.job.requests.stacks import write_stacks
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName

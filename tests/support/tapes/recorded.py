@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.ends import Known, known_of
+from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import GroupName, SignatureName
-from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.operations import Known, Operation, StepMark, known_of
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus

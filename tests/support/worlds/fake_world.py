@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
-from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind, TapeState
 from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.model.names import (
@@ -21,7 +20,7 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
-from otel_torchdist.model.occupations import Engagement, Occupation, SharedGroup
+from otel_torchdist.model.occupations import NO_CHECKPOINTS, Engagement, Occupation, RankCheckpoints, SharedGroup
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack

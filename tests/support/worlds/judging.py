@@ -6,13 +6,10 @@ from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.model import locate
+from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.rules import waits_of
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.worlds.fake_world import FakeWorld
-from tests.support.worlds.fake_world import THRESHOLD_NS
-from tests.support.worlds.fake_world import group_of
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 
 
 def verdicts(world: WorldSnapshot) -> dict[OperationId, Verdict | None]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.model.occupations import NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.tape.layout import ActivityWord
 from otel_torchdist.tape.records.checkpoint_log import MAX_FAILED, CheckpointLog
 from tests.support.tapes.fake_tape import SECOND, ClockedTape

@@ -8,8 +8,7 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How, Kernel, RecordKind, TapeState
 from otel_torchdist.model.names import MAX_NAMES
-from otel_torchdist.model.number_formats import NumberFormat
-from otel_torchdist.model.numerics import Parameters
+from otel_torchdist.model.numerics import NumberFormat, Parameters
 from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.records.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

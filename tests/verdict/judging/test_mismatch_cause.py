@@ -1,8 +1,7 @@
 """Mismatches that ended well do not cause a later stall, unless a rank has been out of step since."""
 
 from otel_torchdist import semconv
-from otel_torchdist.model.finding import Finding
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import Finding, FindingKind
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.world.mismatch import Field

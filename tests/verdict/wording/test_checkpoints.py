@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.model.checkpoints import CheckpointView, RankCheckpoints
+from otel_torchdist.model.occupations import CheckpointView, RankCheckpoints
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.circumstances import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.verdict.model import locate

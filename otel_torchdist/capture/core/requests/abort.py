@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.core.part import Part
 from otel_torchdist.capture.core.requests.stacks import current_stacks
-from otel_torchdist.job.requests.abort import EXIT_CODE, FAILURE, abort_reason
+from otel_torchdist.job.requests.commands import EXIT_CODE, FAILURE, abort_reason
 from otel_torchdist.model.names import GIVEN_UP
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def own_job(describes_launch: bool) -> JobDescription:
     job = describe_job(os.environ)
     if not describes_launch:
         return job
-    from otel_torchdist.job.launch_command import git_commit, without_secrets  # few jobs are described so
+    from otel_torchdist.job.description import git_commit, without_secrets
 
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     start = Path(main).resolve().parent if main else Path.cwd()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
 from otel_torchdist.telemetry.metrics.model import BY_GROUP, BY_RANK, MetricKind, NumberMetric, Numbers, Unit, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot

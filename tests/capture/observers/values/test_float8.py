@@ -18,7 +18,7 @@ from otel_torchdist.capture.tensors.statistics import (
     histogram_of,
     moments_of,
 )
-from otel_torchdist.model.number_formats import LARGEST, NumberFormat
+from otel_torchdist.model.numerics import LARGEST, NumberFormat
 from tests.support.launch.jobs import Jobs
 
 DTYPES = sorted(FLOAT8, key=str)

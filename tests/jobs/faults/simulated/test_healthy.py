@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.model.finding import Finding
-from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.finding import Finding, FindingKind
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared

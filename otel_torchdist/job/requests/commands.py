@@ -1,12 +1,10 @@
-"""An agent's request to a rank to save its state, in a small file beside its tape.
-
-It carries the verdict and nothing else: which function saves the state is the rank's own setting, so no file can make a
-rank run something.
-"""
+"""Requests of an agent to a rank to save its state or to end itself: small files beside its tape."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +12,36 @@ from typing import Any, Final
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
 
-MAX_BYTES: Final = 65_536
+# --- An agent's request to a rank to end itself, in a small file beside its tape --------------------------------------
+# A rank checks once a second whether it should. It ends itself if it can, so that it can report why to its launcher.
+
+
+MAX_REASON_BYTES: Final = 16_384
+EXIT_CODE: Final = 75
+"""EX_TEMPFAIL of sysexits.h: a retry may succeed."""
+FAILURE: Final = "StallAborted"
+"""The failure recorded on the tape of a rank that ended itself on request."""
+_READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def abort_path(tape: Path) -> Path:
+    """Return the path of the abort request for the writer of a tape."""
+    return tape.with_suffix(".abort")
+
+
+def abort_reason(tape: Path) -> str:
+    """Read why the writer of a tape should end itself; '' when it should not."""
+    with contextlib.suppress(OSError), open(os.open(abort_path(tape), _READ_FLAGS), "rb") as stream:
+        return stream.read(MAX_REASON_BYTES).decode(errors="replace")
+    return ""
+
+
+# --- An agent's request to a rank to save its state, in a small file beside its tape ----------------------------------
+# It carries the verdict and nothing else: which function saves the state is the rank's own setting, so no file can make
+# a rank run something.
+
+
+_MAX_REQUEST_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +81,7 @@ def request_rescue(tape: Path, request: RescueRequest) -> None:
 def requested_rescue(tape: Path) -> RescueRequest | None:
     """Read what the writer of a tape is asked for; None if it is not asked."""
     try:
-        found: Any = json.loads(read_regular(rescue_path(tape), MAX_BYTES))
+        found: Any = json.loads(read_regular(rescue_path(tape), _MAX_REQUEST_BYTES))
         request = RescueRequest(**found)
     except (OSError, ValueError, TypeError):
         return None
