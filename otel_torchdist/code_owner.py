@@ -63,7 +63,7 @@ _RULES: Final = (
         FrameOwner.OTEL_TORCHDIST,
         re.compile(
             r"(^|/)otel_torchdist/((actions|agent|capture|exchange|files|job|model|native|processes|serving|stall|tape"
-            r"|telemetry|this_process|verdict|world)/|(autoload|first_group|guard|instrumentor|origin|rescue|switch"
+            r"|telemetry|this_process|verdict|world)/|(autoload|first_group|guard|instrumentor|rescue|switch"
             r"|when_imported)\.py$)"
         ),
     ),

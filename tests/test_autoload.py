@@ -25,7 +25,7 @@ ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper",
 
 WAITING = (
     "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.failed_launch "
-    "otel_torchdist.first_group otel_torchdist.guard otel_torchdist.origin otel_torchdist.when_imported"
+    "otel_torchdist.first_group otel_torchdist.guard otel_torchdist.when_imported"
 )
 """Modules loaded while no process group has been created: a few small ones that import only the standard library."""
 

@@ -20,8 +20,7 @@ import pytest
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.guard import guarded
-from otel_torchdist.origin import came_after_call, is_programs
+from otel_torchdist.guard import came_after_call, guarded, is_programs
 from tests.support.waiting import until
 
 SIGNAL = signal.SIGUSR1

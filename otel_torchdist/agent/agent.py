@@ -14,17 +14,14 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
-from otel_torchdist.actions.finding_actions import FindingActions
-from otel_torchdist.actions.stall_actions import StallActions, suspended_among
-from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
-from otel_torchdist.agent.allowance import Allowance
-from otel_torchdist.agent.findings_log import FindingsLog
+from otel_torchdist.actions.triggers import FindingActions, StallActions, suspended_among
 from otel_torchdist.agent.job import Job
+from otel_torchdist.agent.limits import Allowance, Priority
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.notices import Notices
-from otel_torchdist.agent.priority import Priority
 from otel_torchdist.agent.reading.memory_shares import MemoryShares
 from otel_torchdist.agent.reading.reader import Reader
+from otel_torchdist.agent.results import AgentsVerdicts, FindingsLog
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers

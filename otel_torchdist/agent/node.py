@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.agent import Agent
-from otel_torchdist.agent.allowance import raise_limit
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.life_log import LifeLog
+from otel_torchdist.agent.limits import raise_limit
 from otel_torchdist.files.others import is_passing, reason
 from otel_torchdist.files.owned import directory_facts
 from otel_torchdist.job.directory import MEMORY, USUAL_BASES

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
-from otel_torchdist.actions.finding_actions import FindingActions
 from otel_torchdist.actions.perform import Callback
-from otel_torchdist.actions.stall_actions import StallActions, doable_here, suspended_among
+from otel_torchdist.actions.triggers import FindingActions, StallActions, doable_here, suspended_among
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of

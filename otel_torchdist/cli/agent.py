@@ -13,8 +13,8 @@ import typer
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
+from otel_torchdist.agent.limits import Priority
 from otel_torchdist.agent.node import NodeWatch
-from otel_torchdist.agent.priority import Priority
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.config import Config

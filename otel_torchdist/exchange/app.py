@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from otel_torchdist import guard
-from otel_torchdist.exchange.client import OK, WRONG_INSTANCE
-from otel_torchdist.exchange.envelope import (
+from otel_torchdist.exchange.client import (
     FROM_HEADER,
     NUMBER_HEADER,
+    OK,
     RUN_HEADER,
     SIGNATURE_HEADER,
     TO_HEADER,
+    WRONG_INSTANCE,
     Envelope,
     Numbers,
     envelope_from,

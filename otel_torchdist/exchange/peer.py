@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.exchange.client import Answered, Line, NoAnswerError
+from otel_torchdist.exchange.client import Answered, Line, NoAnswerError, new_instance
 from otel_torchdist.exchange.codec import views_of
-from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.pace import PACE, ExchangePace
 from otel_torchdist.exchange.wire import Question, WireError, WireRuling, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.exchange.app import ExchangeApp
-from otel_torchdist.exchange.envelope import new_instance
+from otel_torchdist.exchange.client import new_instance
 from otel_torchdist.exchange.pace import PACE, ExchangePace
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.files.owned import remove, replace_at_once

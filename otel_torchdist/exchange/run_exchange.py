@@ -19,8 +19,7 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.exchange.codec import answer_of
-from otel_torchdist.exchange.election import Election
-from otel_torchdist.exchange.pace import PACE, ExchangePace
+from otel_torchdist.exchange.pace import PACE, Election, ExchangePace
 from otel_torchdist.exchange.peer import STATE_PATH, STEPS_PATH, WAKE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers

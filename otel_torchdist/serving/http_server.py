@@ -24,8 +24,7 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from otel_torchdist.files.kept import move_up
-from otel_torchdist.serving.clients import MAX_CLIENTS, ScrapeClients
-from otel_torchdist.serving.request_head import BoundedHead, HeadTooLargeError, discard_input
+from otel_torchdist.serving.clients import MAX_CLIENTS, BoundedHead, HeadTooLargeError, ScrapeClients, discard_input
 
 CLIENT_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 2.0

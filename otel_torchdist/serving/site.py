@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -10,13 +12,14 @@ from urllib.parse import parse_qsl
 from otel_torchdist import guard
 from otel_torchdist.config import PageAccess
 from otel_torchdist.serving.http_server import App
-from otel_torchdist.serving.packed import PackedBodies
 from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
 
 PAGE: Final = "/"
 DOCUMENT: Final = "/live.json"
 METRICS: Final = "/metrics"
 MAX_QUERY: Final = 1024
+MAX_KEPT: Final = 8
+"""Bodies that are kept; beyond that they are compressed again."""
 SMALL: Final = 512
 """Bytes that are not worth compressing."""
 _SECURITY: Final = (
@@ -29,6 +32,29 @@ _SECURITY: Final = (
 _TEXT: Final = "text/plain; charset=utf-8"
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
+
+
+class PackedBodies:
+    """Compresses bodies, one at a time, and keeps the latest of them."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._packing = threading.Lock()
+        self._packed: dict[bytes, bytes] = {}
+
+    def of(self, body: bytes) -> bytes:
+        """Return a body compressed."""
+        with self._packing:
+            if body not in self._packed and len(self._packed) >= MAX_KEPT:
+                self._packed.clear()
+            if body not in self._packed:
+                self._packed[body] = gzip.compress(body, compresslevel=1, mtime=0)
+            return self._packed[body]
+
+    def forget(self) -> None:
+        """Drop what is kept, once there are no visitors any more."""
+        with self._packing:
+            self._packed.clear()
 
 
 class LiveDocument(Protocol):

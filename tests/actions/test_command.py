@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from otel_torchdist.actions.command import run_command
+from otel_torchdist.actions.perform import run_command
 from otel_torchdist.actions.stalled_run import StalledRun
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.actions import dump
-from otel_torchdist.actions.stall_actions import StallActions
 from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.actions.triggers import StallActions
 from otel_torchdist.config import parse_actions
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.actions.triggers import StallActions, suspended_among
 from otel_torchdist.config import parse_actions
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.actions.ongoing import TEXT, ongoing, reported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.actions.stall_actions import doable_here
+from otel_torchdist.actions.triggers import doable_here
 from otel_torchdist.config import Action, ActionKind, parse_actions, parse_finding_actions
 
 SETTING = "OTEL_PYTHON_TORCHDIST_ON_STALL"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.findings_log import FindingsLog
+from otel_torchdist.agent.results import FindingsLog
 from otel_torchdist.job.kept_results import MAX_FINDINGS_BYTES as MAX_FILE_BYTES
 from otel_torchdist.job.kept_results import MAX_KEPT, KeptFinding, read_kept_findings, write_kept_findings
 from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, SlowPart

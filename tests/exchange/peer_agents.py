@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from otel_torchdist.exchange.app import ExchangeApp
-from otel_torchdist.exchange.envelope import new_instance
+from otel_torchdist.exchange.client import new_instance
 from otel_torchdist.exchange.pace import ExchangePace
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.job.peers import Peer, Peers

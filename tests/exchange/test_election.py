@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.election import Election
-from otel_torchdist.exchange.pace import PACE
+from otel_torchdist.exchange.pace import PACE, Election
 
 OWN = 5
 

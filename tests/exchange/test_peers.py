@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.exchange.client import Line, NoAnswerError
-from otel_torchdist.exchange.envelope import new_instance
+from otel_torchdist.exchange.client import Line, NoAnswerError, new_instance
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.peers import UNSEEN_S, AgentPeers
 from otel_torchdist.exchange.wire import Question, decode_answer, encode

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from otel_torchdist.exchange.app import ExchangeApp
+from otel_torchdist.serving.clients import MAX_HEAD
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.serving.metrics_page import MetricsServer
-from otel_torchdist.serving.request_head import MAX_HEAD
 from tests.support.waiting import until
 
 CLIENTS = 24

@@ -20,8 +20,7 @@ import pytest
 
 from otel_torchdist.config import PageAccess
 from otel_torchdist.serving.clients import MAX_CLIENTS
-from otel_torchdist.serving.socket_owner import Connection, owner_of
-from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
+from otel_torchdist.serving.visitors import Connection, is_local, names_this_machine, owner_of, user_of
 from tests.serving.test_metrics_page import BODY_VALUE, get
 from tests.support.worlds.live_pages import Served, seen_in, served, snapshot_of, stalled_world
 

@@ -15,8 +15,8 @@ from otel_torchdist import guard
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground
 from otel_torchdist.agent.job import AgentError, Job
+from otel_torchdist.agent.limits import Priority
 from otel_torchdist.agent.log_relay import LOG_NAME
-from otel_torchdist.agent.priority import Priority
 from otel_torchdist.config import Config
 from otel_torchdist.job.description_file import job_in
 from otel_torchdist.job.leftovers import clean_up

@@ -1,7 +1,4 @@
-"""Shows in the metrics how the last attempt of each job has ended, until the next one steps.
-
-A job that crashes resolves its stall at once, within less than a scrape interval.
-"""
+"""How attempts of jobs have ended: in the metrics, and for the launcher that waits for it."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_torchdist import semconv
+from otel_torchdist.job.agent_notes import note_concluded
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import WorldSnapshot, life_in
 from otel_torchdist.naming import listed_ranks
@@ -20,6 +18,9 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import VerdictStatus
 from otel_torchdist.verdict.model import Outcome, Verdict
+
+# --- Shows in the metrics how the last attempt of each job has ended, until the next one steps ------------------------
+# A job that crashes resolves its stall at once, within less than a scrape interval.
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +179,39 @@ def _status_of(verdict: Verdict, run: int, trace_id: int) -> VerdictStatus:
 def _status_of_ruling(ruling: Ruling, run: int) -> VerdictStatus:
     group, ranks = ruling.operation_id.channel.group, tuple(listed_ranks(ruling.ranks))
     return VerdictStatus(run, group, ruling.operation, ruling.verdict, ranks, ruling.incident.trace_id)
+
+
+# --- Notes in each job directory that an attempt has been concluded, for the launcher that waits for it ---------------
+
+
+class Conclusions:
+    """The attempts that a reader has concluded."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._noted: dict[Path, int] = {}
+
+    def update(self, seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_awaited: bool) -> None:
+        """Note the attempts of which nothing more is to be said, after all else has been reported.
+
+        Args:
+            seen: The runs, as of this turn.
+            tapes: The tapes that are read, by their nonce.
+            is_awaited: Whether a verdict on ranks that have ended is still pending.
+        """
+        worlds: dict[Path, list[WorldSnapshot]] = {}
+        for one in seen:
+            directory = directory_of(one.world, tapes)
+            if directory is not None:
+                worlds.setdefault(directory, []).append(one.world)
+        for directory, there in worlds.items():
+            newest_ns = max(map(created_ns, there))
+            if is_awaited or not all(map(is_gone, there)) or self._noted.get(directory) == newest_ns:
+                continue
+            self._noted[directory] = newest_ns
+            owner = next(tape.owner for tape in tapes.values() if tape.path.parent == directory)
+            note_concluded(directory, newest_ns, owner)
+
+    def leave(self, directory: Path) -> None:
+        """Forget a job directory that is not read any more."""
+        self._noted.pop(directory, None)

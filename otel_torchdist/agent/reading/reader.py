@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.reading.attempt_ends import AttemptEnds
-from otel_torchdist.agent.reading.conclusions import Conclusions
-from otel_torchdist.agent.reading.followed_rank import FollowedRank, ReadingState
-from otel_torchdist.agent.reading.losses import LossLog
+from otel_torchdist.agent.reading.attempt_ends import AttemptEnds, Conclusions
+from otel_torchdist.agent.reading.followed_rank import FollowedRank, LossLog, ReadingState
 from otel_torchdist.agent.reading.memory_shares import MemoryShares
 from otel_torchdist.agent.reading.stall_metrics import show
 from otel_torchdist.archive.tapes import TapeArchive

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.launch import boot_report
+from otel_torchdist.agent.launch import spawn as boot_report
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child, run_detached
 from otel_torchdist.agent.launch.interpreter import find_interpreter, module_path, why_none
 from otel_torchdist.agent.launch.spawn import BOOT, spawn_agent

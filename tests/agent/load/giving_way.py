@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from otel_torchdist.agent.priority import CALM_S, Priority
+from otel_torchdist.agent.limits import CALM_S, Priority
 
 
 def main() -> None:

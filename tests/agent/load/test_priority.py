@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.priority import NICE
+from otel_torchdist.agent.limits import NICE
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.waiting import until

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.agent.reading.attempt_ends import AttemptEnds
-from otel_torchdist.agent.reading.conclusions import Conclusions
+from otel_torchdist.agent.reading.attempt_ends import AttemptEnds, Conclusions
 from otel_torchdist.job.agent_notes import concluded_ns
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
+from otel_torchdist.agent.results import AgentsVerdicts
 from otel_torchdist.job.kept_results import remove_agents_verdict
 from otel_torchdist.job.runs.lives import write_death
 from otel_torchdist.model.calls import Channel, OperationId

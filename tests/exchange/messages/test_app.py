@@ -11,8 +11,7 @@ import time
 import pytest
 
 from otel_torchdist.exchange.app import MAX_QUESTION
-from otel_torchdist.exchange.client import Line, NoAnswerError
-from otel_torchdist.exchange.envelope import SIGNATURE_HEADER, Envelope, envelope_from
+from otel_torchdist.exchange.client import SIGNATURE_HEADER, Envelope, Line, NoAnswerError, envelope_from
 from tests.exchange.echo_agent import (
     OTHER_TOKEN,
     PARSED,

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.exchange.client import MAX_ANSWER, Line, NoAnswerError
-from otel_torchdist.exchange.envelope import new_instance
+from otel_torchdist.exchange.client import MAX_ANSWER, Line, NoAnswerError, new_instance
 from otel_torchdist.job.peers import Peer
 from tests.exchange.echo_agent import PATH, RUN, TOKEN
 from tests.exchange.listening import HOST, peer_at, stranger

@@ -1,4 +1,4 @@
-"""Runs the configured actions on stalls: each once per stall, after a grace period, on a thread."""
+"""Runs the configured actions on stalls and on findings, each once, on a thread."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.actions.dump import objection_to
-from otel_torchdist.actions.perform import Callback, called, is_first, perform, report
+from otel_torchdist.actions.perform import Act, Callback, called, is_first, perform, report
 from otel_torchdist.actions.rescue import rescue_ranks
 from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR
+from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.stall.events import OngoingStall
+from otel_torchdist.stall.reporting.attributes import of_finding
 from otel_torchdist.tape.reading.reader import TapeReader
+
+# --- Runs the configured actions on stalls: each once per stall, after a grace period, on a thread --------------------
+
 
 _logger = logging.getLogger("otel_torchdist")
 
-_PREFIX: Final = "on stall"
+_STALL_PREFIX: Final = "on stall"
 
 MAX_PASS_S: Final = 1.0
 """Maximum time between two passes that counts: any more is a suspension, of this process at least."""
@@ -102,10 +107,10 @@ class StallActions:
     def _act(self, stall: StalledRun, due: list[Action], is_ours: bool) -> None:
         callback = self._callback
         if callback is not None and is_ours and is_first(stall, "the-callback"):
-            report(_PREFIX, "the callback", lambda: called(callback, stall))
+            report(_STALL_PREFIX, "the callback", lambda: called(callback, stall))
         for position, action in enumerate(due):
             if is_first(stall, f"{position}-{action.kind.value}"):
-                report(_PREFIX, action.kind.value, lambda action=action: self._do(action, stall))
+                report(_STALL_PREFIX, action.kind.value, lambda action=action: self._do(action, stall))
 
     def _ongoing(self, stall: StalledRun) -> OngoingStall | None:
         return self._on.get(int(stall.trace_id, 16))
@@ -141,3 +146,46 @@ def doable_here(actions: Iterable[Action], variable: str) -> list[Action]:
             variable, ",".join(undoable),
         )  # fmt: skip
     return [action for action in wanted if not action.is_local]
+
+
+# --- Runs the configured actions on findings: each once per finding, at once, on a thread -----------------------------
+# A finding stalls nothing, so there is nothing to wait for. Nodes do not report findings to each other: only the agent
+# that has found something acts, on the ranks of its own node.
+
+
+MAX_ACTED: Final = 64
+"""Findings of this process on which actions run; a job that is wrong in many ways must not start a program for each."""
+_FINDING_PREFIX: Final = "on finding"
+
+
+class FindingActions:
+    """Starts actions on findings."""
+
+    def __init__(self, actions: Iterable[Action], dump_dir: Path) -> None:
+        """Configure the actions, which run in this order; bundles of evidence go to `dump_dir`."""
+        self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
+        self._dump_dir = dump_dir
+        self._acted = 0
+
+    def start(self, news: Iterable[Finding | FindingOver], tapes: list[TapeReader]) -> None:
+        """Start the actions on new findings, without waiting for them.
+
+        Args:
+            news: What was found, or no longer holds, since the last call.
+            tapes: The tapes that this process reads and may act on.
+        """
+        for finding in news if self._actions else ():
+            if isinstance(finding, FindingOver):
+                continue
+            concerned = [tape for tape in tapes if tape.identity.nonce in finding.nonces]
+            if len({tape.path.parent for tape in concerned}) != 1 or self._acted >= MAX_ACTED:
+                continue
+            self._acted += 1
+            found = stalled_run(finding.incident, of_finding(finding), finding.sentence, concerned)
+            threading.Thread(target=self._act, args=(found,), name="torchdist-on-finding", daemon=True).start()
+
+    def _act(self, found: StalledRun) -> None:
+        for position, action in enumerate(self._actions):
+            if is_first(found, f"{position}-{action.kind.value}"):
+                act: Act = lambda action=action: perform(action, found, self._dump_dir, lambda: True)  # noqa: E731
+                report(_FINDING_PREFIX, action.kind.value, act)
