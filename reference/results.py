@@ -2,61 +2,85 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
 from otel_torchdist.analysis.result import AnalysisResult
+from otel_torchdist.cli.diagnose.live import LiveJobResult
+from otel_torchdist.cli.diagnose.result import DiagnosisResult
+from otel_torchdist.cli.diagnose.run_list import RunListResult
+from otel_torchdist.live.document import LiveDocument
 from reference.pages import on_a_line, table, titled_page
 
 _INTRO: Final = (
     "`--json` prints one document. Keys are only ever added within a schema. Numbers are raw, with the unit in the "
     "key; unknown values are null. Keys of maps are text, also where they are ranks."
 )
+_LIVE: Final = (
+    "What the [live page](live-page.md) draws. It may change with any version, and has no schema: "
+    "[`/metrics`](metrics.md) is the interface for programs."
+)
+_COMMANDS: Final = {
+    "analyze": (AnalysisResult,),
+    "diagnose": (DiagnosisResult, LiveJobResult, RunListResult),
+}
 _PLAIN: Final = {int: "number", float: "number", str: "text", bool: "true or false", types.NoneType: "null"}
 
 
 def results_page() -> str:
     """Every struct of the results, in the order in which they are met."""
-    parts = [part for struct in _structs(AnalysisResult) for part in _section(struct)]
-    return titled_page("JSON results", "otel_torchdist/analysis/result.py", _INTRO, "## `analyze`", *parts)
+    met: dict[type, None] = {}
+    commands = [
+        part
+        for command, results in _COMMANDS.items()
+        for part in (f"## `{command}`", *(part for result in results for part in _new_sections(result, met)))
+    ]
+    live = ("## `/live.json`", _LIVE, *_new_sections(LiveDocument, met))
+    return titled_page("JSON results", "docstrings of structs", _INTRO, *commands, *live)
 
 
-def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
-    found: dict[type[msgspec.Struct], None] = {}
-
-    def visit(one: type[msgspec.Struct]) -> None:
-        if one not in found:
-            found[one] = None
-            for hint in typing.get_type_hints(one).values():
-                for inner in _inside(hint):
-                    visit(inner)
-
-    visit(struct)
-    return [*found]
+def _new_sections(struct: type, met: dict[type, None]) -> Iterator[str]:
+    """Yield the sections of a struct and of all within it that have not been met."""
+    if struct in met:
+        return
+    met[struct] = None
+    yield from _section(struct)
+    for hint in typing.get_type_hints(struct).values():
+        for inner in _inside(hint):
+            yield from _new_sections(inner, met)
 
 
-def _inside(hint: Any) -> Iterator[type[msgspec.Struct]]:
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+def _is_struct(hint: Any) -> TypeGuard[type]:
+    return isinstance(hint, type) and (issubclass(hint, msgspec.Struct) or dataclasses.is_dataclass(hint))
+
+
+def _keys(struct: type) -> dict[str, str]:
+    """Map the fields of a struct to their keys in JSON."""
+    if issubclass(struct, msgspec.Struct):
+        return {one.name: one.encode_name for one in msgspec.structs.fields(struct)}
+    return {name: name for name in struct.__dataclass_fields__}
+
+
+def _inside(hint: Any) -> Iterator[type]:
+    if _is_struct(hint):
         yield hint
     for argument in typing.get_args(hint):
         yield from _inside(argument)
 
 
-def _section(struct: type[msgspec.Struct]) -> Iterator[str]:
+def _section(struct: type) -> Iterator[str]:
     summary, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:")
     meanings = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE))
     hints = typing.get_type_hints(struct)
-    rows = [
-        [f"`{field.encode_name}`", _named(hints[field.name]), on_a_line(meanings[field.name])]
-        for field in msgspec.structs.fields(struct)
-    ]
+    rows = [[f"`{key}`", _named(hints[name]), on_a_line(meanings[name])] for name, key in _keys(struct).items()]
     yield f"### {struct.__name__}"
     yield on_a_line(summary)
     yield table(["key", "value", "meaning"], rows)
@@ -72,7 +96,7 @@ def _named(hint: Any) -> str:
         return f"list of {_named(inner[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"map to {_named(arguments[1])}"
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+    if _is_struct(hint):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     if isinstance(hint, type) and issubclass(hint, Enum):
         return "text"

@@ -95,7 +95,7 @@ class StackPart:
         host: Its node.
         line: The line of its code, or ''.
         stack: Its whole stack, outermost frame first; '' if it has given none.
-        source: How the place is known, see `Source`.
+        source: How the place is known.
         age_s: How old the stack is; None without one.
     """
 

@@ -13,7 +13,7 @@ from otel_torchdist.live.groups import GroupRow, group_rows
 from otel_torchdist.live.model import AgentFacts, LiveRun, LiveSnapshot
 from otel_torchdist.live.ranks import MAX_RANKS, Crowd, RankRow, RankState, crowds, rank_rows
 from otel_torchdist.live.texts import MAX_SENTENCE, shown, shown_group
-from otel_torchdist.live.timeline import MAX_LANES, Timeline, timeline_of
+from otel_torchdist.live.timeline import MAX_LANES, LiveTimeline, timeline_of
 from otel_torchdist.naming import MemberRank, compress_ranks, listed_ranks, readable, run_label
 from otel_torchdist.stall.peer_agents import JudgingAgent
 
@@ -28,11 +28,11 @@ class RunItem:
     """A run in the list.
 
     Attributes:
-        key: See `LiveRun`.
+        key: Names it in the address of the page.
         run: First digits of its id; '' while there is none.
         owner: Id of the user that it belongs to.
-        directory: See `LiveRun`.
-        world_size: See `LiveRun`.
+        directory: Name of its job directory on this node.
+        world_size: Number of its ranks on all nodes.
         ranks: How many of its ranks are seen.
         state: `stalled`, `running` or `ended`.
     """
@@ -62,7 +62,7 @@ class LateRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class GroupLateness:
     """Which ranks came last in the calls of a group, since they are compared.
 
     Attributes:
@@ -141,18 +141,18 @@ class RunPart:
     ranks: tuple[RankRow, ...]
     groups: tuple[GroupRow, ...]
     groups_left_out: int
-    timeline: Timeline
-    lateness: tuple[Lateness, ...]
+    timeline: LiveTimeline
+    lateness: tuple[GroupLateness, ...]
     findings: tuple[FindingPart, ...]
     records_lost: int
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class LiveDocument:
     """What `/live.json` answers.
 
     Attributes:
-        instance: See `AgentFacts`.
+        instance: Distinguishes this agent from its predecessors on the same port.
         host: Name of the agent's node.
         at: Seconds since 1970 at which everything was so; 0 while nothing has been published yet.
         threshold_s: Age at which an operation stalls.
@@ -174,14 +174,14 @@ class Document:
     spans_dropped: int
 
 
-def no_document(facts: AgentFacts) -> Document:
+def no_document(facts: AgentFacts) -> LiveDocument:
     """The document before anything has been published."""
-    return Document(facts.instance, shown(facts.host), 0.0, facts.threshold_s, True, (), 0, None, 0)
+    return LiveDocument(facts.instance, shown(facts.host), 0.0, facts.threshold_s, True, (), 0, None, 0)
 
 
 def document_of(
     snapshot: LiveSnapshot, facts: AgentFacts, user: int | None, key: str = "", lanes: Collection[int] = ()
-) -> Document:
+) -> LiveDocument:
     """Describe what one visitor may see.
 
     Args:
@@ -195,7 +195,7 @@ def document_of(
     items = {run.key: _item(run) for run in allowed}
     ordered = sorted(allowed, key=lambda run: (_URGENCY[items[run.key].state], -len(run.seen.world.ranks)))
     chosen = next((run for run in ordered if run.key == key), ordered[0] if ordered else None)
-    return Document(
+    return LiveDocument(
         instance=facts.instance,
         host=shown(facts.host),
         at=snapshot.wall_ns / 1e9,
@@ -272,12 +272,12 @@ def chosen_lanes(text: str) -> tuple[int, ...]:
     return tuple(listed_ranks(text[:256])[:MAX_LANES])
 
 
-def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[Lateness, ...]:
-    found: list[Lateness] = []
+def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[GroupLateness, ...]:
+    found: list[GroupLateness] = []
     for group, counts in run.findings.arrivals.items():
         worst = sorted(counts.late_s.items(), key=lambda one: -one[1])[:MAX_LATE]
         late = tuple(LateRank(rank, counts.last[rank], seconds) for rank, seconds in worst)
-        found.append(Lateness(names.get(group, shown(group)), counts.calls, late))
+        found.append(GroupLateness(names.get(group, shown(group)), counts.calls, late))
     return tuple(sorted(found, key=lambda one: -max((late.late_s for late in one.late), default=0.0))[:MAX_LATE])
 
 

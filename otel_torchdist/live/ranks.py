@@ -68,7 +68,7 @@ class RankRow:
     Attributes:
         rank: Global rank.
         host: Its node.
-        state: What it does, see `RankState`.
+        state: What it does, a word of `RankState`: `running`, `waiting`, `stalled`, …
         named: Whether the verdict on the ongoing stall names it.
         operation: The operation that it waits in, or that it is missing in; '' if there is none.
         group: Name of that operation's group.
@@ -80,7 +80,7 @@ class RankRow:
             here, as on another node.
         blocked: Share of the last seconds with a thread blocked by one.
         overhead: Share of the last seconds that our own code took on its threads.
-        steps_per_s: Steps per second; None as for `communicating`.
+        steps_per_s: Steps per second; None if it is not measured here.
     """
 
     rank: int
@@ -107,9 +107,9 @@ class Crowd:
         ranks: Which, such as `0-7,16`.
         count: How many.
         state: What they do, see `RankState`.
-        named: As in `RankRow`.
-        operation: As in `RankRow`.
-        group: As in `RankRow`.
+        named: Whether the verdict on the ongoing stall names them.
+        operation: The operation that they wait in, or that they are missing in; '' if there is none.
+        group: Name of that operation's group.
         age_s: The highest of their ages; None without an operation.
         steps: Their lowest and highest step.
     """

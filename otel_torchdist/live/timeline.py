@@ -25,7 +25,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class LiveLane:
     """The operations of one rank.
 
     Attributes:
@@ -54,7 +54,7 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class LiveTimeline:
     """The last minute.
 
     Attributes:
@@ -64,7 +64,7 @@ class Timeline:
     """
 
     names: tuple[tuple[str, str], ...]
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LiveLane, ...]
     strips: tuple[Strip, ...]
 
 
@@ -75,7 +75,7 @@ def timeline_of(
     samples: Mapping[int, Sequence[Sample]],
     groups: Mapping[str, str],
     now_ns: int,
-) -> Timeline:
+) -> LiveTimeline:
     """Describe the last minute of a run.
 
     Args:
@@ -95,7 +95,7 @@ def timeline_of(
         Strip(view.rank, _cells(view, bars.get(view.nonce, ()), samples.get(view.nonce, ()), now_ns))
         for view in world.in_order
     )
-    return Timeline(tuple(names.listed), lanes, strips)
+    return LiveTimeline(tuple(names.listed), lanes, strips)
 
 
 class _Names:
@@ -114,7 +114,7 @@ class _Names:
         return self._places[key]
 
 
-def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> Lane:
+def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> LiveLane:
     oldest_ns = now_ns - SECONDS * _SECOND_NS
     bars = [
         (bar.begin_ns // UNIT_NS, max(bar.end_ns - bar.begin_ns, 0) // UNIT_NS, names.place_of(bar.name, bar.group))
@@ -129,7 +129,7 @@ def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> L
     begins = [begin for begin, _, _ in bars]
     since = now_ns // UNIT_NS - begins[0] if begins else 0
     steps = [0, *(after - before for before, after in pairwise(begins))]
-    return Lane(view.rank, since, tuple((step, *bar[1:]) for step, bar in zip(steps, bars, strict=False)))
+    return LiveLane(view.rank, since, tuple((step, *bar[1:]) for step, bar in zip(steps, bars, strict=False)))
 
 
 def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_ns: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.cli.diagnose.texts import TextFindings, judge_texts, lines_of
+from otel_torchdist.cli.diagnose.texts import TextFindings, judge_texts, lines_of_texts
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from tests.evidence import quoted
@@ -28,7 +28,7 @@ def test_rank_that_has_not_enqueued_it(tmp_path: Path) -> None:
         "rank 7 has not entered all_reduce (sequence 59958, default_pg) for 1800.1 s; "
         "7 of 8 ranks wait in _all_reduce at tensor_parallel.py:8472"
     )
-    report = "\n".join(line.plain for line in lines_of(said))
+    report = "\n".join(line.plain for line in lines_of_texts(said))
     assert "ranks 0-6     all_reduce #59958 timed out after 1800 s, called in _all_reduce" in report
 
 

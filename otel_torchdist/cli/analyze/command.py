@@ -22,12 +22,11 @@ from otel_torchdist.cli.analyze.spreadsheet import csv_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of, source_of_run, timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces, Threshold, check_options
-from otel_torchdist.cli.output.terminal import CommandConsole, print_lines
+from otel_torchdist.cli.output.terminal import CommandConsole, print_json, print_lines
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
 from otel_torchdist.critical_path.analysis import MOST_CALLS
 from otel_torchdist.job.runs.runs import index_of
-from otel_torchdist.naming import plain_rank
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 
@@ -132,8 +131,7 @@ def analyze(
     found = _analysis(source, scope, sort)
     _check_found(found, source, scope)
     if as_json:
-        result = analysis_result(found, source.run_id, source.place, tuple(source.warnings))
-        typer.echo(msgspec.json.format(msgspec.json.encode(result, enc_hook=plain_rank), indent=2))
+        print_json(analysis_result(found, source.run_id, source.place, tuple(source.warnings)))
     elif as_csv:
         typer.echo(csv_of(found.statistics.rows), nl=False)
     else:

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
 from otel_torchdist.cli.diagnose.leftovers import Leftovers, diagnose_leftovers
-from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
+from otel_torchdist.cli.diagnose.leftovers_report import print_leftovers
 from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
+from otel_torchdist.cli.diagnose.result import result_of, result_of_leftovers
+from otel_torchdist.cli.diagnose.run_list import list_runs
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize
-from otel_torchdist.cli.output.terminal import CommandConsole
-from otel_torchdist.cli.output.text import day_and_time, fail, iso_time
+from otel_torchdist.cli.output.terminal import CommandConsole, print_json
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import chosen_run, target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.runs import Run, other_parts, whole_index
-from otel_torchdist.naming import compress_ranks, readable
+from otel_torchdist.job.runs.runs import Run, other_parts
+from otel_torchdist.naming import readable
 from otel_torchdist.verdict.rules import StallRules
 
 LIST_WIDTH: Final = 200
@@ -68,7 +63,7 @@ def diagnose(
             help="With --pid: have ranks write dumps of their flight recorders, where they have a pipe for that.",
         ),
     ] = False,
-    list_runs: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
+    lists: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
     """After a hang or a crash: report what each rank was doing last, and which one held the others up.
 
@@ -81,8 +76,8 @@ def diagnose(
     if pid:
         diagnose_live(pid, rules, as_json, request_dumps)
         return
-    if list_runs:
-        _list_runs(config, run_dir, as_json)
+    if lists:
+        list_runs(config, run_dir, as_json)
         return
     wanted = target_of(target or [], run_dir)
     if any(map(is_archive, wanted.paths)):
@@ -111,7 +106,7 @@ def diagnose(
     diagnosis = dataclasses.replace(diagnosis, warnings=(*chosen.unreadable, *diagnosis.warnings), helpers=helpers)
     warn(diagnosis.warnings)
     if as_json:
-        typer.echo(json.dumps(document_of(diagnosis), indent=2))
+        print_json(result_of(diagnosis))
     else:
         print_report(diagnosis, CommandConsole())
     if diagnosis.has_problem:
@@ -123,7 +118,7 @@ def _diagnose_leftovers(found: Leftovers, as_json: bool) -> None:
     if found.is_empty:
         fail(f"{', '.join(map(str, found.paths))}: nothing that can be read", ExitCode.NOTHING_FOUND)
     if as_json:
-        typer.echo(json.dumps(document_of_leftovers(found), indent=2))
+        print_json(result_of_leftovers(found))
     else:
         print_leftovers(found, CommandConsole())
     if found.has_problem:
@@ -134,61 +129,3 @@ def _diagnosed(helpers: Iterable[Run], rules: StallRules) -> Iterator[Diagnosis]
     for helper in helpers:
         with contextlib.suppress(TapeError):  # damaged: what can be read of the run itself is still shown
             yield diagnose_run(helper, rules)
-
-
-def _list_runs(config: Config, run_dir: Path | None, as_json: bool) -> None:
-    try:
-        index = whole_index(config, run_dir)
-    except TapeError as error:
-        fail(str(error), ExitCode.NOTHING_FOUND)
-    warn(index.unreadable)
-    _list(index.runs, as_json)
-
-
-def _list(runs: Iterable[Run], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(document_of_runs(runs), indent=2))
-    else:
-        print_runs(runs, CommandConsole(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
-
-
-_DAMAGED = "damaged"
-
-
-def print_runs(runs: Iterable[Run], console: Console) -> None:
-    """Print a table of runs."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("run", "started", "state", "ranks here", "of", "job directory"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "of" else "left")
-    for run in runs:
-        begun, here = day_and_time(run.begun_ns), compress_ranks(run.ranks)
-        helps = f", helps {run.helps.label or '-'}" if run.helps is not None else ""
-        table.add_row(run.label or "-", begun, state_of(run) + helps, here, str(run.world_size), run.directory.name)
-    console.print(table)
-
-
-def document_of_runs(runs: Iterable[Run]) -> dict[str, Any]:
-    """Runs as JSON: `schema`; `runs` with `id`, `directory`, `begun`, `state`, `ranks`, `world_size`, `helps`."""
-    return {
-        "schema": SCHEMA,
-        "runs": [
-            {
-                "id": f"{run.run_id:032x}" if run.run_id else None,
-                "directory": str(run.directory),
-                "begun": iso_time(run.begun_ns),
-                "state": state_of(run),
-                "ranks": list(run.ranks),
-                "world_size": run.world_size,
-                "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
-            }
-            for run in runs
-        ],
-    }
-
-
-def state_of(run: Run) -> str:
-    """What became of a run, in a word."""
-    try:
-        return run.life.value
-    except TapeError:
-        return _DAMAGED

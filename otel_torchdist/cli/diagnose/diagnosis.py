@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.cli.diagnose.moment import ReportedMoment
 from otel_torchdist.cli.diagnose.standing import NOT_STANDING, IdleStanding, standing_of
 from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
@@ -67,7 +68,7 @@ class RankAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(ReportedMoment):
     """A run at its last moment.
 
     Attributes:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.diagnose.section import Section
-from otel_torchdist.cli.diagnose.texts import contradictions, section_of, with_stacks
+from otel_torchdist.cli.diagnose.moment import ReportedMoment
+from otel_torchdist.cli.diagnose.texts import ReadTexts, contradictions, read_texts, with_stacks
 from otel_torchdist.evidence.files import read_files
 from otel_torchdist.evidence.model import Evidence
 from otel_torchdist.flight.history import CondensedDump
@@ -30,7 +30,7 @@ NO_EVIDENCE: Final = Evidence()
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedDumps:
+class JudgedDumps(ReportedMoment):
     """The dumps of a job, and the verdicts on it.
 
     Attributes:
@@ -87,27 +87,27 @@ class Leftovers:
     Attributes:
         paths: Those paths.
         dumps: Dumps of flight recorders; None if there are none.
-        sections: What texts of other tools say.
+        texts: What texts of other tools say; None if there are none.
         threshold_s: Minimum age in seconds at which an open operation counts as stalled.
         notes: What was left out, and why.
     """
 
     paths: tuple[Path, ...]
     dumps: JudgedDumps | None
-    sections: tuple[Section, ...]
+    texts: ReadTexts | None
     threshold_s: float
     notes: tuple[str, ...]
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to report."""
-        return self.dumps is None and not self.sections
+        return self.dumps is None and self.texts is None
 
     @property
     def has_problem(self) -> bool:
         """Whether there is a verdict, or a text reports a failure."""
         has_verdict = self.dumps is not None and bool(self.dumps.verdicts)
-        return has_verdict or any(section.has_problem for section in self.sections)
+        return has_verdict or (self.texts is not None and self.texts.said.has_problem)
 
 
 def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int = 0) -> Leftovers:
@@ -120,7 +120,6 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
     """
     found = read_dumps(paths)
     evidence = read_files(found.others)
-    section = section_of(evidence, rules)
     notes = [*found.notes, *evidence.warnings]
     if evidence.unrecognized:
         count = len(evidence.unrecognized)
@@ -129,8 +128,7 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
     dumps = judged(found.dumps, rules, world_size, evidence) if found.dumps else None
     if dumps is not None:
         notes += contradictions(evidence, rules, dumps.verdicts)
-    sections = (section,) if section is not None else ()
-    return Leftovers(tuple(paths), dumps, sections, rules.threshold_s, tuple(notes))
+    return Leftovers(tuple(paths), dumps, read_texts(evidence, rules), rules.threshold_s, tuple(notes))
 
 
 def judged(

@@ -1,4 +1,4 @@
-"""Prints a diagnosis of leftovers for people, and builds the same as JSON.
+"""Prints a diagnosis of leftovers for people.
 
 Nothing is said of what dumps do not show: whether processes live, when their threads last ran, on which hosts.
 """
@@ -6,16 +6,15 @@ Nothing is said of what dumps do not show: whether processes live, when their th
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from otel_torchdist.cli.diagnose.document import SCHEMA
-from otel_torchdist.cli.diagnose.document_parts import operation_document, time_document, verdict_document
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers
 from otel_torchdist.cli.diagnose.operation_lines import operation_lines
-from otel_torchdist.cli.output.text import day_and_time, iso_time
+from otel_torchdist.cli.diagnose.texts import lines_of_texts
+from otel_torchdist.cli.output.text import day_and_time
 from otel_torchdist.flight.snapshot import MomentKind
 from otel_torchdist.flight.vocabulary import called_name
 from otel_torchdist.model.calls import OperationView
@@ -24,7 +23,6 @@ from otel_torchdist.naming import have, name_ranks
 
 SHOWN_EACH: Final = 8
 """A report on at most this many ranks shows each of them separately."""
-SOURCE: Final = "flight recorder"
 MOMENTS: Final = {
     MomentKind.FIRST_TIMEOUT: "when the first timeout runs out: the time of the dumps is not recorded",
     MomentKind.NEWEST_TIME: "the newest time in them: the time of the dumps is not recorded",
@@ -42,11 +40,12 @@ def lines_of(found: Leftovers) -> Iterator[Text]:
     """Yield the report."""
     if found.dumps is not None:
         yield from _of_dumps(found.dumps, found.threshold_s)
-    for nth, section in enumerate(found.sections):
-        if nth or found.dumps is not None:
-            yield Text()
-        yield Text(section.title, style="bold")
-        yield from section.lines
+    if found.texts is None:
+        return
+    if found.dumps is not None:
+        yield Text()
+    yield Text(found.texts.title, style="bold")
+    yield from lines_of_texts(found.texts.said)
 
 
 def _of_dumps(dumps: JudgedDumps, threshold_s: float) -> Iterator[Text]:
@@ -62,7 +61,9 @@ def _heading(dumps: JudgedDumps) -> Iterator[Text]:
     unseen, size = dumps.moment.unseen, dumps.moment.world_size
     if unseen:
         yield Text(f"{name_ranks(unseen)} {have(unseen)} no dump here", style="bold yellow")
-    yield Text.assemble((f"dumps of the {SOURCE}", "bold"), f", {_kind(dumps)}, of {len(dumps.dumps)} of {size} ranks")
+    yield Text.assemble(
+        ("dumps of the flight recorder", "bold"), f", {_kind(dumps)}, of {len(dumps.dumps)} of {size} ranks"
+    )
     yield Text(f"as of {day_and_time(dumps.moment_ns)}, {MOMENTS[dumps.moment.kind]}")
 
 
@@ -115,56 +116,3 @@ def _shown_alike(operation: OperationView) -> Hashable:
 def _waiting_since(view: RankView) -> tuple[int, int]:
     since = [one.waiting_since_ns for one in view.open if one.waiting_since_ns is not None]
     return min(since, default=1 << 63), view.rank
-
-
-def document_of_leftovers(found: Leftovers) -> dict[str, Any]:
-    """Build the JSON document, in the schema of `document`; what is not known is null."""
-    dumps = found.dumps
-    paths = {one.rank: one.dump.path for one in dumps.dumps} if dumps is not None else {}
-    verdicts = [_verdict(dumps, nth) for nth in range(len(dumps.verdicts))] if dumps is not None else []
-    begun_ns = min((one.oldest_ns for one in dumps.dumps if one.oldest_ns), default=0) if dumps is not None else 0
-    moment: dict[str, Any] = {"time": None, "is_now": False, "bound": None}
-    if dumps is not None:
-        moment |= {"time": time_document(dumps, dumps.moment_ns), "bound": dumps.bound or None}
-    return {
-        "schema": SCHEMA,
-        "run": {
-            "id": None,
-            "directory": ", ".join(map(str, found.paths)),
-            "host": None,
-            "begun": iso_time(begun_ns) if begun_ns else None,
-            "world_size": dumps.moment.world_size if dumps is not None else None,
-        },
-        "coverage": {
-            "reporting": [view.rank for view in dumps.ranks] if dumps is not None else [],
-            "unknown": list(dumps.moment.unseen) if dumps is not None else [],
-        },
-        "moment": moment,
-        "problem": found.has_problem,
-        "threshold_s": found.threshold_s,
-        "verdict": verdicts[0] if verdicts else None,
-        "verdicts": verdicts,
-        "undecided": None,
-        "ended_together": None,
-        "ranks": [_rank_document(dumps, view, paths[view.rank]) for view in dumps.ranks] if dumps is not None else [],
-        "warnings": list(found.notes),
-        "helps": None,
-        "helpers": [],
-        "sections": {section.key: section.document for section in found.sections},
-    }
-
-
-def _verdict(dumps: JudgedDumps, nth: int) -> dict[str, Any]:
-    verdict = dumps.verdicts[nth]
-    return verdict_document(dumps, verdict, dumps.age_ns(verdict), dumps.text_of(verdict), SOURCE)
-
-
-def _rank_document(dumps: JudgedDumps, view: RankView, path: str) -> dict[str, Any]:
-    unknown = ("life", "exception", "pid", "tape", "step", "death", "last_sign_of_life", "silent_s", "stack")
-    return {
-        "rank": view.rank,
-        **dict.fromkeys(unknown),
-        "dump": path,
-        "open": [operation_document(dumps, operation) for operation in view.open],
-        "last_finished": operation_document(dumps, view.last) if view.last is not None else None,
-    }

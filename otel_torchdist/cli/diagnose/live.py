@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import typer
 from rich.text import Text
 
-from otel_torchdist.cli.diagnose.document import SCHEMA
 from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged
-from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
-from otel_torchdist.cli.diagnose.texts import TextFindings, document_of, judge_texts, lines_of
+from otel_torchdist.cli.diagnose.leftovers_report import print_leftovers
+from otel_torchdist.cli.diagnose.result import SCHEMA, DiagnosisResult, result_of_leftovers
+from otel_torchdist.cli.diagnose.texts import TextFindings, judge_texts, lines_of_texts
+from otel_torchdist.cli.diagnose.texts_result import (
+    StackedRanks,
+    TextVerdict,
+    ToolFindingResult,
+    stacked_ranks,
+    text_verdict,
+    tool_findings,
+)
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.output.terminal import CommandConsole
+from otel_torchdist.cli.output.terminal import CommandConsole, print_json
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
 from otel_torchdist.evidence.live_job import LiveJob, LiveRank, look_at
@@ -25,6 +32,66 @@ from otel_torchdist.flight.reading.decoding import DumpError, decode
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.rules import StallRules
+
+
+class LiveProcessResult(msgspec.Struct, frozen=True):
+    """A process of a live job, as the kernel shows it.
+
+    Attributes:
+        rank: Global rank.
+        local_rank: Rank on this node.
+        pid: Its process id.
+        command: How it was started.
+        state: The state letter of its main thread, as in `/proc`.
+        call: The system call that this thread is in; `running` if it is in none.
+        waits_in: The function of the kernel in which this thread sleeps.
+        threads: Number of its threads.
+        running_threads: Number of threads that run.
+        children: Number of its children.
+        oom_kills: Kills for memory that its cgroup has counted.
+    """
+
+    rank: int | None
+    local_rank: int | None
+    pid: int
+    command: str
+    state: str | None
+    call: str | None
+    waits_in: str | None
+    threads: int
+    running_threads: int
+    children: int
+    oom_kills: int | None
+
+
+class LiveJobResult(msgspec.Struct, frozen=True):
+    """What `diagnose --pid --json` prints: a live job that was not recorded.
+
+    Attributes:
+        schema: 2.
+        source: `live processes`.
+        world_size: Number of the job's ranks.
+        verdict: As of texts.
+        silent: As of texts.
+        stacks: As of texts.
+        findings: As of texts: what stacks show.
+        ranks: The processes.
+        elsewhere: Ranks of the job that were not seen here.
+        warnings: What could not be seen, and why.
+        recorded: What flight recorders of these ranks show.
+    """
+
+    schema: int
+    source: str
+    world_size: int | None
+    verdict: TextVerdict | None
+    silent: tuple[int, ...]
+    stacks: StackedRanks | None
+    findings: tuple[ToolFindingResult, ...]
+    ranks: tuple[LiveProcessResult, ...]
+    elsewhere: tuple[int, ...]
+    warnings: tuple[str, ...]
+    recorded: DiagnosisResult | None
 
 
 def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_for_dumps: bool) -> None:
@@ -43,8 +110,7 @@ def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_fo
         fail("none of these processes can be looked at", ExitCode.NOTHING_FOUND)
     said = judge_texts(job.statements, rules)
     if as_json:
-        recorded = document_of_leftovers(found) if found.dumps is not None else None
-        typer.echo(json.dumps({**_document(job, said), "recorded": recorded}, indent=2))
+        print_json(_result(job, said, found))
     else:
         console = CommandConsole()
         for line in _lines(job, said):
@@ -71,7 +137,7 @@ def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
     dumps = tuple(by_rank[rank] for rank in sorted(by_rank))
     evidence = Evidence(tuple(job.statements))
     recorded = judged(dumps, rules, job.world_size, evidence) if dumps else None
-    return Leftovers(job.dumps, recorded, (), rules.threshold_s, tuple(notes))
+    return Leftovers(job.dumps, recorded, None, rules.threshold_s, tuple(notes))
 
 
 def _as_written(dump: CondensedDump) -> CondensedDump:
@@ -90,7 +156,7 @@ def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:
     yield Text(f"a live job without tapes: {f'{here} of {size} ranks' if size else processes} on this node")
     if said.findings:
         yield Text()
-        yield from lines_of(said)
+        yield from lines_of_texts(said)
     yield Text()
     for rank in job.ranks:
         yield Text.assemble((_name(rank), "bold"), f"  pid {rank.process.pid}  {rank.kernel.text}")
@@ -105,31 +171,34 @@ def _name(rank: LiveRank) -> str:
     return f"rank {rank.process.rank}" if rank.process.rank is not None else "rank unknown"
 
 
-def _document(job: LiveJob, said: TextFindings) -> dict[str, Any]:
-    """As JSON: what stacks show as in `texts.document_of`; `ranks`; `elsewhere`, ranks not seen here; `warnings`."""
-    return {
-        "schema": SCHEMA,
-        "source": "live processes",
-        "world_size": job.world_size or None,
-        **document_of(said),
-        "ranks": [_rank(rank) for rank in job.ranks],
-        "elsewhere": list(job.elsewhere),
-        "warnings": list(job.warnings),
-    }
+def _result(job: LiveJob, said: TextFindings, recorded: Leftovers) -> LiveJobResult:
+    return LiveJobResult(
+        schema=SCHEMA,
+        source="live processes",
+        world_size=job.world_size or None,
+        verdict=text_verdict(said),
+        silent=said.silent,
+        stacks=stacked_ranks(said),
+        findings=tool_findings(said),
+        ranks=tuple(map(_process, job.ranks)),
+        elsewhere=job.elsewhere,
+        warnings=job.warnings,
+        recorded=result_of_leftovers(recorded) if recorded.dumps is not None else None,
+    )
 
 
-def _rank(rank: LiveRank) -> dict[str, Any]:
+def _process(rank: LiveRank) -> LiveProcessResult:
     kernel = rank.kernel
-    return {
-        "rank": rank.process.rank,
-        "local_rank": rank.process.local_rank,
-        "pid": rank.process.pid,
-        "command": rank.process.command,
-        "state": kernel.state or None,
-        "call": kernel.call or None,
-        "waits_in": kernel.waits_in or None,
-        "threads": kernel.threads,
-        "running_threads": kernel.running,
-        "children": kernel.children,
-        "oom_kills": kernel.oom_kills,
-    }
+    return LiveProcessResult(
+        rank=rank.process.rank,
+        local_rank=rank.process.local_rank,
+        pid=rank.process.pid,
+        command=rank.process.command,
+        state=kernel.state or None,
+        call=kernel.call or None,
+        waits_in=kernel.waits_in or None,
+        threads=kernel.threads,
+        running_threads=kernel.running,
+        children=kernel.children,
+        oom_kills=kernel.oom_kills,
+    )

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
-from otel_torchdist.cli.diagnose.operation_lines import call_lines, operation_lines, when
+from otel_torchdist.cli.diagnose.operation_lines import call_lines, operation_lines
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import captured, day_and_time, fates, length, time_of_day
 from otel_torchdist.model.calls import OperationView
@@ -159,15 +159,15 @@ def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
         ranks = [one.view.rank for one in alike]
         yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
     way = describe_way(view.end) if view.end is not None else ""
-    ended = f"  {way} {when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
+    ended = f"  {way} {diagnosis.when(view.death.at_ns)}" if view.death is not None and way else ""
     yield Text.assemble(
         (f"rank {view.rank}", "bold"), "  ", (life, _STYLES[account.life]),
-        f"  step {view.step}  last sign of life {when(diagnosis, account.sign_ns)}  pid {account.pid}{ended}",
+        f"  step {view.step}  last sign of life {diagnosis.when(account.sign_ns)}  pid {account.pid}{ended}",
     )  # fmt: skip
     yield from operation_lines(diagnosis, account.open, view.last)
     yield from call_lines(diagnosis, view.worker)
     if account.stack is not None and account.stack.frame is not None and view.stacks is not None:
-        written = when(diagnosis, view.stacks.asked_ns)
+        written = diagnosis.when(view.stacks.asked_ns)
         how = ", by a signal while the GIL was held" if view.stacks.by_signal else ""
         yield Text(f"  stack  in {describe_frame(account.stack.frame)}, written {written}{how}")
 

@@ -1,19 +1,17 @@
-"""What texts of other tools say about a job: a verdict, where they suffice for one, and findings; as text and JSON."""
+"""What texts of other tools say about a job: a verdict, where they suffice for one, and findings."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rich.text import Text
 
-from otel_torchdist.cli.diagnose.section import Section
 from otel_torchdist.evidence.findings import ToolFinding, findings_of, outside_of_collectives, stacks_by_rank
 from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.world import snapshot_of
-from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.naming import have, name_ranks
@@ -84,8 +82,28 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
     )
 
 
-def section_of(evidence: Evidence, rules: StallRules) -> Section | None:
-    """Return what texts contribute to the diagnosis of leftovers; None if they say nothing.
+@dataclass(frozen=True, slots=True)
+class ReadTexts:
+    """Texts of other tools that were read from files.
+
+    Attributes:
+        said: What they say.
+        files: Number of these files.
+        unrecognized: Files that no reader recognizes.
+    """
+
+    said: TextFindings
+    files: int
+    unrecognized: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The heading over what they say."""
+        return f"logs and stacks of other tools, {'1 file' if self.files == 1 else f'{self.files:,} files'}"
+
+
+def read_texts(evidence: Evidence, rules: StallRules) -> ReadTexts | None:
+    """Judge texts that were read from files; None if they say nothing.
 
     Args:
         evidence: What was read of them.
@@ -93,11 +111,8 @@ def section_of(evidence: Evidence, rules: StallRules) -> Section | None:
     """
     if not evidence.statements:
         return None
-    said = judge_texts(evidence.statements, rules)
     files = len({one.source.path for one in evidence.statements})
-    title = f"logs and stacks of other tools, {'1 file' if files == 1 else f'{files:,} files'}"
-    document = {**document_of(said), "unrecognized": list(evidence.unrecognized)}
-    return Section("texts", title, tuple(lines_of(said)), document, said.has_problem)
+    return ReadTexts(judge_texts(evidence.statements, rules), files, tuple(evidence.unrecognized))
 
 
 def with_stacks(world: WorldSnapshot, evidence: Evidence) -> WorldSnapshot:
@@ -128,7 +143,7 @@ def contradictions(evidence: Evidence, rules: StallRules, verdicts: Sequence[Ver
     ]
 
 
-def lines_of(said: TextFindings) -> Iterator[Text]:
+def lines_of_texts(said: TextFindings) -> Iterator[Text]:
     """Yield the report."""
     if said.verdict is not None:
         yield Text.assemble(("verdict", "bold white on red"), f"  {said.sentence}")
@@ -156,43 +171,3 @@ def _line(finding: ToolFinding) -> Text:
     return Text.assemble(
         (f"{who:{_WIDTH}}", "bold"), f"  {finding.text}{frame}{first}{times}", (f"  [{finding.source.text}]", "dim")
     )
-
-
-def document_of(said: TextFindings) -> dict[str, Any]:
-    """As JSON: `verdict` with `kind`, `ranks`, `age_s`, `sentence`; `silent`; `stacks`; `findings`."""
-    verdict = said.verdict
-    return {
-        "verdict": None
-        if verdict is None
-        else {
-            "kind": verdict.kind.value,
-            "ranks": list(verdict.ranks),
-            "waiting": list(verdict.waiting),
-            "operation": verdict.operation,
-            "sequence": verdict.operation_id.sequence,
-            "group": verdict.group.label if verdict.group is not None else None,
-            "age_s": round(said.age_s, 3),
-            "sentence": said.sentence,
-            "source": "watchdogs",
-        },
-        "silent": list(said.silent),
-        "stacks": {"outside": list(said.outside), "inside": list(said.inside)} if said.outside else None,
-        "findings": [_document(finding) for finding in said.findings],
-    }
-
-
-def _document(finding: ToolFinding) -> dict[str, Any]:
-    return {
-        "kind": finding.kind.value,
-        "ranks": list(finding.ranks),
-        "others": list(finding.others),
-        "text": finding.text,
-        "call_site": _site(finding.frame) if finding.frame is not None else None,
-        "source": finding.source.text,
-        "count": finding.count,
-        "first": finding.is_first,
-    }
-
-
-def _site(frame: CallSiteName) -> dict[str, Any]:
-    return {"function": frame.function, "file": frame.file, "line": frame.line}

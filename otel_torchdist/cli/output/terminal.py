@@ -7,12 +7,15 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+import msgspec
+import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
 from otel_torchdist.cli.output.alarm import Alarm
+from otel_torchdist.naming import plain_rank
 
 
 class CommandConsole(Console):
@@ -34,6 +37,11 @@ class ReportHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Report a message."""
         self._report(record.getMessage())
+
+
+def print_json(result: msgspec.Struct) -> None:
+    """Print a result as one JSON document."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(result, enc_hook=plain_rank), indent=2))
 
 
 _HANGING: Final = 4

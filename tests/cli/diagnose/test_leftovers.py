@@ -27,7 +27,7 @@ def test_report(base: Path, tmp_path: Path) -> None:
 def test_document(base: Path, tmp_path: Path) -> None:
     """The JSON document has the keys of a recorded run's, null where a dump says nothing."""
     document_here = ask(base, write_json(tmp_path, late_rank()), "--json").document
-    assert (document_here["schema"], document_here["problem"]) == (1, True)
+    assert (document_here["schema"], document_here["problem"]) == (2, True)
     assert document_here["moment"] == {"time": "2025-09-23T07:05:09.000000Z", "is_now": False, "bound": "up to"}
     verdict = document_here["verdict"]
     assert (verdict["kind"], verdict["ranks"], verdict["source"]) == ("absent", [2], "flight recorder")

@@ -25,10 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from otel_torchdist import semconv
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
-from otel_torchdist.cli.diagnose.document import document_of
+from otel_torchdist.cli.diagnose.result import result_of
 from otel_torchdist.job.runs.runs import index_of
+from otel_torchdist.naming import plain_rank
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
@@ -206,7 +209,8 @@ class LaunchedJob:
         """The output of `diagnose --json` on each node."""
         for directory in self.directories:
             index = index_of([directory])
-            yield document_of(diagnose_run(index.runs[0], StallRules(round(THRESHOLD_S * 1e9))))
+            diagnosis = diagnose_run(index.runs[0], StallRules(round(THRESHOLD_S * 1e9)))
+            yield msgspec.to_builtins(result_of(diagnosis), enc_hook=plain_rank)
             index.close()
 
     def close(self) -> None:
