@@ -25,32 +25,33 @@ MAX_CROWDS: Final = 64
 
 
 class RankState(enum.Enum):
-    """What a rank is doing, in a word."""
+    """What a rank is doing, in a word. Those that need attention come first."""
 
-    STARTING = "starting"
-    """It has no tape yet."""
-    RUNNING = "running"
-    CALLING = "calling"
-    """It has a remote procedure call open, which may last as long as training."""
-    SERVING = "serving"
-    """It runs a function for another worker."""
-    WAITING = "waiting"
-    """Its oldest open operation has been open for more than a second."""
-    STALLED = "stalled"
-    """It has waited longer than the threshold."""
-    ABSENT = "absent"
-    """It is alive, and the others wait for it elsewhere than it is."""
+    DEAD = "dead"
     STOPPED = "stopped"
     """The kernel does not let its process run."""
+    ABSENT = "absent"
+    """It is alive, and the others wait for it elsewhere than it is."""
     UNREACHABLE = "unreachable"
     """The agent of its node does not answer."""
-    FINISHED = "finished"
     FAILED = "failed"
-    DEAD = "dead"
+    STALLED = "stalled"
+    """It has waited longer than the threshold."""
+    WAITING = "waiting"
+    """Its oldest open operation has been open for more than a second."""
+    SERVING = "serving"
+    """It runs a function for another worker."""
+    CALLING = "calling"
+    """It has a remote procedure call open, which may last as long as training."""
+    RUNNING = "running"
+    STARTING = "starting"
+    """It has no tape yet."""
     FOLLOWED = "followed"
     """Dead as well, but not the one that the verdict names."""
+    FINISHED = "finished"
 
 
+_ORDER: Final = {state.value: place for place, state in enumerate(RankState)}
 _ENDS: Final = {
     RankLife.FINISHED: RankState.FINISHED,
     RankLife.FAILED: RankState.FAILED,
@@ -279,25 +280,6 @@ class _Rates:
 
 def _share(part_ns: int, whole_ns: int) -> float:
     return round(min(max(part_ns / whole_ns, 0.0), 1.0), 6)
-
-
-_ORDER: Final = {state.value: place for place, state in enumerate(
-    (
-        RankState.DEAD,
-        RankState.STOPPED,
-        RankState.ABSENT,
-        RankState.UNREACHABLE,
-        RankState.FAILED,
-        RankState.STALLED,
-        RankState.WAITING,
-        RankState.SERVING,
-        RankState.CALLING,
-        RankState.RUNNING,
-        RankState.STARTING,
-        RankState.FOLLOWED,
-        RankState.FINISHED,
-    )
-)}  # fmt: skip
 
 
 def crowds(rows: Iterable[RankRow]) -> tuple[Crowd, ...]:

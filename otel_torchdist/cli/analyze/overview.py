@@ -11,7 +11,6 @@ from otel_torchdist.advice.wording import check, finding
 from otel_torchdist.analysis.analyzer import Analysis
 from otel_torchdist.cli.analyze.advice import group_names
 from otel_torchdist.cli.analyze.calls import describe_difference, describe_unfinished, span_of_calls
-from otel_torchdist.cli.analyze.graph import between_hosts, shape_of
 from otel_torchdist.cli.analyze.path import headline_of, pieces_of
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath
@@ -19,6 +18,7 @@ from otel_torchdist.critical_path.wording import sentence
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.parallelism.graph import Graph
+from otel_torchdist.parallelism.wording import between_hosts, shape_of
 from otel_torchdist.statistics.grouping import NO_SIZE, UNKNOWN_SIZE, Part
 from otel_torchdist.statistics.model import CallTotals, Row, Statistics
 from otel_torchdist.units import amount, duration, per_second, share

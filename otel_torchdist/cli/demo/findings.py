@@ -15,7 +15,7 @@ from otel_torchdist.cli.output.text import shown
 from otel_torchdist.cli.watch.screen import View
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO
 from otel_torchdist.verdict.model import Verdict
@@ -64,22 +64,29 @@ class Findings:
     def _is_named_in_time(self) -> bool:
         return self.named_after_s is not None and self.named_after_s <= self.options.threshold_s + VERDICT_WITHIN_S
 
-    def take(self, events: Iterable[Event]) -> None:
+    def take(self, events: Iterable[VerdictGiven | IncidentResolved | Finding]) -> None:
         """Show what one turn of the reader has found."""
         for event in events:
-            if isinstance(event, VerdictGiven) and not self.is_over:
-                self._take_verdict(event)
-            elif isinstance(event, Finding):
-                self._take_finding(event)
-            elif isinstance(event, IncidentResolved) and self.verdict is not None:
-                self.verdict = self.alarm = None
-                self.view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
+            match event:
+                case VerdictGiven():
+                    self._take_verdict(event)
+                case Finding():
+                    self._take_finding(event)
+                case IncidentResolved():
+                    self._take_end(event)
         if self.verdict is not None and self.trace_id and not self.metrics:
             sample = self.scrape(self.verdict.operation)
             # The agent polls by itself, and may not have seen the stall yet.
             self.metrics = sample if any(line.startswith(STALL_INFO.name) for line in sample) else []
 
+    def _take_end(self, event: IncidentResolved) -> None:
+        if self.verdict is not None:
+            self.verdict = self.alarm = None
+            self.view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
+
     def _take_verdict(self, event: VerdictGiven) -> None:
+        if self.is_over:
+            return
         self.verdict = self.latest = event.verdict
         self.alarm = alarm(event)
         # Ranks that end while they wait may cause the same verdict to be given again.

@@ -17,21 +17,6 @@ from otel_torchdist.naming import MemberRank, name_ranks
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Verdict
 
-_STYLES: Final = {
-    RankState.STARTING: "dim",
-    RankState.RUNNING: "green",
-    RankState.CALLING: "green",
-    RankState.SERVING: "green",
-    RankState.WAITING: "yellow",
-    RankState.STALLED: "bold yellow",
-    RankState.ABSENT: "bold white on red",
-    RankState.STOPPED: "bold white on red",
-    RankState.UNREACHABLE: "bold white on red",
-    RankState.FINISHED: "dim",
-    RankState.FAILED: "bold red",
-    RankState.DEAD: "bold red",
-    RankState.FOLLOWED: "dim",
-}
 _STATE_WIDTH: Final = 10
 _AGE_WIDTH: Final = 7
 
@@ -93,7 +78,23 @@ def rank_table(rows: Sequence[RankRow], numbers: Mapping[str, Sequence[str]], wi
 
 
 def _state(row: RankRow) -> Text:
-    return Text(f" {row.state} ", style=_STYLES[RankState(row.state)])
+    return Text(f" {row.state} ", style=_style(RankState(row.state)))
+
+
+def _style(state: RankState) -> str:
+    match state:
+        case RankState.ABSENT | RankState.STOPPED | RankState.UNREACHABLE:
+            return "bold white on red"
+        case RankState.DEAD | RankState.FAILED:
+            return "bold red"
+        case RankState.STALLED:
+            return "bold yellow"
+        case RankState.WAITING:
+            return "yellow"
+        case RankState.RUNNING | RankState.CALLING | RankState.SERVING:
+            return "green"
+        case RankState.STARTING | RankState.FINISHED | RankState.FOLLOWED:
+            return "dim"
 
 
 def _age(row: RankRow) -> str:

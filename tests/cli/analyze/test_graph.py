@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.cli.analyze.graph import TIMES
+from otel_torchdist.parallelism.wording import TIMES
 from tests.flight.made_dumps import call, document, write_json
 from tests.support.commands.asking import Answer, analyze
 from tests.support.repository import REPOSITORY

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.cli.analyze.graph import TIMES
+from otel_torchdist.parallelism.wording import TIMES
 from tests.cli.analyze.test_graph import DUMPS
 from tests.flight.made_dumps import late_rank, write_json
 from tests.profiles.made import Format, MadeGroup, MadeTrace

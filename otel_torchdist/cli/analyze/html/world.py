@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.cli.analyze.graph import balance_of, remarks_of, role_of, shape_of, span_of
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.graph import Graph, ParallelGroups
+from otel_torchdist.parallelism.wording import balance_of, remarks_of, role_of, shape_of, span_of
 from otel_torchdist.report.model.report import GroupSet, Purpose, World
 
 _EXAMPLES: Final = 3
