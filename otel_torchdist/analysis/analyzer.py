@@ -13,10 +13,10 @@ from otel_torchdist.advice.model import Advice
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.critical_path.analysis import MOST_CALLS, PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
+from otel_torchdist.history.call_table import CallTable
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.parallelism.calls import CallCounter
 from otel_torchdist.parallelism.graph import Graph, graph_of
-from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.compute import Observer, statistics_of_calls
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
 from otel_torchdist.statistics.model import Statistics
@@ -93,12 +93,12 @@ class Analyzer:
     """Reduces one history after the other to columns, each of which may then be forgotten.
 
     Attributes:
-        calls: Columns of each rank, if the statistics are asked for.
+        table: The calls of all ranks, if the statistics are asked for.
     """
 
     def __init__(self, scope: Scope) -> None:
         """Begin without a rank."""
-        self.calls: dict[int, RankCalls] = {}
+        self.table: Final = CallTable()
         self._scope = scope
         self._paths = PathFinder(scope.most_calls)
         self._counter = CallCounter()
@@ -109,12 +109,13 @@ class Analyzer:
         """Take the history of another rank."""
         self._world_size = max(self._world_size, history.world_size)
         self._known.append(history.rank)
-        if Section.CALLS in self._scope.sections:
-            self.calls[history.rank] = RankCalls(history)
+        calls = self.table.columns_of(history)
         if self._scope.needs_graph:
-            self._counter.add(history)
+            self._counter.add(calls)
         if self._scope.needs_path:
-            self._paths.add(history)
+            self._paths.add(calls)
+        if Section.CALLS in self._scope.sections:
+            self.table.keep(calls)
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -136,7 +137,7 @@ class Analyzer:
             sections=frozenset(scope.sections),
             world_size=self._world_size,
             known=sorted(self._known),
-            statistics=statistics_of_calls(self.calls, parts, scope.ranks, observers),
+            statistics=statistics_of_calls(self.table.ranks, parts, scope.ranks, observers),
             graph=graph,
             path=path,
             advice=advise(graph, counted, path) if Section.ADVICE in scope.sections else (),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from otel_torchdist.clocks.meetings import MeetingTimes, reversed_samples
 from otel_torchdist.clocks.offsets import ClockOffset, OffsetLine, OffsetSample
-from otel_torchdist.model.history import RankHistory
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import duration
 
@@ -15,9 +15,9 @@ _Chain = Sequence[OffsetLine]
 """From a clock to the reference, over others."""
 
 
-def clock_of(history: RankHistory) -> str:
+def clock_of(calls: RankCalls) -> str:
     """Name the clock of a rank; where it is not known which ranks share one, each has its own."""
-    return history.clock or f"rank {history.rank}"
+    return calls.clock or f"rank {calls.rank}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Alignment:
 
 
 class ClockAligner:
-    """Takes histories one after the other, each of which may then be forgotten."""
+    """Takes the calls of one rank after the other, each of which may then be forgotten."""
 
     def __init__(self) -> None:
         """Know no clock."""
@@ -99,19 +99,19 @@ class ClockAligner:
         self._walls: dict[str, int] = {}
         self._unnamed: set[str] = set()
 
-    def add(self, history: RankHistory) -> None:
-        """Take the history of another rank."""
-        clock = clock_of(history)
-        self._ranks.setdefault(clock, []).append(history.rank)
+    def add(self, calls: RankCalls) -> None:
+        """Take the calls of another rank."""
+        clock = clock_of(calls)
+        self._ranks.setdefault(clock, []).append(calls.rank)
         # Pairs of clocks that different ranks of a node have noted would move these against each other.
-        self._walls.setdefault(clock, history.wall_offset_ns)
-        if not history.clock:
+        self._walls.setdefault(clock, calls.wall_offset_ns)
+        if not calls.clock:
             self._unnamed.add(clock)
-        self._meetings.add(history, clock)
+        self._meetings.add(calls, clock)
 
-    def wall_offset_ns(self, history: RankHistory) -> int:
+    def wall_offset_ns(self, calls: RankCalls) -> int:
         """What to add to the times of a rank that was added, by the wall clock of its node alone."""
-        return self._walls[clock_of(history)]
+        return self._walls[clock_of(calls)]
 
     def alignment(self) -> Alignment:
         """Compare the clocks of all ranks so far."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from otel_torchdist.clocks.offsets import OffsetSample
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.collectives import Waiting, waiting_in
-from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.kinds import ActivityKind, RecordKind
-from otel_torchdist.model.operations import Operation, arrival_ns, hold_of, is_awaited_unseen
+from otel_torchdist.model.kinds import RecordKind
 
 _MOST: Final = 400_000
 """Operations of one channel each, of all ranks together."""
@@ -34,36 +33,36 @@ class _ChannelTimes:
         self.stride = stride
         self.by_clock: dict[str, _Times] = {}
 
-    def add(self, clock: str, records: Sequence[Operation], joins: Sequence[int]) -> None:
+    def add(self, clock: str, calls: RankCalls, places: Iterable[int], joins: Sequence[int]) -> None:
         times = self.by_clock.setdefault(clock, {})
-        for record in records:
-            if record.sequence % self.stride:
+        for place in places:
+            sequence = calls.sequence[place]
+            if sequence % self.stride or not calls.has_arrived(place):
                 continue
-            arrived_ns, end_ns = arrival_ns(record), _end_ns(record, joins)
-            if arrived_ns is None or end_ns is None:
+            arrived_ns, end_ns = calls.begun[place], _end_ns(calls, place, joins)
+            if end_ns is None:
                 continue
-            last_ns, first_ns = times.get(record.sequence, (arrived_ns, end_ns))
-            times[record.sequence] = max(arrived_ns, last_ns), min(end_ns, first_ns)
+            last_ns, first_ns = times.get(sequence, (arrived_ns, end_ns))
+            times[sequence] = max(arrived_ns, last_ns), min(end_ns, first_ns)
 
 
 class MeetingTimes:
-    """Takes histories one after the other, each of which may then be forgotten."""
+    """Takes the calls of one rank after the other, each of which may then be forgotten."""
 
     def __init__(self) -> None:
         """Know no meeting."""
         self._channels: dict[Channel, _ChannelTimes] = {}
 
-    def add(self, history: RankHistory, clock: str) -> None:
+    def add(self, calls: RankCalls, clock: str) -> None:
         """Take the calls of another rank with this clock."""
-        most = min(max(_MOST // max(history.world_size, 1), _LEAST_OF_RANK), _MOST_OF_RANK)
-        kind = ActivityKind.OPTIMIZER_STEP
-        joins = sorted(activity.entered_ns for activity in history.activities if activity.kind is kind)
-        for channel, records in _by_channel(history).items():
+        most = min(max(_MOST // max(calls.world_size, 1), _LEAST_OF_RANK), _MOST_OF_RANK)
+        joins = calls.joins()
+        for channel, places in _by_channel(calls).items():
             known = self._channels.get(channel)
             if known is None:
                 # An odd number, so that not always the same of the calls of a step are chosen.
-                known = self._channels[channel] = _ChannelTimes(-(-len(records) // most) | 1)
-            known.add(clock, records, joins)
+                known = self._channels[channel] = _ChannelTimes(-(-len(places) // most) | 1)
+            known.add(clock, calls, places, joins)
 
     def samples(self, order: Sequence[str]) -> Mapping[tuple[str, str], list[OffsetSample]]:
         """For each two clocks what their meetings show: the first clock of each meeting is compared with the others.
@@ -85,31 +84,29 @@ class MeetingTimes:
         return found
 
 
-def _by_channel(history: RankHistory) -> dict[Channel, list[Operation]]:
-    """The operations that no rank leaves before all have entered, by channel."""
-    found: dict[Channel, list[Operation]] = {}
-    known: dict[tuple[int, str], list[Operation] | None] = {}
-    for view in history.operations:
-        key = id(view.group), view.name
-        if key not in known:
-            is_aligned = view.group is not None and view.group.name.aligned
-            is_meeting = is_aligned and waiting_in(view.name) is Waiting.EVERYONE
-            known[key] = found.setdefault(view.operation_id.channel, []) if is_meeting else None
-        records = known[key]
-        if records is not None and view.record.kind is RecordKind.OPERATION:
-            records.append(view.record)
+def _by_channel(calls: RankCalls) -> dict[Channel, list[int]]:
+    """Return where the operations are that no rank leaves before all have entered, by channel."""
+    are_meetings = [
+        kind.record_kind is RecordKind.OPERATION and waiting_in(kind.operation) is Waiting.EVERYONE
+        for kind in calls.kinds
+    ]
+    found: dict[Channel, list[int]] = {}
+    for (channel, is_aligned), places in zip(calls.channels, calls.by_channel(), strict=True):
+        own = [place for place in places if are_meetings[calls.kind[place]]] if is_aligned else []
+        if own:
+            found[channel] = own
     return found
 
 
-def _end_ns(record: Operation, joins: Sequence[int]) -> int | None:
+def _end_ns(calls: RankCalls, place: int, joins: Sequence[int]) -> int | None:
     """When a rank went on after an operation for which it waited: all had entered it by then."""
-    held = hold_of(record)
+    held = calls.hold(place)
     if held is not None:
         return held[1]
-    if not is_awaited_unseen(record):
+    if not calls.is_awaited_unseen(place):
         return None
-    place = bisect_left(joins, record.entered_ns)
-    return joins[place] if place < len(joins) else None
+    nth = bisect_left(joins, calls.returned[place])
+    return joins[nth] if nth < len(joins) else None
 
 
 def reversed_samples(samples: Sequence[OffsetSample]) -> Iterator[OffsetSample]:

@@ -12,16 +12,16 @@ from typing import Final
 from otel_torchdist.clocks.alignment import Alignment, ClockAligner
 from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.causes import Causes
-from otel_torchdist.critical_path.meetings import Meetings
 from otel_torchdist.critical_path.model import MOST_LONGEST, CriticalPath, PathKind, Piece, RankTime, StepPath
-from otel_torchdist.critical_path.timelines import Label, Timeline
-from otel_torchdist.critical_path.walk import Walker
+from otel_torchdist.critical_path.timelines import Label, PathTimeline
+from otel_torchdist.critical_path.walk import PathMeetings, Walker
 from otel_torchdist.critical_path.whatif import Replay
+from otel_torchdist.history.call_table import CallTable, RankCalls
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.calls import FIRST_STEADY
-from otel_torchdist.statistics.labels import labels_of
+from otel_torchdist.statistics.groups import labels_of
 
 UNSTEADY: Final = 2.0
 """A step that takes so many times the median saves a checkpoint, evaluates or compiles."""
@@ -31,20 +31,20 @@ _LEAST_CALLS: Final = 64
 
 
 class PathFinder:
-    """Takes histories one after the other, each of which may then be forgotten, and finds their critical path."""
+    """Takes the calls of one rank after the other, each of which may then be forgotten, and finds their path."""
 
     def __init__(self, most_calls: int = MOST_CALLS) -> None:
         """Look at about so many calls of all ranks together, those of the newest steps."""
         self._most_calls = most_calls
-        self._timelines: list[Timeline] = []
+        self._timelines: list[PathTimeline] = []
         self._aligner = ClockAligner()
         self._world_size = 0
 
-    def add(self, history: RankHistory) -> None:
-        """Take the history of another rank."""
-        self._world_size = max(self._world_size, history.world_size, history.rank + 1)
-        self._aligner.add(history)
-        timeline = Timeline(history, max(_LEAST_CALLS, self._most_calls // self._world_size))
+    def add(self, calls: RankCalls) -> None:
+        """Take the calls of another rank."""
+        self._world_size = max(self._world_size, calls.world_size, calls.rank + 1)
+        self._aligner.add(calls)
+        timeline = PathTimeline(calls, max(_LEAST_CALLS, self._most_calls // self._world_size))
         if timeline.arrived:
             self._timelines.append(timeline)
 
@@ -71,17 +71,18 @@ class PathFinder:
 def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CALLS) -> CriticalPath | None:
     """Find the critical path of histories, one for each rank; see `PathFinder`."""
     finder = PathFinder(most_calls)
+    table = CallTable()
     for history in histories:
-        finder.add(history)
+        finder.add(table.columns_of(history))
     return finder.path()
 
 
 class _Analysis:
     """The timelines of one run, all on one clock."""
 
-    def __init__(self, timelines: Sequence[Timeline], world_size: int, clocks: Sequence[ClockOffset]) -> None:
+    def __init__(self, timelines: Sequence[PathTimeline], world_size: int, clocks: Sequence[ClockOffset]) -> None:
         self._timelines = timelines
-        self._walker = Walker(timelines, Meetings(timelines))
+        self._walker = Walker(timelines, PathMeetings(timelines))
         self._world_size = world_size
         self._clocks = clocks
 
@@ -259,6 +260,6 @@ def _cut(pieces: Sequence[Piece], steps: Sequence[int], ended: Mapping[int, int]
         yield StepPath(step, begin_ns, end_ns, tuple(own))
 
 
-def _last_known(timeline: Timeline) -> int:
+def _last_known(timeline: PathTimeline) -> int:
     release_ns = timeline.blocks[-1].release_ns if timeline.blocks else 0
     return max(release_ns, timeline.arrived[-1])

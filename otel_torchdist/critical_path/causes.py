@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import fmean, median_low, stdev
 from typing import Final
 
-from otel_torchdist.critical_path.meetings import Place
 from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
-from otel_torchdist.critical_path.timelines import Label, Timeline
+from otel_torchdist.critical_path.timelines import Label, PathTimeline
+from otel_torchdist.critical_path.walk import Place
 from otel_torchdist.critical_path.whatif import Change, Replay
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.names import CallSiteName
@@ -57,7 +57,7 @@ class _Excess:
 class Causes:
     """Finds the causes in a stretch of steps."""
 
-    def __init__(self, timelines: Sequence[Timeline], replay: Replay, paths: Sequence[StepPath]) -> None:
+    def __init__(self, timelines: Sequence[PathTimeline], replay: Replay, paths: Sequence[StepPath]) -> None:
         """Look at these.
 
         Args:
@@ -296,7 +296,7 @@ def _are_slow(ranks: Sequence[int], slow: Mapping[int, int]) -> bool:
     return len(ranks) > 1 and 2 * sum(rank in slow for rank in ranks) > len(ranks)
 
 
-def _stages(timelines: Sequence[Timeline], calls: Iterable[Place], steps: int) -> list[int]:
+def _stages(timelines: Sequence[PathTimeline], calls: Iterable[Place], steps: int) -> list[int]:
     """Return the place of each rank in its pipeline, by its messages; -1 for ranks without a pipeline.
 
     A pipeline exchanges messages in each step. Ranks that send each other a batch or a metric now and then are peers.
@@ -304,9 +304,8 @@ def _stages(timelines: Sequence[Timeline], calls: Iterable[Place], steps: int) -
     met: dict[tuple[int, int], set[int]] = defaultdict(set)
     for place in calls:
         timeline = timelines[place.rank]
-        number = timeline.channel[place.call]
-        channel = timeline.channels[number] if number >= 0 else None
-        if channel is not None and channel.is_point_to_point and channel.source >= 0:
+        channel, is_aligned = timeline.channels[timeline.channel[place.call]]
+        if is_aligned and channel.is_point_to_point and channel.source >= 0:
             met[channel.source, channel.destination].add(timeline.step[place.call])
     partition = Partition[int]()
     for (source, destination), in_steps in met.items():

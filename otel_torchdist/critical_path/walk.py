@@ -6,18 +6,102 @@ leads from there to that rank, through the computing of that rank to the call th
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from otel_torchdist.critical_path.meetings import Arrivals, Meetings, Place
 from otel_torchdist.critical_path.model import PathKind, Piece
-from otel_torchdist.critical_path.timelines import Block, Label, Timeline
+from otel_torchdist.critical_path.timelines import Block, Label, PathTimeline
+from otel_torchdist.history.meetings import accepting_inboxes, inbox_of
+from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.collectives import Waiting, waiting_in
 
 _LEAST_EXPOSED: Final = 0.1
 """If a rank waits for less than this share of a transfer, the transfer ran beside its computing and barely mattered."""
 _LEAST_BLOCK_NS: Final = 50_000
 """A wait for something that is over already takes Python some 10 to 20 µs."""
+
+
+class Place(NamedTuple):
+    """A call of one rank.
+
+    Attributes:
+        rank: Index of the rank's timeline.
+        call: Place of the call in its columns.
+    """
+
+    rank: int
+    call: int
+
+
+class OrderedArrivals:
+    """Calls in the order in which ranks arrived at them.
+
+    Attributes:
+        places: The calls; of those at the same moment that of the lowest rank comes last.
+        times: When these were.
+    """
+
+    __slots__ = ("places", "times")
+
+    def __init__(self, timelines: Sequence[PathTimeline], places: Sequence[Place]) -> None:
+        """Order some calls."""
+        ordered = sorted((timelines[rank].arrived[call], -rank, call) for rank, call in places)
+        self.places = [Place(-rank, call) for _, rank, call in ordered]
+        self.times = array("q", [time_ns for time_ns, _, _ in ordered])
+
+    def until(self, time_ns: int) -> int:
+        """How many of them were no later than a moment."""
+        return bisect_right(self.times, time_ns)
+
+
+class PathMeetings:
+    """The calls of all ranks by their positions in channels."""
+
+    def __init__(self, timelines: Sequence[PathTimeline]) -> None:
+        """Find what belongs together."""
+        self._timelines = timelines
+        self._channels: list[list[int]] = []
+        self._at: dict[tuple[int, int], list[Place]] = {}
+        self._whole: dict[tuple[int, int], OrderedArrivals] = {}
+        self._waiting = [[waiting_in(label.operation) for label in timeline.labels] for timeline in timelines]
+        known: dict[Channel, int] = {}
+        accepting = accepting_inboxes(one.channel for timeline in timelines for one in timeline.channels)
+        for rank, timeline in enumerate(timelines):
+            own = [
+                known.setdefault(channel, len(known)) if is_aligned and inbox_of(channel) not in accepting else -1
+                for channel, is_aligned in timeline.channels
+            ]
+            self._channels.append(own)
+            for call, (channel, sequence) in enumerate(zip(timeline.channel, timeline.sequence, strict=True)):
+                if own[channel] >= 0:
+                    self._at.setdefault((own[channel], sequence), []).append(Place(rank, call))
+
+    def needed(self, rank: int, call: int) -> OrderedArrivals:
+        """The calls before which a call cannot end, itself included. The clocks of all ranks are aligned by now."""
+        timeline = self._timelines[rank]
+        channel = self._channels[rank][timeline.channel[call]]
+        if channel < 0:
+            return OrderedArrivals(self._timelines, [Place(rank, call)])
+        position = channel, timeline.sequence[call]
+        waiting, is_root = self._waiting[rank][timeline.label[call]], timeline.root[call] == timeline.rank
+        # Large sends of gloo and NCCL wait for the receiver too.
+        if waiting in (Waiting.EVERYONE, Waiting.RECEIVER) or (waiting is Waiting.ROOT and is_root):
+            return self._all_at(position)
+        own = [Place(rank, call)]
+        if waiting is Waiting.FOR_ROOT and not is_root:
+            root = timeline.root[call]
+            own += [place for place in self._at[position] if self._timelines[place.rank].rank == root]
+        return OrderedArrivals(self._timelines, own)
+
+    def _all_at(self, position: tuple[int, int]) -> OrderedArrivals:
+        """All calls of a meeting, ordered once: each of thousands of members needs them."""
+        found = self._whole.get(position)
+        if found is None:
+            found = self._whole[position] = OrderedArrivals(self._timelines, self._at[position])
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +122,7 @@ class Release:
 class Walker:
     """Finds paths through the calls of all ranks."""
 
-    def __init__(self, timelines: Sequence[Timeline], meetings: Meetings) -> None:
+    def __init__(self, timelines: Sequence[PathTimeline], meetings: PathMeetings) -> None:
         """Walk through these; they have one clock."""
         self._timelines = timelines
         self._meetings = meetings
@@ -105,7 +189,7 @@ class Walker:
             return Release(None, block.begin_ns, label)
         return Release(last, last_ns, label)
 
-    def needed(self, rank: int, block: Block) -> Iterator[Arrivals]:
+    def needed(self, rank: int, block: Block) -> Iterator[OrderedArrivals]:
         """For each call of a block the calls whose arrival it needed."""
         return (self._meetings.needed(rank, call) for call in block.calls)
 

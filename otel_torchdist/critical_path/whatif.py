@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_torchdist.critical_path.meetings import Arrivals, Place
-from otel_torchdist.critical_path.timelines import Timeline
-from otel_torchdist.critical_path.walk import Walker
+from otel_torchdist.critical_path.timelines import PathTimeline
+from otel_torchdist.critical_path.walk import OrderedArrivals, Place, Walker
 from otel_torchdist.model.activity_kinds import TimeKind
 
 Change = Callable[[Place, int], int]
@@ -49,7 +48,7 @@ class _Held(NamedTuple):
     """
 
     begin: _After
-    needed: tuple[tuple[Arrivals, int], ...]
+    needed: tuple[tuple[OrderedArrivals, int], ...]
     own: int
     transfer_ns: int
     rest_ns: int
@@ -63,7 +62,7 @@ class Replay:
     """
 
     def __init__(
-        self, timelines: Sequence[Timeline], walker: Walker, begins: Sequence[int], ends: Sequence[int]
+        self, timelines: Sequence[PathTimeline], walker: Walker, begins: Sequence[int], ends: Sequence[int]
     ) -> None:
         """Prepare the replay.
 
@@ -153,7 +152,7 @@ class _Run:
 
     def __init__(
         self,
-        timelines: Sequence[Timeline],
+        timelines: Sequence[PathTimeline],
         begins: Sequence[int],
         after: dict[Place, _After],
         held: Sequence[Sequence[_Held]],
@@ -168,7 +167,7 @@ class _Run:
         self._transfer = transfer
         self._arrived: dict[Place, int] = {}
         self._released: list[list[int]] = [[] for _ in timelines]
-        self._latest: dict[tuple[Arrivals, int], int | None] = {}
+        self._latest: dict[tuple[OrderedArrivals, int], int | None] = {}
 
     def arrive(self, place: Place) -> None:
         """Let a rank arrive at its next call; calls come in the order in which they were recorded."""
@@ -193,7 +192,7 @@ class _Run:
             released.append(over_ns + held.rest_ns)
         return released[number]
 
-    def _last_of(self, needed: Sequence[tuple[Arrivals, int]]) -> int | None:
+    def _last_of(self, needed: Sequence[tuple[OrderedArrivals, int]]) -> int | None:
         """When the last call arrives that a block waited for; None if all of them were before the replay's begin."""
         last_ns = None
         for one in needed:
@@ -202,7 +201,7 @@ class _Run:
                 last_ns = time_ns
         return last_ns
 
-    def _last(self, needed: tuple[Arrivals, int]) -> int | None:
+    def _last(self, needed: tuple[OrderedArrivals, int]) -> int | None:
         """When the last of the first calls arrives; None if all of them were before the replay's begin."""
         if needed not in self._latest:
             arrivals, count = needed

@@ -10,7 +10,7 @@ from typing import Final
 from otel_torchdist.live.model import Bar, Sample
 from otel_torchdist.live.texts import shown
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.statistics.intervals import joined
+from otel_torchdist.statistics.tally import joined
 
 SECONDS: Final = 60
 UNIT_NS: Final = 10_000

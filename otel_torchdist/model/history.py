@@ -139,10 +139,10 @@ class _Sums:
 class TimeSpent:
     """What the thread of one rank that trains was busy with."""
 
-    def __init__(self, history: RankHistory) -> None:
-        """Take the activities of a history that have ended."""
-        thread = _training_thread(history.activities)
-        self._fill(_flattened(_spans(history.activities, thread)))
+    def __init__(self, activities: Sequence[Activity]) -> None:
+        """Take the activities of a rank that have ended."""
+        thread = _training_thread(activities)
+        self._fill(_flattened(_spans(activities, thread)))
 
     def _fill(self, spans: Iterable[_Span]) -> None:
         self._sums: dict[TimeKind, _Sums] = defaultdict(_Sums)

@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from otel_torchdist.model.calls import GroupView, OperationView
+from otel_torchdist.history.call_table import CallKind, CallTable, RankCalls
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.collectives import EXCHANGES, MESSAGES, SEND, family_of
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.operations import Splits
 from otel_torchdist.parallelism.families import Members
 from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.statistics.traffic import sent_bytes
@@ -34,7 +36,7 @@ UNKNOWN_SHAPE: Final = -1
 """Dimensions of tensors whose shapes are not recorded, as in most traces of profilers."""
 
 
-class CallKind(NamedTuple):
+class CallShape(NamedTuple):
     """What distinguishes calls of a group by their purpose.
 
     Attributes:
@@ -87,7 +89,7 @@ class GroupCalls:
     """
 
     descriptions: set[str] = field(default_factory=set[str])
-    kinds: dict[CallKind, KindCount] = field(default_factory=dict[CallKind, KindCount])
+    kinds: dict[CallShape, KindCount] = field(default_factory=dict[CallShape, KindCount])
     messages: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     message_bytes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     unaddressed: Counter[int] = field(default_factory=Counter[int])
@@ -102,7 +104,7 @@ class GroupCalls:
         """The messages that some ranks sent, as those of a group of their own."""
         messages = Counter({pair: count for pair, count in self.messages.items() if pair[0] in ranks})
         sizes = Counter({pair: size for pair, size in self.message_bytes.items() if pair[0] in ranks})
-        kind = CallKind(SEND, "", 0, False, False, None)
+        kind = CallShape(SEND, "", 0, False, False, None)
         count = KindCount(messages.total(), float(sizes.total()))
         return GroupCalls(kinds={kind: count}, messages=messages, message_bytes=sizes)
 
@@ -152,30 +154,32 @@ class WorldCalls:
 
 
 class CallCounter:
-    """Counts the calls of ranks, one history after the other."""
+    """Counts the calls of one rank after the other."""
 
     def __init__(self) -> None:
         """Start without any."""
         self._steady, self._every = WorldCalls(), WorldCalls()
 
-    def add(self, history: RankHistory) -> None:
+    def add(self, calls: RankCalls) -> None:
         """Count the calls of another rank."""
         for found in (self._steady, self._every):
-            found.world_size = max(found.world_size, history.world_size)
-            found.ranks.add(history.rank)
-            if history.host:
-                found.hosts[history.rank] = history.host
-        self._steady.steps = max(self._steady.steps, _steady_steps(history))
-        for group in history.groups:
+            found.world_size = max(found.world_size, calls.world_size)
+            found.ranks.add(calls.rank)
+            if calls.host:
+                found.hosts[calls.rank] = calls.host
+        steady_steps = sum(step >= FIRST_STEADY for step in set(calls.step))
+        self._steady.steps = max(self._steady.steps, steady_steps)
+        for group in calls.known_groups:
             _register(self._every, group)
-        for view, calls, steady_calls in _alike(history.operations):
-            _count(self._every, history.rank, view, calls)
-            if steady_calls:
-                _count(self._steady, history.rank, view, steady_calls)
-        for group, view in _exchanges(history.operations):
-            _register(self._every, group).exchanges.add(history.rank, view)
-            if view.record.step >= FIRST_STEADY:
-                _register(self._steady, group).exchanges.add(history.rank, view)
+        for alike in _alike(calls):
+            _count(self._every, calls.rank, alike, alike.calls)
+            if alike.steady:
+                _count(self._steady, calls.rank, alike, alike.steady)
+        for place, kind, group in _exchanges(calls):
+            exchange = group.key, calls.rank, calls.sequence[place], kind.message_bytes, _received(calls, place, kind)
+            _register(self._every, group).exchanges.add(*exchange)
+            if calls.step[place] >= FIRST_STEADY:
+                _register(self._steady, group).exchanges.add(*exchange)
 
     def counted(self) -> WorldCalls:
         """What there is: the calls of steady steps, or all, if there are no such steps."""
@@ -195,49 +199,73 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
     Args:
         histories: One for each rank, in any order.
     """
-    counter = CallCounter()
+    counter, table = CallCounter(), CallTable()
     for history in histories:
-        counter.add(history)
+        counter.add(table.columns_of(history))
     return counter.counted()
 
 
-def _steady_steps(history: RankHistory) -> int:
-    return len({view.record.step for view in history.operations if view.record.step >= FIRST_STEADY})
+@dataclass(slots=True)
+class _Alike:
+    """Calls in one group that differ in nothing that counts.
 
-
-def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView, int, int]]:
-    """Yield one of each kind of calls in groups, with how many there are, in all and from `FIRST_STEADY` on.
-
-    Names are shared by calls, and comparing their addresses is much faster than comparing them.
+    Attributes:
+        kind: Their kind.
+        group: Their group.
+        splits: How each of them is split; None if it is even or unknown.
+        calls: Number of calls.
+        steady: Number of them from `FIRST_STEADY` on.
     """
-    found: dict[tuple[object, ...], list[int]] = {}
-    first: list[OperationView] = []
-    for view in operations:
-        record = view.record
-        if view.group is None or record.kind is not RecordKind.OPERATION or view.group.name.world:
-            continue  # worlds made by hand are no axes of this one
+
+    kind: CallKind
+    group: GroupView
+    splits: Splits | None
+    calls: int = 0
+    steady: int = 0
+
+
+def _alike(calls: RankCalls) -> Iterable[_Alike]:
+    """Count the calls in groups; worlds made by hand are no axes of this one."""
+    splits_of: Iterable[Splits | None] = itertools.repeat(None)
+    if calls.splits:
+        splits_of = map(calls.splits.get, range(len(calls)))
+    are_steady = map(FIRST_STEADY.__le__, calls.step)
+    counts = Counter(zip(calls.kind, splits_of, are_steady, strict=False))
+    found: dict[tuple[object, ...], _Alike] = {}
+    for (number, splits, is_steady), count in counts.items():
+        kind = calls.kinds[number]
+        if kind.group is None or kind.record_kind is not RecordKind.OPERATION or kind.group.name.world:
+            continue
         key = (
-            *(id(view.group), id(view.signature), id(view.call_site), view.name, record.message_bytes, record.peer),
-            *(record.phase, record.splits, int(record.flags) & _UNEVEN),
+            *(id(kind.group), id(kind.signature), id(kind.site), kind.operation, kind.message_bytes, kind.peer),
+            *(kind.phase, splits, kind.flags & _UNEVEN),
         )
-        counts = found.get(key)
-        if counts is None:
-            counts = found[key] = [0, 0]
-            first.append(view)
-        counts[0] += 1
-        counts[1] += record.step >= FIRST_STEADY
-    for view, (calls, steady) in zip(first, found.values(), strict=True):
-        yield view, calls, steady
+        alike = found.setdefault(key, _Alike(kind, kind.group, splits))
+        alike.calls += count
+        alike.steady += count * is_steady
+    return found.values()
 
 
-def _exchanges(operations: Iterable[OperationView]) -> Iterator[tuple[GroupView, OperationView]]:
+def _exchanges(calls: RankCalls) -> Iterator[tuple[int, CallKind, GroupView]]:
     """Yield the exchanges of data, and not those of how much is exchanged next, with their groups."""
-    for view in operations:
-        group = view.group
+    found: dict[int, tuple[CallKind, GroupView]] = {}
+    for number, kind in enumerate(calls.kinds):
+        group = kind.group
         # Positions that mean nothing to other ranks cannot be compared with theirs.
         is_shared = group is not None and group.name.aligned and not group.name.world
-        if group is not None and is_shared and view.name in EXCHANGES and not _kind_of(view)[0].is_integer:
-            yield group, view
+        if group is not None and is_shared and kind.operation in EXCHANGES and not _shape_of(kind)[0].is_integer:
+            found[number] = kind, group
+    for place, number in enumerate(calls.kind if found else ()):
+        if number in found:
+            yield place, *found[number]
+
+
+def _received(calls: RankCalls, place: int, kind: CallKind) -> int | None:
+    """Return the bytes that a rank received in an `all_to_all`; None if it is uneven and that is not known."""
+    splits = calls.splits.get(place)
+    if splits is not None:
+        return splits.received
+    return None if kind.flags & _UNEVEN else kind.message_bytes
 
 
 def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
@@ -251,19 +279,18 @@ def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
     return group
 
 
-def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> None:
+def _count(found: WorldCalls, rank: int, alike: _Alike, calls: int) -> None:
     """Count calls that are alike."""
-    assert view.group is not None
-    members, group = view.group.name.ranks, _register(found, view.group)
-    kind, elements = _kind_of(view)
+    members, group = alike.group.name.ranks, _register(found, alike.group)
+    kind, elements = _shape_of(alike.kind)
     count = group.kinds.setdefault(kind, KindCount())
-    sent = calls * _sent(rank, members, view)
+    sent = calls * _sent(rank, members, alike)
     count.calls += calls
     count.sent += sent
-    count.is_uneven |= bool(int(view.record.flags) & _UNEVEN)
+    count.is_uneven |= bool(alike.kind.flags & _UNEVEN)
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
-    peer = view.record.peer
+    peer = alike.kind.peer
     if kind.collective in MESSAGES and peer < 0:
         group.unaddressed[rank] += calls
     if kind.collective == SEND and peer >= 0:
@@ -274,12 +301,12 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
         found.unspread += round(sent)
     elif kind.collective == _BROADCAST and peer == rank:
         for sender, receiver in _chain(peer, members):
-            found.sent[sender, receiver] += calls * view.record.message_bytes
+            found.sent[sender, receiver] += calls * alike.kind.message_bytes
     elif sent and kind.collective != _EXCHANGE:
         place = bisect_left(members, rank)
         found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
     elif sent and len(members) <= MAX_SPREAD:
-        parts = _parts(members, view) or dict.fromkeys(members, sent / calls / (len(members) - 1))
+        parts = _parts(members, alike.splits) or dict.fromkeys(members, sent / calls / (len(members) - 1))
         for other, part in parts.items():
             if other != rank and part:
                 found.sent[rank, other] += round(calls * part)
@@ -287,13 +314,15 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
         found.unspread += round(sent)
 
 
-def _sent(rank: int, members: Members, view: OperationView) -> float:
-    parts = _parts(members, view)
-    root = view.record.peer
-    if root >= 0 and family_of(view.name) == _BROADCAST:  # tapes have bytes of the root alone, traces of all members
-        return float((len(members) - 1) * view.record.message_bytes) if root == rank else 0.0
+def _sent(rank: int, members: Members, alike: _Alike) -> float:
+    kind, parts = alike.kind, _parts(members, alike.splits)
+    root = kind.peer
+    if (
+        root >= 0 and family_of(kind.operation) == _BROADCAST
+    ):  # tapes have bytes of the root alone, traces of all members
+        return float((len(members) - 1) * kind.message_bytes) if root == rank else 0.0
     if parts is None:
-        return sent_bytes(view.name, view.record.message_bytes, len(members))
+        return sent_bytes(kind.operation, kind.message_bytes, len(members))
     return sum(parts.values()) - parts.get(rank, 0)
 
 
@@ -304,31 +333,30 @@ def _chain(root: int, members: Members) -> list[tuple[int, int]]:
     return list(itertools.pairwise(order))
 
 
-def _parts(members: Members, view: OperationView) -> dict[int, int] | None:
+def _parts(members: Members, splits: Splits | None) -> dict[int, int] | None:
     """What each member gets in an uneven exchange; None in others, or if that is not known."""
-    splits = view.record.splits
     if splits is None or len(splits.sent) != len(members):
         return None
     return dict(zip(members, splits.sent, strict=True))
 
 
-def _kind_of(view: OperationView) -> tuple[CallKind, int]:
-    """The kind of a call, and the elements of its largest tensor."""
-    signature = view.signature
+def _shape_of(call: CallKind) -> tuple[CallShape, int]:
+    """The shape of a call, and the elements of its largest tensor."""
+    signature = call.signature
     shapes = signature.shapes if signature is not None else ()
     largest = max(shapes, key=math.prod, default=())
     dtypes = signature.dtypes if signature is not None else ()
-    is_unknown = not shapes and bool(view.record.message_bytes)
+    is_unknown = not shapes and bool(call.message_bytes)
     elements = math.prod(largest) if shapes else 0
     if is_unknown:
-        elements = view.record.message_bytes // (item_bytes(dtypes[0]) if dtypes else 1)
-    kind = CallKind(
-        collective=family_of(view.name),
+        elements = call.message_bytes // (item_bytes(dtypes[0]) if dtypes else 1)
+    shape = CallShape(
+        collective=family_of(call.operation),
         reduce_op=signature.reduce_op if signature is not None else "",
         dimensions=UNKNOWN_SHAPE if is_unknown else len(largest),
         is_integer=bool(dtypes) and all("int" in dtype for dtype in dtypes),
         is_small=len(largest) < 2 and elements <= SMALL_ELEMENTS,
-        site=view.call_site,
-        phase=view.record.phase,
+        site=call.site,
+        phase=call.phase,
     )
-    return kind, elements
+    return shape, elements

@@ -15,13 +15,10 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.kinds import Flag
 from otel_torchdist.tape.layout import MAX_NUMBER
 
 MAX_COMPARED: Final = 1_024
 """Exchanges of a group that are compared, the newest ones."""
-_UNEVEN: Final = int(Flag.UNEVEN)
 
 
 class Imbalance(msgspec.Struct, frozen=True):
@@ -69,13 +66,18 @@ class Exchanges:
 
     _by_group: dict[str, dict[int, _Sizes]] = field(default_factory=dict[str, dict[int, _Sizes]])
 
-    def add(self, rank: int, view: OperationView) -> None:
-        """Add a call of a rank, unless it is not known what it received."""
-        received = received_bytes(view)
+    def add(self, group: str, rank: int, sequence: int, sent: int, received: int | None) -> None:
+        """Add a call.
+
+        Args:
+            group: Key of its group.
+            rank: The rank that called.
+            sequence: Its position in the group.
+            sent: Bytes that the rank sent.
+            received: Bytes that it received; None if unknown: then the call is left out.
+        """
         if received is not None:
-            channel, sequence = view.operation_id
-            sizes = self._by_group.setdefault(channel.group, {}).setdefault(rank, _Sizes())
-            sizes.add(sequence, view.record.message_bytes, received)
+            self._by_group.setdefault(group, {}).setdefault(rank, _Sizes()).add(sequence, sent, received)
 
     def imbalance(self, members: tuple[int, ...]) -> Imbalance | None:
         """Compare the members; None if no exchange is known of all of them."""
@@ -110,14 +112,6 @@ def _ratio(sizes: Mapping[int, int]) -> float:
     """The largest size by the mean; 0 if all are 0."""
     total = sum(sizes.values())
     return max(sizes.values()) * len(sizes) / total if total else 0.0
-
-
-def received_bytes(view: OperationView) -> int | None:
-    """What a rank received in an `all_to_all`; None if it is uneven and that is not known."""
-    record = view.record
-    if record.splits is not None:
-        return record.splits.received
-    return None if int(record.flags) & _UNEVEN else record.message_bytes
 
 
 def worst(found: Iterable[Imbalance | None]) -> Imbalance | None:

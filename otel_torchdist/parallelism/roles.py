@@ -19,7 +19,7 @@ from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.collectives import MESSAGES
 from otel_torchdist.model.kinds import Phase
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, GroupCalls, KindCount
+from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallShape, GroupCalls, KindCount
 from otel_torchdist.parallelism.unshaped import Content, UnshapedCalls
 
 
@@ -112,7 +112,7 @@ def roles_of(calls: GroupCalls, around: Surroundings) -> list[RoleEvidence]:
         around: What else is known of these groups.
     """
     whole = _Whole.of(calls.kinds, around)
-    by_role: dict[Role, list[tuple[CallKind, KindCount]]] = {}
+    by_role: dict[Role, list[tuple[CallShape, KindCount]]] = {}
     for kind, count in calls.kinds.items():
         role = _role_of(kind, count, around, whole)
         if role is not None:
@@ -148,7 +148,7 @@ class _Whole:
     unshaped: UnshapedCalls
 
     @classmethod
-    def of(cls, counts: Mapping[CallKind, KindCount], around: Surroundings) -> _Whole:
+    def of(cls, counts: Mapping[CallShape, KindCount], around: Surroundings) -> _Whole:
         kinds = [kind for kind in counts if not kind.is_small]
         flat = (kind.site for kind in kinds if kind.collective == "all_reduce" and kind.dimensions == 1)
         shaped = [kind for kind in kinds if kind.dimensions > 1 and not kind.is_integer and kind.reduce_op != "avg"]
@@ -162,7 +162,7 @@ class _Whole:
         )
 
 
-def _role_of(kind: CallKind, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
+def _role_of(kind: CallShape, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
     """The role that calls of one kind speak for; None if any group may make them."""
     if kind.collective in MESSAGES:
         return _role_of_messages(around.round)
@@ -181,7 +181,7 @@ def _role_of(kind: CallKind, count: KindCount, around: Surroundings, whole: _Who
     return Role.REPLICA if count.elements.intersection(around.scattered) else Role.DATA
 
 
-def _role_of_unshaped(kind: CallKind, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
+def _role_of_unshaped(kind: CallShape, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
     if kind.collective in ("all_gather", "reduce_scatter"):
         roles = {Content.GRADIENTS: Role.SHARDED, Content.ACTIVATIONS: Role.SEQUENCE}
         return roles.get(whole.unshaped.scattered)
@@ -207,13 +207,13 @@ def _role_of_messages(around: Round | None) -> Role:
     return Role.PIPELINE if evenness <= UNEVEN else Role.RING
 
 
-def _role_of_exchange(kind: CallKind, count: KindCount) -> Role | None:
+def _role_of_exchange(kind: CallShape, count: KindCount) -> Role | None:
     if kind.is_integer:
         return Role.EXPERT if kind.is_small else None  # how many tokens each rank is about to send
     return Role.EXPERT if count.is_uneven or len(count.elements) > 1 else Role.CONTEXT
 
 
-def _evidence(role: Role, of: Iterable[tuple[CallKind, KindCount]], sent: float, total: int) -> RoleEvidence:
+def _evidence(role: Role, of: Iterable[tuple[CallShape, KindCount]], sent: float, total: int) -> RoleEvidence:
     of = list(of)
     calls, own_sent = sum(count.calls for _, count in of), sum(count.sent for _, count in of)
     names: Counter[str] = Counter()
@@ -234,7 +234,7 @@ def _share_in_backward(calls: int, of: int) -> str:
     return " (all in backward)" if calls == of else f" ({calls:,} in backward)"
 
 
-def _described(kind: CallKind) -> str:
+def _described(kind: CallShape) -> str:
     if kind.collective in MESSAGES:
         return kind.collective
     is_known = kind.reduce_op not in ("", UNREAD)

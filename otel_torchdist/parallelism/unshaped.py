@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from otel_torchdist.model.kinds import Phase
-from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, KindCount
+from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallShape, KindCount
 
 MIN_SHARE: Final = 0.1
 """Of the bytes, that move in forward if these are activations; statistics of a batch are far less."""
@@ -33,7 +33,7 @@ class UnshapedCalls:
         scattered: What `reduce_scatter` is called with, and so what `all_gather` gathers.
     """
 
-    def __init__(self, kinds: Mapping[CallKind, KindCount], has_backward: bool) -> None:
+    def __init__(self, kinds: Mapping[CallShape, KindCount], has_backward: bool) -> None:
         """Look when calls are made.
 
         Args:
@@ -44,7 +44,7 @@ class UnshapedCalls:
         self.scattered: Final = _content(kinds, "reduce_scatter", has_backward)
 
 
-def _content(kinds: Mapping[CallKind, KindCount], collective: str, has_backward: bool) -> Content:
+def _content(kinds: Mapping[CallShape, KindCount], collective: str, has_backward: bool) -> Content:
     sent = dict.fromkeys(Phase, 0.0)
     for kind, count in kinds.items():
         if (

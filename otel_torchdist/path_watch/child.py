@@ -24,6 +24,7 @@ import msgspec
 from otel_torchdist.critical_path.analysis import PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.errors import TorchDistError
+from otel_torchdist.history.call_table import CallTable
 from otel_torchdist.model.finding import PathLengths, SlowPart
 from otel_torchdist.path_watch.findings import lengths_of, slow_parts_of
 from otel_torchdist.path_watch.steps import StepRange, histories_in, operations_in, segments_of
@@ -189,11 +190,11 @@ def _measured(nodes: Sequence[NodeCalls], members: frozenset[int]) -> Measured:
 
 
 def _path(nodes: Sequence[NodeCalls], members: frozenset[int]) -> CriticalPath | None:
-    finder = PathFinder()
+    finder, table = PathFinder(), CallTable()
     seen: set[int] = set()
     for node in nodes:
         for history in histories_in(node.segments, node.ranks):
             if history.rank not in seen:
                 seen.add(history.rank)
-                finder.add(history)
+                finder.add(table.columns_of(history))
     return finder.path() if members <= seen else None

@@ -8,23 +8,21 @@ from typing import Final
 
 from otel_torchdist.analysis.analyzer import Analysis, Analyzer, Scope
 from otel_torchdist.critical_path.model import CriticalPath
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.report.arrivals import Arrivals
-from otel_torchdist.report.figures import parts_for
+from otel_torchdist.report.columns import Mark, PathPiece, TimeWindow
+from otel_torchdist.report.figures import RankSteps, parts_for, pieces_in, steps_in
 from otel_torchdist.report.incidents import LongWait, LongWaits
-from otel_torchdist.report.lanes import Lanes
-from otel_torchdist.report.model.windows import Mark, PathPiece, Window
-from otel_torchdist.report.path import pieces_in
-from otel_torchdist.report.steps import RankSteps, steps_in
-from otel_torchdist.report.windows import MOST_BARS, Recorded, Span, chosen_ranks, spans_of
-from otel_torchdist.statistics.labels import labels_of
+from otel_torchdist.report.lanes import Lanes, Waits
+from otel_torchdist.report.windows import MOST_BARS, Recorded, WindowSpan, chosen_ranks, spans_of
+from otel_torchdist.statistics.groups import labels_of
 
 MOST_MARKS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReportChoice:
     """What a report shows in its timeline.
 
     Attributes:
@@ -37,7 +35,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class RunFindings:
     """What the histories of all ranks add up to.
 
     Attributes:
@@ -51,7 +49,7 @@ class Findings:
     waits: Sequence[LongWait]
 
 
-def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
+def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> RunFindings:
     """Read all histories once.
 
     Args:
@@ -60,25 +58,23 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
     """
     analyzer = Analyzer(Scope())
     steps: dict[int, RankSteps] = {}
-    until: dict[int, int] = {}
     for history in histories:
         analyzer.add(history)
         steps[history.rank] = steps_in(history)
-        until[history.rank] = history.until_ns
-    calls = {rank: analyzer.calls[rank] for rank in sorted(analyzer.calls)}
+    calls = dict(sorted(analyzer.table.ranks.items()))
     waits = LongWaits(threshold_ns)
     analysis = analyzer.analysis(parts_for(calls.values()), observers=(waits,))
-    return Findings(Recorded(calls, steps, until, analyzer.alignment), analysis, waits.causes())
+    return RunFindings(Recorded(calls, steps, analyzer.alignment), analysis, waits.causes())
 
 
 def windows_of(
-    found: Findings,
+    found: RunFindings,
     named: Collection[int],
     is_hung: bool,
-    choice: Choice,
+    choice: ReportChoice,
     again: Callable[[Collection[int]], Iterator[RankHistory]],
     shown: Callable[[int], str],
-) -> list[Window]:
+) -> list[TimeWindow]:
     """What the timeline shows.
 
     Args:
@@ -89,37 +85,38 @@ def windows_of(
         again: Reads the histories of some ranks once more.
         shown: Formats nanoseconds since the epoch.
     """
-    recorded, waits = found.recorded, found.waits
+    recorded, long_waits = found.recorded, found.waits
     totals = found.analysis.statistics.ranks
-    late = [wait.late.rank.rank for wait in waits]
+    late = [wait.late.rank for wait in long_waits]
     ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
-    spans = spans_of(recorded, ranks, waits, is_hung, choice.steps)
+    spans = spans_of(recorded, ranks, long_waits, is_hung, choice.steps)
     if not spans or not ranks:
         return []
-    arrivals = Arrivals(recorded.calls)
+    waits = Waits(recorded.calls)
     lanes = [
-        Lanes(span.from_ns, span.until_ns, recorded.alignment, arrivals, max(MOST_BARS // len(ranks), 40))
+        Lanes(span.from_ns, span.until_ns, recorded.alignment, waits, max(MOST_BARS // len(ranks), 40))
         for span in spans
     ]
     names = labels_of(rank.groups for rank in recorded.calls.values())
     for history in again(ranks):
+        calls = RankCalls(history)
         for one in lanes:
-            one.add(history, names)
+            one.add(calls, names)
     return [
-        _window(span, one, ranks, found, [*_arrival(span, waits, recorded), *_marks(span, ranks, recorded)], shown)
+        _window(span, one, ranks, found, [*_arrival(span, long_waits, recorded), *_marks(span, ranks, recorded)], shown)
         for span, one in zip(spans, lanes, strict=True)
     ]
 
 
 def _window(
-    span: Span,
+    span: WindowSpan,
     lanes: Lanes,
     ranks: Sequence[int],
-    found: Findings,
+    found: RunFindings,
     marks: Sequence[Mark],
     shown: Callable[[int], str],
-) -> Window:
-    return Window(
+) -> TimeWindow:
+    return TimeWindow(
         title=span.title,
         origin=shown(span.from_ns),
         length_ns=span.until_ns - span.from_ns,
@@ -134,21 +131,21 @@ def _window(
     )
 
 
-def _path(span: Span, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
+def _path(span: WindowSpan, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
     """The critical path of steady steps, if times of all ranks can be compared, as far as its ranks are shown."""
     if path is not None and path.has_steps and recorded.alignment.is_bounded and span.incident is None:
         pieces = pieces_in(path, recorded.alignment.wall_offset_ns, span.from_ns, span.until_ns)
         yield from (piece for piece in pieces if piece.rank in ranks)
 
 
-def _arrival(span: Span, waits: Sequence[LongWait], recorded: Recorded) -> Iterator[Mark]:
+def _arrival(span: WindowSpan, waits: Sequence[LongWait], recorded: Recorded) -> Iterator[Mark]:
     if span.incident is not None:
         wait = waits[span.incident]
-        rank = wait.late.rank.rank
+        rank = wait.late.rank
         yield Mark(recorded.wall_ns(rank, wait.until_ns) - span.from_ns, f"rank {rank} arrives", is_late=True)
 
 
-def _marks(span: Span, ranks: Sequence[int], recorded: Recorded) -> Iterator[Mark]:
+def _marks(span: WindowSpan, ranks: Sequence[int], recorded: Recorded) -> Iterator[Mark]:
     """The ends of steps on the first rank that has any; others end theirs at nearly the same time."""
     for rank in ranks:
         steps = recorded.steps[rank]

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.history.call_table import RankCalls
+from otel_torchdist.history.meetings import Meeting, SharedChannel
 from otel_torchdist.model.calls import OperationId
-from otel_torchdist.report.model.report import Incident
-from otel_torchdist.report.steps import RankSteps
-from otel_torchdist.statistics.calls import UNKNOWN
-from otel_torchdist.statistics.meetings import Meeting, Member, SharedChannel
-from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
+from otel_torchdist.report.document import PastStall
+from otel_torchdist.report.figures import RankSteps
 from otel_torchdist.verdict.wording.calls import describe_frame, describe_operation
 
 MOST: Final = 50
@@ -27,7 +26,7 @@ class LongWait:
     Attributes:
         shared: Its channel.
         sequence: Its position there.
-        late: The rank that came last, with its calls.
+        late: The calls of the rank that came last.
         place: Place of its call.
         waits: By rank that waited for it, since when.
         until_ns: When the late one arrived.
@@ -35,7 +34,7 @@ class LongWait:
 
     shared: SharedChannel
     sequence: int
-    late: Member
+    late: RankCalls
     place: int
     waits: dict[int, int]
     until_ns: int
@@ -57,7 +56,7 @@ class LongWait:
 
     def is_about_the_same(self, other: LongWait) -> bool:
         """Whether one rank was late in both, at one time and by one clock."""
-        one, another = self.late.rank, other.late.rank
+        one, another = self.late, other.late
         overlaps = self.from_ns < other.until_ns and other.from_ns < self.until_ns
         return one.rank == another.rank and one.clock == another.clock and overlaps
 
@@ -70,23 +69,22 @@ class LongWaits:
         self._threshold_ns = threshold_ns
         self._found: list[LongWait] = []
 
-    def add(self, shared: SharedChannel, meeting: Meeting) -> None:
+    def add(self, meeting: Meeting) -> None:
         """Look at a meeting: all must have come, by one clock."""
-        if not shared.has_one_clock or meeting.missing or len(meeting.calls) < 2:
+        arrived = meeting.arrived
+        if arrived is None or len(arrived) < 2 or max(arrived) - min(arrived) < self._threshold_ns:
             return
-        arrived = [member.calls.arrived[place] for member, place in meeting.calls]
-        if max(arrived) - min(arrived) < self._threshold_ns or UNKNOWN in arrived:
-            return
-        awaited = awaited_arrivals(meeting, waiting_at(meeting), arrived)
+        awaited = meeting.awaited()
         waits = {
-            member.rank.rank: from_ns
-            for (member, _), from_ns, until_ns in zip(meeting.calls, arrived, awaited, strict=True)
+            member.calls.rank: from_ns
+            for member, from_ns, until_ns in zip(meeting.members, arrived, awaited, strict=True)
             if until_ns is not None and until_ns - from_ns >= self._threshold_ns
         }
         if waits:
             until_ns = max(until_ns for until_ns in awaited if until_ns is not None)
-            member, place = meeting.calls[arrived.index(until_ns)]
-            self._found.append(LongWait(shared, meeting.sequence, member, place, waits, until_ns))
+            nth = arrived.index(until_ns)
+            late, place = meeting.members[nth].calls, meeting.places[nth]
+            self._found.append(LongWait(meeting.shared, meeting.sequence, late, place, waits, until_ns))
 
     def causes(self) -> list[LongWait]:
         """Those of ranks that did not wait themselves, the longest first; each has all ranks that waited because of it.
@@ -96,7 +94,7 @@ class LongWaits:
         causes: list[LongWait] = []
         held_up: dict[int, list[tuple[int, int, LongWait]]] = {}
         for wait in sorted(self._found, key=lambda one: one.until_ns):
-            rank = wait.late.rank.rank
+            rank = wait.late.rank
             cause = next((one for begin, end, one in held_up.get(rank, ()) if wait.is_explained_by(begin, end)), None)
             if cause is None:
                 cause = next((one for one in causes if one.is_about_the_same(wait)), None)
@@ -105,12 +103,12 @@ class LongWaits:
                 causes.append(cause)
             for waiter, from_ns in wait.waits.items():
                 held_up.setdefault(waiter, []).append((from_ns, wait.until_ns, cause))
-                if waiter != cause.late.rank.rank:
+                if waiter != cause.late.rank:
                     cause.waits.setdefault(waiter, from_ns)
         return sorted(causes, key=lambda one: -one.wait_ns)
 
 
-def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[[int], str]) -> Incident:
+def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[[int], str]) -> PastStall:
     """Describe a long wait.
 
     Args:
@@ -118,9 +116,10 @@ def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[
         steps: The steps of each rank.
         shown: Formats nanoseconds since the epoch.
     """
-    rank, kind = wait.late.rank, wait.late.kind(wait.place)
+    rank = wait.late
+    kind = rank.kinds[rank.kind[wait.place]]
     operation_id = OperationId(wait.shared.channel, wait.sequence)
-    return Incident(
+    return PastStall(
         rank=rank.rank,
         host=rank.host,
         waited=len(wait.waits),

@@ -9,7 +9,7 @@ import msgspec
 
 from otel_torchdist.naming import plain_rank
 from otel_torchdist.pages.page import Page, html_of
-from otel_torchdist.report.model.report import Report
+from otel_torchdist.report.document import RunReport
 
 MARKER: Final = "written by otel-torchdist analyze"
 """Stands at the beginning of the file: only such files are replaced."""
@@ -21,7 +21,7 @@ _BODY: Final = """<a class="skip" href="#main">Skip to the report</a>
 <noscript><p>This report is drawn by its own script, which this browser does not run.</p></noscript></main>"""
 
 
-def html_of_report(report: Report) -> str:
+def html_of_report(report: RunReport) -> str:
     """Return the document: one file, which needs nothing else."""
     page = Page(
         title=f"{report.heading.title} \N{EN DASH} otel_torchdist",

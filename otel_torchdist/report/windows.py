@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.parallelism.calls import FIRST_STEADY
+from otel_torchdist.report.figures import RankSteps
 from otel_torchdist.report.incidents import LongWait
-from otel_torchdist.report.steps import RankSteps
-from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.model import CallTotals
 
 MOST_BARS: Final = 24_000
@@ -25,7 +25,7 @@ _AROUND: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WindowSpan:
     """A window of time to be shown.
 
     Attributes:
@@ -48,13 +48,11 @@ class Recorded:
     Attributes:
         calls: Their calls, by ascending rank.
         steps: Their steps.
-        until: The last sign of life of each, on its own clock; 0 if that is not known.
         alignment: How their times are compared.
     """
 
     calls: Mapping[int, RankCalls]
     steps: Mapping[int, RankSteps]
-    until: Mapping[int, int]
     alignment: Alignment
 
     def wall_ns(self, rank: int, time_ns: int) -> int:
@@ -64,7 +62,7 @@ class Recorded:
     @property
     def ended_ns(self) -> int:
         """When the last thing happened, since the epoch."""
-        known = [self.wall_ns(rank, max(self.until[rank], calls.last_ns)) for rank, calls in self.calls.items()]
+        known = [self.wall_ns(rank, max(calls.until_ns, calls.last_ns)) for rank, calls in self.calls.items()]
         return max(known, default=0)
 
 
@@ -94,7 +92,7 @@ def chosen_ranks(
 
 def spans_of(
     recorded: Recorded, ranks: Collection[int], waits: Sequence[LongWait], is_hung: bool, wanted: range | None
-) -> list[Span]:
+) -> list[WindowSpan]:
     """Choose the windows: the steps that were asked for, or the newest ones, and around each long wait.
 
     Args:
@@ -128,10 +126,10 @@ def _newest_steps(recorded: Recorded, ranks: Sequence[int]) -> range | None:
 
 def _calls_a_step(calls: RankCalls, steps: RankSteps) -> float:
     """About how many, with those before the first step."""
-    return sum(len(channel.sequences) for channel in calls.channels.values()) / len(steps.steps)
+    return len(calls) / len(steps.steps)
 
 
-def _steps(recorded: Recorded, ranks: Sequence[int], wanted: range, until_end: bool = False) -> Span | None:
+def _steps(recorded: Recorded, ranks: Sequence[int], wanted: range, until_end: bool = False) -> WindowSpan | None:
     begins: list[int] = []
     ends: list[int] = []
     for rank in ranks:
@@ -146,26 +144,26 @@ def _steps(recorded: Recorded, ranks: Sequence[int], wanted: range, until_end: b
     listed = f"{wanted.start}-{wanted.stop - 1}" if len(wanted) > 1 else str(wanted.start)
     title = f"step{'s' * (len(wanted) > 1)} {listed}"
     if until_end and recorded.ended_ns > max(ends):
-        return Span(f"{title} and what came after", min(begins), recorded.ended_ns)
-    return Span(title, min(begins), max(ends))
+        return WindowSpan(f"{title} and what came after", min(begins), recorded.ended_ns)
+    return WindowSpan(title, min(begins), max(ends))
 
 
-def _calls(recorded: Recorded, ranks: Collection[int]) -> Span | None:
+def _calls(recorded: Recorded, ranks: Collection[int]) -> WindowSpan | None:
     """The newest calls, where there are no steps: as much of the time as holds about as many calls as fit."""
     calls = [recorded.calls[rank] for rank in ranks]
     begins = [recorded.wall_ns(one.rank, one.first_ns) for one in calls if one.first_ns is not None]
     if not begins:
         return None
-    total = sum(len(channel.sequences) for one in calls for channel in one.channels.values())
+    total = sum(map(len, calls))
     first_ns, last_ns = min(begins), recorded.ended_ns
     length_ns = round((last_ns - first_ns) * min(1.0, MOST_BARS / max(total, 1)))
     # What has begun last and is open would have no length.
-    return Span("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, LEAST_MARGIN_NS))
+    return WindowSpan("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, LEAST_MARGIN_NS))
 
 
-def _around(recorded: Recorded, wait: LongWait, incident: int) -> Span:
+def _around(recorded: Recorded, wait: LongWait, incident: int) -> WindowSpan:
     """A long wait, with what came just before and after it."""
     margin = round(wait.wait_ns * _AROUND)
-    rank = wait.late.rank.rank
+    rank = wait.late.rank
     begin_ns, end_ns = recorded.wall_ns(rank, wait.from_ns), recorded.wall_ns(rank, wait.until_ns)
-    return Span(f"rank {rank}, {wait.wait_ns / 1e9:.1f} s late", begin_ns - margin, end_ns + margin, incident)
+    return WindowSpan(f"rank {rank}, {wait.wait_ns / 1e9:.1f} s late", begin_ns - margin, end_ns + margin, incident)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from otel_torchdist.history.call_table import RankCalls, table_of
+from otel_torchdist.history.meetings import Meeting, SharedChannel, shared_channels
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.statistics.calls import RankCalls
-from otel_torchdist.statistics.correlation import Correlator
-from otel_torchdist.statistics.counts import differences
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Grouping, Part, RowKey
-from otel_torchdist.statistics.labels import labels_of
-from otel_torchdist.statistics.meetings import Meeting, SharedChannel, is_operation, shared_channels
+from otel_torchdist.statistics.groups import Correlator, differences, labels_of
 from otel_torchdist.statistics.model import (
     Bandwidth,
     BandwidthOver,
@@ -25,7 +25,7 @@ from otel_torchdist.statistics.model import (
     Statistics,
 )
 from otel_torchdist.statistics.splitting import Splitter
-from otel_torchdist.statistics.tally import Tally, percentile, sorted_ns
+from otel_torchdist.statistics.tally import Tally, percentile, sorted_ns, tallies_of, union_ns
 
 
 def statistics_of(
@@ -38,16 +38,13 @@ def statistics_of(
         parts: What distinguishes rows.
         only: The ranks whose calls are in rows and totals; None for all. Waiting depends on the others as well.
     """
-    taken: dict[int, RankCalls] = {}
-    for history in histories:
-        taken[history.rank] = RankCalls(history)
-    return statistics_of_calls(taken, parts, only)
+    return statistics_of_calls(table_of(histories).ranks, parts, only)
 
 
 class Observer(Protocol):
     """What looks at meetings as well."""
 
-    def add(self, shared: SharedChannel, meeting: Meeting) -> None:
+    def add(self, meeting: Meeting) -> None:
         """Look at a meeting."""
         ...
 
@@ -69,10 +66,9 @@ def statistics_of_calls(
     parts = tuple(part for part in Part if part in set(parts))
     ranks = {rank: taken[rank] for rank in sorted(taken)}
     chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
-    rows, tallies = _counted(chosen, Grouping(parts))
-    splitter = Splitter(
-        ranks.values(), {rank: tallies.get(rank, [None] * len(calls.kinds)) for rank, calls in ranks.items()}
-    )
+    rows: dict[RowKey, Tally] = {}
+    counted = {rank.rank: _count(rank, rows, Grouping(parts)) for rank in chosen}
+    splitter = Splitter(ranks, {rank: one.tallies for rank, one in counted.items()})
     shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
     labels = labels_of(rank.groups for rank in ranks.values())
     groups = _correlated(shared, (splitter, *observers), ranks, labels)
@@ -85,22 +81,41 @@ def statistics_of_calls(
             _row(key, tally, labels.get(key.group or "", ""), members.get(key.group or "", 0), found)
             for key, tally in rows.items()
         ),
-        ranks=tuple(_totals(rank, splitter) for rank in chosen),
+        ranks=tuple(_totals(rank, counted[rank.rank], splitter) for rank in chosen),
         groups=tuple(groups),
     )
 
 
-def _counted(ranks: Iterable[RankCalls], grouping: Grouping) -> tuple[dict[RowKey, Tally], dict[int, list[Tally]]]:
-    """Count calls; returns the tallies by their key, and by rank and index of kind."""
-    rows: dict[RowKey, Tally] = {}
-    by_kind: dict[int, list[Tally]] = {}
-    for rank in ranks:
-        tallies = by_kind[rank.rank] = []
-        for kind, counted in zip(rank.kinds, rank.tallies, strict=True):
-            tally = rows.setdefault(grouping.key_of(kind, rank.rank), Tally())
-            tally.count(rank.rank, kind, counted)
-            tallies.append(tally)
-    return rows, by_kind
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The calls of one rank, counted.
+
+    Attributes:
+        tallies: By index of kind, the tally of the row that the calls are in.
+        open: Calls that have not ended.
+        failed: Calls that raised.
+        message_bytes: Bytes that the rank contributed.
+    """
+
+    tallies: Sequence[Tally]
+    open: int
+    failed: int
+    message_bytes: int
+
+
+def _count(calls: RankCalls, rows: dict[RowKey, Tally], grouping: Grouping) -> _Counted:
+    """Add the calls of one rank to the rows."""
+    counted = tallies_of(calls)
+    tallies: list[Tally] = []
+    for kind, own in zip(calls.kinds, counted, strict=True):
+        tallies.append(rows.setdefault(grouping.key_of(kind, calls.rank), Tally()))
+        tallies[-1].count(calls.rank, kind, own)
+    return _Counted(
+        tallies=tallies,
+        open=sum(one.open for one in counted),
+        failed=sum(one.failed for one in counted),
+        message_bytes=sum(kind.message_bytes * one.calls for kind, one in zip(calls.kinds, counted, strict=True)),
+    )
 
 
 def _correlated(
@@ -112,13 +127,13 @@ def _correlated(
     """Show all meetings to observers; returns how the calls of each group fit together."""
     correlators: dict[tuple[str, bool], Correlator] = {}
     for one in shared:
-        if not is_operation(one.channel):
+        if one.channel.kind is not RecordKind.OPERATION:
             continue
         correlator = correlators.setdefault((one.channel.group, one.channel.is_point_to_point), Correlator(one))
         for meeting in one.meetings():
-            correlator.add(one, meeting)
+            correlator.add(meeting)
             for observer in observers:
-                observer.add(one, meeting)
+                observer.add(meeting)
     return [correlator.result(ranks, labels) for correlator in correlators.values()]
 
 
@@ -177,21 +192,21 @@ def _latecomers(tally: Tally) -> tuple[Latecomer, ...]:
     return tuple(sorted(found, key=lambda one: (-one.times, -one.median_ns, one.rank)))
 
 
-def _totals(calls: RankCalls, splitter: Splitter) -> CallTotals:
+def _totals(calls: RankCalls, counted: _Counted, splitter: Splitter) -> CallTotals:
     first_ns, offset_ns = calls.first_ns, calls.wall_offset_ns
-    counted = list(zip(calls.kinds, calls.tallies, strict=True))
+    in_flight = list(calls.in_flight())
     return CallTotals(
         rank=calls.rank,
         host=calls.host or None,
-        calls=sum(tally.calls for _, tally in counted),
-        open=sum(tally.open for _, tally in counted),
-        failed=sum(tally.failed for _, tally in counted),
+        calls=len(calls),
+        open=counted.open,
+        failed=counted.failed,
         lost=calls.lost,
-        message_bytes=sum(kind.message_bytes * tally.calls for kind, tally in counted),
+        message_bytes=counted.message_bytes,
         from_ns=first_ns + offset_ns if first_ns is not None else None,
         until_ns=calls.last_ns + offset_ns if first_ns is not None else None,
         span_ns=calls.last_ns - first_ns if first_ns is not None else 0,
-        communicating_ns=calls.communicating_ns,
+        communicating_ns=union_ns(in_flight) if in_flight else None,
         waiting_ns=splitter.waiting_ns(calls.rank),
         compared=splitter.compared[calls.rank],
         came_last=splitter.came_last[calls.rank],

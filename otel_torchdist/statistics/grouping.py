@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from otel_torchdist.model.kinds import Phase
+from otel_torchdist.history.call_table import CallKind
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.statistics.traffic import size_of
 from otel_torchdist.units import size_class
 
 
@@ -25,30 +26,6 @@ class Part(Enum):
 DEFAULT_PARTS: Final = (Part.OPERATION, Part.GROUP, Part.SIZE)
 UNKNOWN_SIZE: Final = "unknown"
 NO_SIZE: Final = "none"
-
-
-class CallKind(NamedTuple):
-    """What calls of one rank have in common.
-
-    Attributes:
-        operation: `all_reduce`, `send`, …
-        group: The group's key; '' if the group is not known.
-        members: How many ranks the group has; 0 if it is not known.
-        size: Bytes that the operation moves, see `traffic.size_of`; None if that is not known.
-        message_bytes: Bytes that this rank contributes.
-        site: Where it was called; None if that is not known.
-        root: Global rank of the root; -1 if there is none.
-        phase: Whether a backward pass made them.
-    """
-
-    operation: str
-    group: str
-    members: int
-    size: int | None
-    message_bytes: int
-    site: CallSiteName | None
-    root: int
-    phase: Phase
 
 
 class RowKey(NamedTuple):
@@ -83,8 +60,8 @@ class Grouping:
         parts = self.parts
         return RowKey(
             operation=kind.operation if Part.OPERATION in parts else None,
-            group=kind.group if Part.GROUP in parts else None,
-            size_class=_class_of(kind.size) if Part.SIZE in parts else None,
+            group=kind.group_key if Part.GROUP in parts else None,
+            size_class=_class_of(size_of(kind)) if Part.SIZE in parts else None,
             site=_site_of(kind.site) if Part.SITE in parts else None,
             rank=rank if Part.RANK in parts else None,
             phase=kind.phase.name.lower() if Part.PHASE in parts else None,

@@ -7,8 +7,8 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 
-from otel_torchdist.statistics.grouping import CallKind
-from otel_torchdist.statistics.traffic import bus_factor
+from otel_torchdist.history.call_table import OPEN, TIMED, CallKind, RankCalls
+from otel_torchdist.statistics.traffic import bus_factor, size_of
 
 
 class Moved:
@@ -47,10 +47,10 @@ class KindTally:
     """Counts the calls of one rank and one kind.
 
     Attributes:
-        calls: All of them.
-        open: Those that have not ended.
-        failed: Those that raised.
-        durations: How long the others took whose begin and end are known well, in nanoseconds.
+        calls: Number of calls.
+        open: Number of calls that have not ended.
+        failed: Number of calls that raised.
+        durations: Durations of the others whose begin and end are known well, in nanoseconds.
     """
 
     __slots__ = ("calls", "durations", "failed", "open")
@@ -60,6 +60,22 @@ class KindTally:
         self.open = 0
         self.failed = 0
         self.durations = array("q")
+
+
+def tallies_of(calls: RankCalls) -> list[KindTally]:
+    """Count the calls of one rank, by index of their kind."""
+    found = [KindTally() for _ in calls.kinds]
+    for kind, number in Counter(calls.kind).items():
+        found[kind].calls = number
+    columns = zip(calls.kind, calls.begun, calls.ended, calls.known, strict=True)
+    for place, (kind, begun_ns, ended_ns, known) in enumerate(columns):
+        if known & TIMED:
+            found[kind].durations.append(ended_ns - begun_ns)
+        elif ended_ns == OPEN:
+            found[kind].open += 1
+        elif calls.has_raised(place):
+            found[kind].failed += 1
+    return found
 
 
 class Tally:
@@ -122,16 +138,37 @@ class Tally:
         self.failed += counted.failed
         self.message_bytes += kind.message_bytes * counted.calls
         self.durations.extend(counted.durations)
-        self.groups.add(kind.group)
+        self.groups.add(kind.group_key)
         self.operations.add(kind.operation)
-        factor = bus_factor(kind.operation, kind.members)
-        if factor is not None and kind.size:
-            self.lasted.add(kind.size * len(counted.durations), factor, sum(counted.durations))
+        factor, size = bus_factor(kind.operation, kind.members), size_of(kind)
+        if factor is not None and size:
+            self.lasted.add(size * len(counted.durations), factor, sum(counted.durations))
 
     def came_last(self, rank: int, late_ns: int) -> None:
         """Count an operation at which `rank` arrived last, `late_ns` after the last but one."""
         self.compared += 1
         self.lateness.setdefault(rank, array("q")).append(late_ns)
+
+
+def union_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return the time that intervals (begin, end) cover, each moment once."""
+    return sum(end - begin for begin, end in joined(intervals))
+
+
+def joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join intervals that overlap or touch, in order; those that last no time are left out."""
+    found: list[tuple[int, int]] = []
+    since = until = 0
+    for begin, end in sorted(intervals):
+        if begin >= end:
+            continue
+        if since == until or begin > until:
+            if since != until:
+                found.append((since, until))
+            since, until = begin, end
+        elif end > until:
+            until = end
+    return [*found, (since, until)] if since != until else found
 
 
 def percentile(ascending: array[int] | list[int], share: float) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from otel_torchdist.model.calls import OperationView
+from otel_torchdist.history.call_table import CallKind
 from otel_torchdist.model.collectives import BARRIERS, COLLECTIVES, Contribution, operations_where
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import SignatureName
@@ -47,32 +47,31 @@ def sent_bytes(operation: str, message_bytes: int, members: int) -> float:
     return row.family.sent_factor(members) * message_bytes
 
 
-def size_of(view: OperationView) -> int | None:
+def size_of(kind: CallKind) -> int | None:
     """Return the size of an operation in bytes, in the sense of nccl-tests.
 
     Args:
-        view: The operation as one rank has recorded it.
+        kind: The operation as one rank has recorded it.
 
     Returns:
         The same on all ranks, except for an `all_to_all` with uneven parts: there it is what this rank sends. 0 for
         what moves no data; None where the record does not have it.
     """
-    row = COLLECTIVES.get(view.name)
+    row = COLLECTIVES.get(kind.operation)
+    contributed = kind.message_bytes
     if row is None or not row.family.moves_data:
-        is_empty = view.name in BARRIERS or view.record.kind is RecordKind.RENDEZVOUS
-        return 0 if is_empty else view.record.message_bytes or None
-    members = len(view.group.members) if view.group is not None else 0
-    contributed = view.record.message_bytes
-    if not contributed and view.signature is not None and not view.signature.tensors:
+        is_empty = kind.operation in BARRIERS or kind.record_kind is RecordKind.RENDEZVOUS
+        return 0 if is_empty else contributed or None
+    if not contributed and kind.signature is not None and not kind.signature.tensors:
         return None  # a profiler has not recorded what was passed
-    if view.name in _GIVES_SHARE:
-        return contributed * members if members else None
-    if view.name in _KNOWN_TO_ALL:
+    if kind.operation in _GIVES_SHARE:
+        return contributed * kind.members if kind.members else None
+    if kind.operation in _KNOWN_TO_ALL:
         return contributed
-    described = described_bytes(view.signature)
+    described = described_bytes(kind.signature)
     if described is None:
         return contributed or None
-    return described * members if row.describes_share else described
+    return described * kind.members if row.describes_share else described
 
 
 def described_bytes(signature: SignatureName | None) -> int | None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from otel_torchdist.model.calls import Channel, GroupView
-from otel_torchdist.model.operations import UNMET
-from otel_torchdist.timeline.model import OPEN, Incident, RankTimeline
+from otel_torchdist.history.call_table import OPEN
+from otel_torchdist.history.meetings import Meeting, SharedChannel, shared_channels
+from otel_torchdist.timeline.model import DrawnStall, RankTimeline
 
 MAX_ALL: Final = 16
 """Members of a meeting up to which each has a flow; above, only the one that waited longest."""
-_UNMET: Final = (0, *UNMET)
-"""How calls end whose end shows no meeting, or that are open."""
 
 
 @dataclass(slots=True)
@@ -24,7 +22,7 @@ class RankFlows:
     Attributes:
         leaving: Ids of flows that begin where a slice begins.
         arriving: Ids of flows that end where a slice ends.
-        incident: Ids of flows that begin at its incident.
+        incident: Ids of flows that begin at its stall.
     """
 
     leaving: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
@@ -32,71 +30,51 @@ class RankFlows:
     incident: list[int] = field(default_factory=list[int])
 
 
-class _Meeting:
-    __slots__ = ("calls", "last")
-
-    def __init__(self, last: tuple[int, int, int]) -> None:
-        self.last = last
-        self.calls = 0
-
-
-def flows_of(ranks: Sequence[RankTimeline], incident: Incident | None = None) -> list[RankFlows]:
+def flows_of(ranks: Sequence[RankTimeline], stall: DrawnStall | None = None) -> list[RankFlows]:
     """Return the flows between ranks, in the order of the ranks.
 
     Only meetings whose members are all drawn have flows: else the last of them may be another one.
     """
     flows = [RankFlows() for _ in ranks]
     ids = count(1)
-    users: dict[Channel, list[int]] = {}
-    for nth, rank in enumerate(ranks):
-        for channel in rank.channels:
-            users.setdefault(channel, []).append(nth)
-    for channel, members in users.items():
-        group = ranks[members[0]].channels[channel].group
-        if _is_whole(channel, group, len(members)):
-            _join(channel, members, ranks, flows, ids)
-    if incident is not None:
-        _mark(incident, ranks, flows, ids)
+    nth_of = {rank.rank: nth for nth, rank in enumerate(ranks)}
+    for shared in shared_channels({rank.rank: rank.calls for rank in ranks}):
+        if not _is_whole(shared):
+            continue
+        for meeting in shared.meetings(whole=False):
+            if len(meeting.members) == len(shared.expected):
+                _join(meeting, nth_of, flows, ids)
+    if stall is not None:
+        _mark(stall, ranks, flows, ids)
     return flows
 
 
-def _is_whole(channel: Channel, group: GroupView | None, members: int) -> bool:
-    if group is None or not group.name.aligned or members < 2:
-        return False
-    expected = len({channel.source, channel.destination}) if channel.is_point_to_point else len(group.members)
-    return members == expected and not (group.is_inferred and not channel.is_point_to_point)
+def _is_whole(shared: SharedChannel) -> bool:
+    is_inferred = shared.group.is_inferred and not shared.channel.is_point_to_point
+    return len(shared.members) == len(shared.expected) > 1 and not is_inferred
 
 
-def _join(
-    channel: Channel, members: list[int], ranks: Sequence[RankTimeline], flows: list[RankFlows], ids: count[int]
-) -> None:
-    meetings: dict[int, _Meeting] = {}
-    for nth in members:
-        slices = ranks[nth].slices
-        for place in ranks[nth].channels[channel].places:
-            arrival = (slices.begin[place], nth, place)
-            meeting = meetings.setdefault(slices.sequence[place], _Meeting(arrival))
-            meeting.calls += 1
-            meeting.last = max(meeting.last, arrival)
-    longest: dict[int, tuple[int, int, int]] = {}
-    for nth in members:
-        slices = ranks[nth].slices
-        for place in ranks[nth].channels[channel].places:
-            sequence = slices.sequence[place]
-            meeting = meetings[sequence]
-            begin_ns, last, last_place = meeting.last
-            end_ns = slices.end[place]
-            is_end = end_ns != OPEN and slices.how[place] not in _UNMET and end_ns > begin_ns
-            if meeting.calls != len(members) or nth == last or not is_end:
-                continue
-            if len(members) <= MAX_ALL:
-                _connect(flows, (last, last_place), (nth, place), next(ids))
-            else:
-                waiter = (slices.begin[place], nth, place)
-                longest[sequence] = min(longest.get(sequence, waiter), waiter)
-    for sequence, (_, nth, place) in longest.items():
-        _, last, last_place = meetings[sequence].last
-        _connect(flows, (last, last_place), (nth, place), next(ids))
+def _join(meeting: Meeting, nth_of: dict[int, int], flows: list[RankFlows], ids: count[int]) -> None:
+    """Lead from the last to arrive to those that waited; from the first of them alone if there are many."""
+    arrivals = [
+        (member.calls.begun[place], nth_of[member.calls.rank], place)
+        for member, place in zip(meeting.members, meeting.places, strict=True)
+    ]
+    last = max(arrivals)
+    waiters = list(_waiters(meeting, arrivals, last))
+    if len(arrivals) > MAX_ALL and waiters:
+        waiters = [min(waiters)]
+    for _, nth, place in waiters:
+        _connect(flows, last[1:], (nth, place), next(ids))
+
+
+def _waiters(
+    meeting: Meeting, arrivals: Sequence[tuple[int, int, int]], last: tuple[int, int, int]
+) -> Iterator[tuple[int, int, int]]:
+    for member, arrival in zip(meeting.members, arrivals, strict=True):
+        _, nth, place = arrival
+        if nth != last[1] and member.calls.is_met(place) and member.calls.ended[place] > last[0]:
+            yield arrival
 
 
 def _connect(flows: list[RankFlows], start: tuple[int, int], end: tuple[int, int], flow: int) -> None:
@@ -104,14 +82,14 @@ def _connect(flows: list[RankFlows], start: tuple[int, int], end: tuple[int, int
     flows[end[0]].arriving.setdefault(end[1], []).append(flow)
 
 
-def _mark(incident: Incident, ranks: Sequence[RankTimeline], flows: list[RankFlows], ids: count[int]) -> None:
+def _mark(stall: DrawnStall, ranks: Sequence[RankTimeline], flows: list[RankFlows], ids: count[int]) -> None:
     """Lead from the first rank that holds the job up to the calls of those that wait for it."""
-    start = next((nth for nth, rank in enumerate(ranks) if rank.rank in incident.blamed), None)
+    start = next((nth for nth, rank in enumerate(ranks) if rank.rank in stall.blamed), None)
     if start is None:
         return
     left = MAX_ALL
     for nth, rank in enumerate(ranks):
-        place = _waiting_place(rank, incident) if nth != start and rank.rank in incident.waiting and left else None
+        place = _waiting_place(rank, stall) if nth != start and rank.rank in stall.waiting and left else None
         if place is not None:
             left -= 1
             flow = next(ids)
@@ -119,9 +97,11 @@ def _mark(incident: Incident, ranks: Sequence[RankTimeline], flows: list[RankFlo
             flows[nth].arriving.setdefault(place, []).append(flow)
 
 
-def _waiting_place(rank: RankTimeline, incident: Incident) -> int | None:
-    channel = rank.channels.get(incident.operation_id.channel)
-    if channel is None:
-        return None
-    slices, sequence = rank.slices, incident.operation_id.sequence
-    return next((one for one in channel.places if slices.sequence[one] == sequence and slices.end[one] == OPEN), None)
+def _waiting_place(rank: RankTimeline, stall: DrawnStall) -> int | None:
+    channel, sequence = stall.operation_id
+    calls = rank.calls
+    for place, ended_ns in enumerate(calls.ended):
+        is_there = ended_ns == OPEN and calls.sequence[place] == sequence
+        if is_there and calls.channels[calls.channel[place]].channel == channel:
+            return place
+    return None

@@ -1,28 +1,24 @@
-"""What is drawn of one rank, in columns of numbers: a million calls do not fit in memory as objects."""
+"""What is drawn of one rank: its calls in columns, its steps and activities."""
 
 from __future__ import annotations
 
+import heapq
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from otel_torchdist.model.calls import Channel, GroupView, OperationId
-from otel_torchdist.model.names import CallSiteName
-
-OPEN: Final = -1
-"""The end of what has not ended."""
-UNKNOWN: Final = -1
+from otel_torchdist.history.call_table import OPEN, RankCalls
+from otel_torchdist.model.calls import OperationId
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """What is to be drawn.
+class Extent:
+    """The part of a run that is to be drawn.
 
     Attributes:
-        ranks: Those to draw; None for all.
-        steps: First and last step to draw; None for all.
-        window_ns: Begin and end of the time to draw, since the epoch; None for all.
+        ranks: The ranks; None for all.
+        steps: First and last step; None for all.
+        window_ns: Begin and end of the time, since the epoch; None for all.
     """
 
     ranks: frozenset[int] | None = None
@@ -30,86 +26,18 @@ class Selection:
     window_ns: tuple[int, int] | None = None
 
     def has_step(self, step: int) -> bool:
-        """Whether a step is to be drawn."""
+        """Return whether a step is to be drawn."""
         return self.steps is None or self.steps[0] <= step <= self.steps[1]
 
     def has_time(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether something is to be drawn that lasted from one time to another, or is open."""
+        """Return whether something is to be drawn that lasted from one time to another, or is open."""
         if self.window_ns is None:
             return True
         return begin_ns <= self.window_ns[1] and (end_ns == OPEN or end_ns >= self.window_ns[0])
 
 
 @dataclass(frozen=True, slots=True)
-class CallKind:
-    """What calls of one rank have in common.
-
-    Attributes:
-        name: `all_reduce`, `send`, …
-        group: The group's label; '' if it is not known.
-        message_bytes: Bytes that the rank contributes.
-        shapes: `[128,1024] [8]`, or ''.
-        dtype: `float32`, or ''.
-        reduce_op: `sum`, or ''.
-        site: Where it was called; None if that is not known.
-        peer: Global rank of the peer or root; -1 if there is none.
-        label: The label of `record_comm`, or ''.
-        failure: Type of the exception that it raised, or ''.
-    """
-
-    name: str
-    group: str
-    message_bytes: int
-    shapes: str
-    dtype: str
-    reduce_op: str
-    site: CallSiteName | None
-    peer: int
-    label: str
-    failure: str
-
-
-@dataclass(slots=True)
-class ChannelSlices:
-    """Where the calls of a rank in one channel are in its columns.
-
-    Attributes:
-        group: The channel's group; None if it is not known.
-        places: Their places, in the order in which they were entered.
-    """
-
-    group: GroupView | None
-    places: array[int] = field(default_factory=lambda: array("q"))
-
-
-@dataclass(slots=True)
-class Slices:
-    """Calls of one rank in columns; times are since the epoch.
-
-    Attributes:
-        begin: When each began.
-        end: When it ended, or `OPEN`.
-        kind: Index of its kind.
-        sequence: Its position in its channel.
-        step: Its step.
-        wait: How long its rank waited for it, or `UNKNOWN`.
-        how: How its end is known, a `How`; 0 while it is open.
-    """
-
-    begin: array[int] = field(default_factory=lambda: array("q"))
-    end: array[int] = field(default_factory=lambda: array("q"))
-    kind: array[int] = field(default_factory=lambda: array("i"))
-    sequence: array[int] = field(default_factory=lambda: array("q"))
-    step: array[int] = field(default_factory=lambda: array("q"))
-    wait: array[int] = field(default_factory=lambda: array("q"))
-    how: array[int] = field(default_factory=lambda: array("b"))
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
+class DrawnSpan:
     """A step, or an activity.
 
     Attributes:
@@ -127,49 +55,47 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RankTimeline:
-    """What is drawn of one rank.
+    """The drawing of one rank. Times are since the epoch, those of its calls too.
 
     Attributes:
-        rank: Global rank.
-        host: Host name, or ''.
+        calls: Its calls that are drawn. Nobody may read the columns `returned`, `waited`, `resumed` and `known`.
+        waits: How long its rank waited for each, or `UNKNOWN`.
         shift_ns: What was added to its times.
-        until_ns: Its last sign of life, since the epoch; 0 if that is not known.
-        kinds: The kinds of its calls.
-        slices: Its calls.
+        until_ns: Its last sign of life; 0 if that is not known.
         groups: By the name of their track, the places of its calls, by ascending begin.
-        channels: The same calls, by channel.
         steps: Its steps, ascending.
-        activities: Steps of its optimizer, by ascending begin.
+        activities: Its activities, such as steps of its optimizer, by ascending begin.
         checkpoints: Its checkpoints, by ascending begin.
     """
 
-    rank: int
-    host: str
+    calls: RankCalls
+    waits: array[int]
     shift_ns: int
     until_ns: int
-    kinds: list[CallKind]
-    slices: Slices
-    groups: Mapping[str, list[int]]
-    channels: Mapping[Channel, ChannelSlices]
-    steps: tuple[Span, ...]
-    activities: tuple[Span, ...]
-    checkpoints: tuple[Span, ...] = ()
+    groups: Mapping[str, array[int]]
+    steps: tuple[DrawnSpan, ...]
+    activities: tuple[DrawnSpan, ...]
+    checkpoints: tuple[DrawnSpan, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.calls.rank
 
     @property
     def size(self) -> int:
-        """How many slices it has."""
-        return len(self.slices) + len(self.steps) + len(self.activities) + len(self.checkpoints)
+        """The number of slices."""
+        return len(self.calls) + len(self.steps) + len(self.activities) + len(self.checkpoints)
 
     @property
     def newest_ns(self) -> int:
         """The last of its times."""
-        slices = self.slices
         spans = [max(span.begin_ns, span.end_ns) for span in (*self.steps, *self.activities, *self.checkpoints)]
-        return max([self.until_ns, max(slices.begin, default=0), max(slices.end, default=0), *spans])
+        return max([self.until_ns, max(self.calls.begun, default=0), max(self.calls.ended, default=0), *spans])
 
 
 @dataclass(frozen=True, slots=True)
-class Incident:
+class DrawnStall:
     """A stall, as the verdict has it.
 
     Attributes:
@@ -185,3 +111,31 @@ class Incident:
     blamed: tuple[int, ...]
     waiting: tuple[int, ...]
     operation_id: OperationId
+
+
+def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int | None]) -> list[list[int]]:
+    """Assign overlapping slices to lanes, so that the slices of a lane are disjoint and a track can show them.
+
+    Args:
+        places: The slices, by ascending begin. Each gets the first lane that is free then.
+        begin: When each of all slices begins.
+        end: When each ends; `OPEN` or None if it has not.
+
+    Returns:
+        The places in each lane, in order.
+    """
+    lanes: list[list[int]] = []
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    for place in places:
+        while busy and busy[0][0] <= begin[place]:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if not free:
+            heapq.heappush(free, len(lanes))
+            lanes.append([])
+        lane = heapq.heappop(free)
+        lanes[lane].append(place)
+        end_ns = end[place]
+        if end_ns is not None and end_ns != OPEN:  # a lane with an open slice is never free again
+            heapq.heappush(busy, (end_ns, lane))
+    return lanes

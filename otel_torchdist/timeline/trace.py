@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
+from otel_torchdist.history.call_table import OPEN, UNKNOWN, CallKind
 from otel_torchdist.model.kinds import How
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.timeline.flows import RankFlows, flows_of
-from otel_torchdist.timeline.lanes import lanes_of
-from otel_torchdist.timeline.model import OPEN, UNKNOWN, CallKind, Incident, RankTimeline, Span
+from otel_torchdist.timeline.model import DrawnSpan, DrawnStall, RankTimeline, lanes_of
 from otel_torchdist.timeline.packets import TrackWriter, clock_packet, process_packet, track_packet
 
 MARK: Final = "written by otel_torchdist"
@@ -45,7 +46,7 @@ class TraceWriter:
     """Encodes timelines."""
 
     def __init__(
-        self, ranks: Sequence[RankTimeline], incident: Incident | None, description: str, moment_ns: int = 0
+        self, ranks: Sequence[RankTimeline], incident: DrawnStall | None, description: str, moment_ns: int = 0
     ) -> None:
         """Prepare a trace.
 
@@ -70,7 +71,8 @@ class TraceWriter:
 
     def _rank(self, rank: RankTimeline, flows: RankFlows) -> Iterator[bytes]:
         process = next(self._tracks)
-        name = f"rank {rank.rank} on {rank.host}" if rank.host else f"rank {rank.rank}"
+        host = rank.calls.host
+        name = f"rank {rank.rank} on {host}" if host else f"rank {rank.rank}"
         yield process_packet(process, rank.rank, name, self._description)
         until_ns = rank.until_ns or self._newest_ns
         places = count()
@@ -83,14 +85,14 @@ class TraceWriter:
         for title, members in rank.groups.items():
             group = next(self._tracks)
             yield track_packet(group, process, title, next(places))
-            lanes = lanes_of(members, rank.slices.begin, rank.slices.end)
+            lanes = lanes_of(members, rank.calls.begun, rank.calls.ended)
             for nth, lane in enumerate(lanes):
                 track = next(self._tracks)
                 yield track_packet(track, group, f"lane {nth + 1}", nth)
-                yield from _lane(TrackWriter(track, track, rank.slices.begin[lane[0]]), rank, lane, flows, until_ns)
+                yield from _lane(TrackWriter(track, track, rank.calls.begun[lane[0]]), rank, lane, flows, until_ns)
 
     def _marked(
-        self, incident: Incident, rank: RankTimeline, flows: RankFlows, process: int, place: int
+        self, incident: DrawnStall, rank: RankTimeline, flows: RankFlows, process: int, place: int
     ) -> Iterator[bytes]:
         track = next(self._tracks)
         yield track_packet(track, process, "incident", place)
@@ -101,7 +103,9 @@ class TraceWriter:
         content = writer.name("stall") + writer.text("verdict", incident.text) + writer.text("this rank", role)
         yield writer.instant(at_ns, content, flows.incident)
 
-    def _spans(self, title: str, spans: Sequence[Span], process: int, place: int, until_ns: int) -> Iterator[bytes]:
+    def _spans(
+        self, title: str, spans: Sequence[DrawnSpan], process: int, place: int, until_ns: int
+    ) -> Iterator[bytes]:
         begin = [span.begin_ns for span in spans]
         parent = next(self._tracks)
         yield track_packet(parent, process, title, place)
@@ -117,33 +121,34 @@ class TraceWriter:
 
 
 def _lane(writer: TrackWriter, rank: RankTimeline, lane: list[int], flows: RankFlows, until_ns: int) -> Iterator[bytes]:
-    slices = rank.slices
+    calls = rank.calls
     shared: dict[tuple[int, int], bytes] = {}
     parts = [writer.head]
     for place in lane:
-        kind, how, wait_ns = slices.kind[place], slices.how[place], slices.wait[place]
+        kind, how, wait_ns = calls.kind[place], calls.how[place], rank.waits[place]
         content = shared.get((kind, how))
         if content is None:
-            content = shared[kind, how] = _shared(writer, rank.kinds[kind], how)
-        content += writer.number("sequence", slices.sequence[place]) + writer.number("step", slices.step[place])
+            content = shared[kind, how] = _shared(writer, calls.kinds[kind], how)
+        content += writer.number("sequence", calls.sequence[place]) + writer.number("step", calls.step[place])
         if wait_ns != UNKNOWN:
             content += writer.number("wait ns", wait_ns)
-        begin_ns = slices.begin[place]
+        begin_ns = calls.begun[place]
         parts.append(writer.begin(begin_ns, content, flows.leaving.get(place, ())))
-        parts.append(writer.end(_end_ns(begin_ns, slices.end[place], until_ns), flows.arriving.get(place, ())))
+        parts.append(writer.end(_end_ns(begin_ns, calls.ended[place], until_ns), flows.arriving.get(place, ())))
     yield b"".join(parts)
 
 
 def _shared(writer: TrackWriter, kind: CallKind, how: int) -> bytes:
     """Encode what calls of a kind that ended in the same way have in common."""
-    parts = [writer.name(kind.name if how else f"{kind.name} (open)")]
+    signature = kind.signature
+    parts = [writer.name(kind.operation if how else f"{kind.operation} (open)")]
     if kind.site is not None:
         parts.append(writer.site(kind.site))
     texts = {
-        "group": kind.group,
-        "shapes": kind.shapes,
-        "dtype": kind.dtype,
-        "reduce op": kind.reduce_op,
+        "group": kind.group.label if kind.group is not None else "",
+        "shapes": _shapes(signature) if signature is not None else "",
+        "dtype": ",".join(signature.dtypes) if signature is not None else "",
+        "reduce op": signature.reduce_op if signature is not None else "",
         "label": kind.label,
         "failure": kind.failure,
         "end": _ENDS[how],
@@ -155,10 +160,17 @@ def _shared(writer: TrackWriter, kind: CallKind, how: int) -> bytes:
     return b"".join(parts)
 
 
+def _shapes(signature: SignatureName) -> str:
+    """Return the shapes of tensors: `[128,1024] [8]`."""
+    shapes = " ".join(f"[{','.join(map(str, shape))}]" for shape in signature.shapes)
+    more = signature.tensors - len(signature.shapes)
+    return f"{shapes} and {more} more" if shapes and more > 0 else shapes
+
+
 def _end_ns(begin_ns: int, end_ns: int, until_ns: int) -> int:
     return max(begin_ns, until_ns if end_ns == OPEN else end_ns)
 
 
 def _oldest_ns(ranks: Sequence[RankTimeline]) -> int:
-    times = [time for rank in ranks for time in (*rank.slices.begin[:1], *(span.begin_ns for span in rank.steps[:1]))]
+    times = [time for rank in ranks for time in (*rank.calls.begun[:1], *(span.begin_ns for span in rank.steps[:1]))]
     return max(min(times, default=0), 0)

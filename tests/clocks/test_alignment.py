@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from otel_torchdist.clocks.alignment import Alignment, ClockAligner
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.model.history import RankHistory
 from tests.critical_path.simulated import MS, START_NS, Job
 
@@ -19,7 +20,7 @@ def alignment_of(histories: Iterable[RankHistory]) -> Alignment:
     """How clocks are aligned."""
     aligner = ClockAligner()
     for history in histories:
-        aligner.add(history)
+        aligner.add(RankCalls(history))
     return aligner.alignment()
 
 

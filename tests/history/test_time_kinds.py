@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.model.activity_kinds import TimeKind
-from otel_torchdist.model.history import Activity, RankHistory, TimeSpent, time_kind_of
+from otel_torchdist.model.history import Activity, TimeSpent, time_kind_of
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.remote_calls import RemoteCall
 
@@ -20,7 +20,7 @@ def activity(kind: ActivityKind, begin: int, end: int | None, thread: int = 1) -
 
 def spent_by(*activities: Activity) -> TimeSpent:
     """What a rank with these activities was busy with."""
-    return TimeSpent(RankHistory(0, 1, "", 0, (), 0, activities=activities))
+    return TimeSpent(activities)
 
 
 @st.composite

@@ -46,11 +46,7 @@ class Experts:
 
     def imbalance(self) -> Imbalance | None:
         """How balanced it is."""
-        found = Exchanges()
-        for history in self.histories():
-            for view in history.operations:
-                found.add(history.rank, view)
-        return found.imbalance(GROUP.ranks)
+        return calls_of(self.histories()).groups[GROUP.ranks].exchanges.imbalance(GROUP.ranks)
 
 
 @pytest.fixture

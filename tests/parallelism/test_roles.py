@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.parallelism.calls import CallKind, GroupCalls, KindCount
+from otel_torchdist.parallelism.calls import CallShape, GroupCalls, KindCount
 from otel_torchdist.parallelism.roles import Role, Round, Surroundings, is_misnamed, roles_of
 from otel_torchdist.statistics.traffic import sent_bytes
 
-SEND = CallKind("send", "", 2, False, False, None)
-REDUCE = CallKind("all_reduce", "sum", 1, False, False, None)
+SEND = CallShape("send", "", 2, False, False, None)
+REDUCE = CallShape("all_reduce", "sum", 1, False, False, None)
 
 
-def roles(*counts: tuple[CallKind, int, float], around: Surroundings | None = None) -> list[Role]:
+def roles(*counts: tuple[CallShape, int, float], around: Surroundings | None = None) -> list[Role]:
     """The roles that calls speak for."""
     kinds = {kind: KindCount(calls, sent, {1024}) for kind, calls, sent in counts}
     return [one.role for one in roles_of(GroupCalls(kinds=kinds), around or Surroundings())]
@@ -36,8 +36,8 @@ def test_messages_around_a_ring(fewest: int, most: int, role: Role) -> None:
 
 def test_small_second_roles() -> None:
     """A by-product of a few bytes is no role; an exchange of a few bytes is, if there are many calls."""
-    exchange = CallKind("all_to_all", "", 2, False, False, None)
-    gather = CallKind("all_gather", "", 3, False, False, None)
+    exchange = CallShape("all_to_all", "", 2, False, False, None)
+    gather = CallShape("all_gather", "", 3, False, False, None)
     assert roles((REDUCE, 10, 1e9), (gather, 10, 1e6)) == [Role.DATA]
     assert roles((REDUCE, 10, 1e9), (exchange, 10, 1e6)) == [Role.DATA, Role.CONTEXT]
     assert roles((REDUCE, 100, 1e9), (exchange, 1, 1e6)) == [Role.DATA]
@@ -45,9 +45,9 @@ def test_small_second_roles() -> None:
 
 def test_calls_that_show_nothing() -> None:
     """Scalars, counters and barriers are made in groups of any kind."""
-    scalar = CallKind("all_reduce", "sum", 0, False, True, None)
-    counter = CallKind("all_reduce", "sum", 1, True, False, None)
-    assert roles((scalar, 100, 1e3), (counter, 100, 1e6), (CallKind("barrier", "", 0, False, True, None), 5, 0)) == []
+    scalar = CallShape("all_reduce", "sum", 0, False, True, None)
+    counter = CallShape("all_reduce", "sum", 1, True, False, None)
+    assert roles((scalar, 100, 1e3), (counter, 100, 1e6), (CallShape("barrier", "", 0, False, True, None), 5, 0)) == []
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from itertools import accumulate
 
-from otel_torchdist.report.build import Choice, findings_of, windows_of
-from otel_torchdist.report.model.windows import Window
+from otel_torchdist.report.build import ReportChoice, findings_of, windows_of
+from otel_torchdist.report.columns import TimeWindow
 from tests.critical_path.simulated import MS, Job
 
 SECOND = 1_000 * MS
 
 
-def window_of(wall_ms: int, ahead_ns: int) -> Window:
+def window_of(wall_ms: int, ahead_ns: int) -> TimeWindow:
     """The newest steps of a job on two nodes; the second one's clocks are wrong."""
     job = Job(4, ["a", "a", "b", "b"], {"b": lambda ns: ns + ahead_ns})
     for _ in range(6):
@@ -25,7 +25,7 @@ def window_of(wall_ms: int, ahead_ns: int) -> Window:
     ]
     found = findings_of(histories, 30 * SECOND)
     [window] = windows_of(
-        found, [], False, Choice(), lambda ranks: (one for one in histories if one.rank in ranks), str
+        found, [], False, ReportChoice(), lambda ranks: (one for one in histories if one.rank in ranks), str
     )
     return window
 

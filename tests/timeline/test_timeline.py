@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
 
 from otel_torchdist.clocks.alignment import ClockAligner
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.operations import StepMark
 from otel_torchdist.protobuf import number, varint
-from otel_torchdist.timeline.model import Selection
+from otel_torchdist.timeline.model import Extent
 from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import TraceWriter
 from tests.critical_path.simulated import Job
@@ -25,16 +26,17 @@ from tests.statistics.histories import MS, Ranks
 from tests.statistics.test_properties import runs
 from tests.timeline.checker import Timeline, ranks_in
 
-EVERYTHING = Selection()
+EVERYTHING = Extent()
 
 
-def drawn(histories: Sequence[RankHistory], selection: Selection = EVERYTHING) -> Timeline:
+def drawn(histories: Sequence[RankHistory], extent: Extent = EVERYTHING) -> Timeline:
     """The timeline of histories, checked."""
     aligner = ClockAligner()
-    for history in histories:
-        aligner.add(history)
+    calls = [RankCalls(history) for history in histories]
+    for one in calls:
+        aligner.add(one)
     alignment = aligner.alignment()
-    ranks = [timeline_of(history, aligner.wall_offset_ns(history), selection) for history in histories]
+    ranks = [timeline_of(one, aligner.wall_offset_ns(one), extent) for one in calls]
     ranks = [aligned(rank, alignment) for rank in ranks]
     return Timeline(b"".join(TraceWriter(ranks, None, alignment.sentence).pieces()))
 
@@ -160,12 +162,12 @@ def test_selection(three: Ranks) -> None:
     )
     history = dataclasses.replace(history, wall_offset_ns=0, operations=tuple(operations))
 
-    def sequences(selection: Selection) -> list[int]:
-        return [one.arguments["sequence"] for one in drawn([history], selection).named("all_reduce")]
+    def sequences(extent: Extent) -> list[int]:
+        return [one.arguments["sequence"] for one in drawn([history], extent).named("all_reduce")]
 
-    assert sequences(Selection(steps=(1, 2))) == [2, 3]
-    assert sequences(Selection(window_ns=(4 * MS, 10 * MS))) == [1, 2]
-    assert sequences(Selection(steps=(7, 8))) == []
+    assert sequences(Extent(steps=(1, 2))) == [2, 3]
+    assert sequences(Extent(window_ns=(4 * MS, 10 * MS))) == [1, 2]
+    assert sequences(Extent(steps=(7, 8))) == []
 
 
 def test_hostile_names(three: Ranks) -> None:

@@ -29,7 +29,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.files.outputs import OutputError, check_output
 from otel_torchdist.job.directory import base_directory, job_directories
 from otel_torchdist.job.runs.runs import index_of
-from otel_torchdist.report.build import Choice
+from otel_torchdist.report.build import ReportChoice
 from otel_torchdist.report.page import MARKER
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
@@ -170,7 +170,7 @@ def _report(options: DemoOptions, places: Scratch) -> str:
     run = next((run for run in index.runs if run.helps is None), None)
     if run is None:
         return "No report: no rank has left a tape."
-    return write_report(options.report, subject_of_run(run, index.helpers_of(run), rules), rules, Choice())
+    return write_report(options.report, subject_of_run(run, index.helpers_of(run), rules), rules, ReportChoice())
 
 
 def _conclude(demo_run: DemoRun, console: Console, written: str) -> None:

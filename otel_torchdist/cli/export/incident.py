@@ -12,7 +12,7 @@ from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.reading.reader import read_dumps
-from otel_torchdist.timeline.model import Incident
+from otel_torchdist.timeline.model import DrawnStall
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 
@@ -29,7 +29,7 @@ class Judged:
     """
 
     source: Source
-    incident: Incident | None
+    incident: DrawnStall | None
     moment_ns: int | None
     centre_ns: int | None
 
@@ -71,5 +71,5 @@ def _judge_dumps(wanted: Target, rules: StallRules) -> Judged:
     return Judged(source, incident, found.moment_ns, incident.since_ns)
 
 
-def _incident(verdict: Verdict, text: str) -> Incident:
-    return Incident(text, verdict.since_ns, verdict.ranks, verdict.waiting, verdict.operation_id)
+def _incident(verdict: Verdict, text: str) -> DrawnStall:
+    return DrawnStall(text, verdict.since_ns, verdict.ranks, verdict.waiting, verdict.operation_id)

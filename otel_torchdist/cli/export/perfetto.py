@@ -15,9 +15,10 @@ from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, warn, without_calls
 from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
+from otel_torchdist.history.call_table import CallTable
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.this_process.garbage import without_collecting_garbage
-from otel_torchdist.timeline.model import RankTimeline, Selection
+from otel_torchdist.timeline.model import Extent, RankTimeline
 from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import MARK, TraceWriter
 
@@ -57,7 +58,7 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
     aligner = ClockAligner()
     try:
         with without_collecting_garbage():
-            ranks = _read(found.source, aligner, Selection(limits.ranks, limits.steps, window), limits.most_slices)
+            ranks = _read(found.source, aligner, Extent(limits.ranks, limits.steps, window), limits.most_slices)
             alignment = aligner.alignment()
             if len(alignment.clocks) > 1:
                 ranks = [aligned(rank, alignment) for rank in ranks]
@@ -74,16 +75,18 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
     typer.echo("open it at https://ui.perfetto.dev, which keeps it in your browser")
 
 
-def _read(source: Source, aligner: ClockAligner, selection: Selection, most: int) -> list[RankTimeline]:
+def _read(source: Source, aligner: ClockAligner, extent: Extent, most: int) -> list[RankTimeline]:
     """Reduce one history after the other; beyond the limit they are only counted."""
     ranks: list[RankTimeline] = []
+    table = CallTable()
     total = known = 0
     for history in source.histories:
         known += 1
-        aligner.add(history)
-        if selection.ranks is not None and history.rank not in selection.ranks:
+        calls = table.columns_of(history)
+        aligner.add(calls)
+        if extent.ranks is not None and history.rank not in extent.ranks:
             continue
-        timeline = timeline_of(history, aligner.wall_offset_ns(history), selection)
+        timeline = timeline_of(calls, aligner.wall_offset_ns(calls), extent)
         total += timeline.size
         if total > most:
             ranks.clear()
@@ -96,7 +99,7 @@ def _read(source: Source, aligner: ClockAligner, selection: Selection, most: int
             "--steps 100-120 or --around 60s",
             ExitCode.NOT_WRITTEN,
         )
-    warn(without_calls(selection.ranks, (rank.rank for rank in ranks)))
+    warn(without_calls(extent.ranks, (rank.rank for rank in ranks)))
     if not total:
         what = "no call that was asked for; nothing was written" if known else source.emptiness
         fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)

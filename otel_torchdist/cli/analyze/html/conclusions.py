@@ -14,7 +14,7 @@ from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of, lines_of
 from otel_torchdist.cli.output.text import fates
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.runs import Run
-from otel_torchdist.report.model.report import Conclusion
+from otel_torchdist.report.document import Conclusion
 from otel_torchdist.verdict.rules import StallRules
 
 _TONES = {VERDICT: "bad", "ended together": "warn", "undecided": "warn"}

@@ -22,13 +22,10 @@ from otel_torchdist.config import Config
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.profiles.reading.reader import kinds_in
-from otel_torchdist.report.build import Choice, Findings, findings_of, windows_of
-from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_in
+from otel_torchdist.report.build import ReportChoice, RunFindings, findings_of, windows_of
+from otel_torchdist.report.document import Conclusion, Heading, RunReport
+from otel_torchdist.report.figures import MOST_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
 from otel_torchdist.report.incidents import MOST, incident_of
-from otel_torchdist.report.matrix import matrix_of
-from otel_torchdist.report.model.report import Conclusion, Heading, Report
-from otel_torchdist.report.path import longest_of
-from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.model import CountDifference, Statistics
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 from otel_torchdist.verdict.rules import StallRules
@@ -82,7 +79,7 @@ def subject_of_run(run: Run, helpers: Sequence[Run], rules: StallRules) -> Subje
     return Subject(title, day_and_time(run.begun_ns), source, conclusions, warnings)
 
 
-def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
+def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunReport:
     """Build the report; ends the command if there are no calls."""
     source = subject.source
     with without_collecting_garbage():
@@ -98,7 +95,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
     path, left_out = longest_of(found.analysis.path) if found.analysis.path is not None else (None, 0)
     rows, skews = calls_in(statistics.rows), skews_in(statistics.groups)
     steps = found.recorded.steps
-    return Report(
+    return RunReport(
         heading=_heading(subject, found),
         conclusions=tuple(subject.conclusions),
         incidents=tuple(incident_of(wait, steps, _shown) for wait in found.waits[:MOST]),
@@ -119,7 +116,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
     )
 
 
-def _heading(subject: Subject, found: Findings) -> Heading:
+def _heading(subject: Subject, found: RunFindings) -> Heading:
     statistics = found.analysis.statistics
     ended_ns = found.recorded.ended_ns
     size = max(found.analysis.world_size, statistics.ranks[-1].rank + 1)

@@ -11,7 +11,7 @@ from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, warn, without_calls
 from otel_torchdist.config import Config
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
-from otel_torchdist.report.build import Choice
+from otel_torchdist.report.build import ReportChoice
 from otel_torchdist.report.page import MARKER, html_of_report
 from otel_torchdist.units import amount
 from otel_torchdist.verdict.rules import StallRules
@@ -37,7 +37,7 @@ class PageOptions:
 def write_page(out: Path, wanted: Target, options: PageOptions) -> str:
     """Write the page; returns a line on where it is. Ends the command if it cannot."""
     steps = options.steps
-    choice = Choice(options.ranks, range(steps[0], steps[1] + 1) if steps is not None else None)
+    choice = ReportChoice(options.ranks, range(steps[0], steps[1] + 1) if steps is not None else None)
     rules = StallRules.from_config(Config.from_environment(), options.threshold_s)
     try:
         check_output(out, MARKER.encode(), options.force)
@@ -46,7 +46,7 @@ def write_page(out: Path, wanted: Target, options: PageOptions) -> str:
     return write_report(out, subject_of(wanted, rules), rules, choice)
 
 
-def write_report(out: Path, subject: Subject, rules: StallRules, choice: Choice) -> str:
+def write_report(out: Path, subject: Subject, rules: StallRules, choice: ReportChoice) -> str:
     """Write the report on a run or dumps; returns a line on where it is. Ends the command if it cannot."""
     made = report_of(subject, rules, choice)
     warn(made.notes)

@@ -1,12 +1,11 @@
-"""What a timeline shows, as a report has it: columns, for there are many calls."""
+"""The parts of a report that have many entries, in columns: the timeline, all ranks, all steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class BarLane(msgspec.Struct, frozen=True):
     """Bars of one rank that do not overlap. Columns, for there are many.
 
     Attributes:
@@ -32,8 +31,7 @@ class Lane:
     loose: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BarKind:
+class BarKind(msgspec.Struct, frozen=True):
     """What calls have in common.
 
     Attributes:
@@ -49,8 +47,7 @@ class BarKind:
     message_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """A moment: the end of a step, or the arrival of a late rank.
 
     Attributes:
@@ -64,8 +61,7 @@ class Mark:
     is_late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PathPiece:
+class PathPiece(msgspec.Struct, frozen=True):
     """A piece of the critical path.
 
     Attributes:
@@ -79,8 +75,7 @@ class PathPiece:
     length_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow(msgspec.Struct, frozen=True):
     """A time of which the calls of some ranks are shown.
 
     Attributes:
@@ -100,7 +95,7 @@ class Window:
     title: str
     origin: str
     length_ns: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[BarLane, ...]
     kinds: tuple[BarKind, ...]
     groups: tuple[str, ...]
     marks: tuple[Mark, ...]
@@ -108,3 +103,59 @@ class Window:
     remarks: tuple[str, ...]
     incident: int | None = None
     path: tuple[PathPiece, ...] = ()
+
+
+class RankColumns(msgspec.Struct, frozen=True):
+    """All ranks, in columns.
+
+    Attributes:
+        rank: Global ranks, ascending.
+        host: Which of `World.host_names`; -1 if that is not known.
+        calls: Its calls.
+        open: Those that have not ended.
+        lost: Calls that are missing.
+        bytes: Bytes that it contributed.
+        span_ns: From its first call to its last.
+        communicating_ns: Time with a call in flight; None if that is not known.
+        waiting_ns: Time in which it waited for others; None likewise.
+        compared: Operations at which the last arrival is known.
+        came_last: At how many of them it arrived last.
+        steps: Steps whose length is known.
+        step_ns: Their median length; None without any.
+        step_p99_ns: 99th percentile.
+    """
+
+    rank: tuple[int, ...]
+    host: tuple[int, ...]
+    calls: tuple[int, ...]
+    open: tuple[int, ...]
+    lost: tuple[int, ...]
+    bytes: tuple[int, ...]
+    span_ns: tuple[int, ...]
+    communicating_ns: tuple[int | None, ...]
+    waiting_ns: tuple[int | None, ...]
+    compared: tuple[int, ...]
+    came_last: tuple[int, ...]
+    steps: tuple[int, ...]
+    step_ns: tuple[int | None, ...]
+    step_p99_ns: tuple[int | None, ...]
+
+
+class StepColumns(msgspec.Struct, frozen=True):
+    """How long steps took, over all ranks. Columns; neighbouring steps share an entry where there are many.
+
+    Attributes:
+        first: First step of each entry.
+        last: Last step of each entry.
+        least_ns: The shortest.
+        median_ns: The median.
+        most_ns: The longest.
+        slowest: The rank with the longest.
+    """
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    least_ns: tuple[int, ...]
+    median_ns: tuple[int, ...]
+    most_ns: tuple[int, ...]
+    slowest: tuple[int, ...]

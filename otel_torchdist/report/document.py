@@ -1,25 +1,24 @@
-"""The report on a run as one document. Frozen data only, which becomes JSON as it is.
+"""The report on a run as one document: structs whose encoding is the JSON that the page draws.
 
-Numbers are raw: bytes, nanoseconds, bytes per second; unknown values are None. Times of a window count from its origin.
+Numbers are raw: bytes, nanoseconds, bytes per second; unknown values are null. Times of a window count from its origin.
 Everything that comes from a job is text of its own, never part of a sentence in markup.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from otel_torchdist.analysis.result import AdviceResult
 from otel_torchdist.critical_path.result import PathResult
-from otel_torchdist.report.model.figures import RankColumns, Steps
-from otel_torchdist.report.model.windows import Window
+from otel_torchdist.report.columns import RankColumns, StepColumns, TimeWindow
 from otel_torchdist.statistics.model import GroupCorrelation, Row
 
 SCHEMA: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True):
     """What the report is about.
 
     Attributes:
@@ -53,8 +52,7 @@ class Heading:
     lost: int
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(msgspec.Struct, frozen=True):
     """What `diagnose` says of the run.
 
     Attributes:
@@ -74,8 +72,7 @@ class Conclusion:
     details: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Incident:
+class PastStall(msgspec.Struct, frozen=True):
     """An operation at which ranks waited for one rank for a long time, and which has ended since.
 
     Attributes:
@@ -99,8 +96,7 @@ class Incident:
     began: str
 
 
-@dataclass(frozen=True, slots=True)
-class Purpose:
+class Purpose(msgspec.Struct, frozen=True):
     """What groups are for.
 
     Attributes:
@@ -116,8 +112,7 @@ class Purpose:
     sent: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSet:
+class GroupSet(msgspec.Struct, frozen=True):
     """Groups that are for the same: those along an axis, a product of axes, or a part.
 
     Attributes:
@@ -145,8 +140,7 @@ class GroupSet:
     balance: str
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """The parallel world.
 
     Attributes:
@@ -172,8 +166,7 @@ class World:
     remarks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(msgspec.Struct, frozen=True):
     """Bytes between ranks, or between sets of them.
 
     Attributes:
@@ -193,8 +186,7 @@ class Matrix:
     unattributed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class RunReport(msgspec.Struct, frozen=True):
     """A report.
 
     Attributes:
@@ -220,17 +212,17 @@ class Report:
 
     heading: Heading
     conclusions: tuple[Conclusion, ...]
-    incidents: tuple[Incident, ...]
+    incidents: tuple[PastStall, ...]
     world: World | None
     matrix: Matrix | None
-    windows: tuple[Window, ...]
+    windows: tuple[TimeWindow, ...]
     calls: tuple[Row, ...]
     calls_left_out: int
     differences: tuple[str, ...]
     ranks: RankColumns
     skews: tuple[GroupCorrelation, ...]
     skews_left_out: int
-    steps: Steps | None
+    steps: StepColumns | None
     path: PathResult | None
     pieces_left_out: int
     advice: tuple[AdviceResult, ...]

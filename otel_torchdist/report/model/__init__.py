@@ -1,1 +1,0 @@
-"""The report as one document. Frozen data only, which becomes JSON as it is."""
