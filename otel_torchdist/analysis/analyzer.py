@@ -8,8 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
-from otel_torchdist.advice.advise import advise
-from otel_torchdist.advice.model import Advice
+from otel_torchdist.advice import Advice, advise
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.critical_path.analysis import MOST_CALLS, PathFinder
 from otel_torchdist.critical_path.model import CriticalPath

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.advice.model import Advice, Topic
-from otel_torchdist.advice.wording import PAGES, check, finding
+from otel_torchdist.advice import PAGES, Advice, Topic, check, finding
 from otel_torchdist.analysis.analyzer import Analysis, Section
 from otel_torchdist.critical_path.result import PathResult, path_result
 from otel_torchdist.parallelism.graph import Graph

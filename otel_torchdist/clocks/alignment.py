@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from otel_torchdist.clocks.meetings import MeetingTimes, reversed_samples
-from otel_torchdist.clocks.offsets import ClockOffset, OffsetLine, OffsetSample
+from otel_torchdist.clocks.offsets import ClockOffset, MeetingTimes, OffsetLine, OffsetSample, reversed_samples
 from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import duration

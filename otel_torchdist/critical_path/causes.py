@@ -19,7 +19,7 @@ from otel_torchdist.critical_path.walk import Place
 from otel_torchdist.critical_path.whatif import Change, Replay
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.parallelism.partition import Partition
+from otel_torchdist.parallelism.families import Partition
 
 LEAST_SHARE: Final = 0.01
 """Of a step: less is not worth a line."""

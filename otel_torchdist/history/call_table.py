@@ -7,103 +7,36 @@ whether its duration is known) is decided here, once.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final
 
-from otel_torchdist.model.calls import Channel, GroupView, OperationView
+from otel_torchdist.history.call_kinds import (
+    ARRIVED,
+    RETURNED,
+    STARTED,
+    TIMED,
+    CallKind,
+    GroupPool,
+    Kinds,
+    Places,
+    RankChannel,
+)
+from otel_torchdist.model.calls import GroupView, OperationView
 from otel_torchdist.model.history import Activity, RankHistory
 from otel_torchdist.model.kinds import ActivityKind, Flag, Phase, RecordKind
-from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.model.operations import AWAITED, BLOCKING, EXACT, RAISED, UNMET, Operation, Splits, StepMark
-
-_Name = TypeVar("_Name", CallSiteName | None, SignatureName | None)
 
 UNKNOWN: Final = -1
 OPEN: Final = -2
-DEVICE_THREAD: Final = -1
-"""Calls on a device are in the order of its stream, whichever thread has enqueued them."""
 _ASYNC: Final = int(Flag.ASYNC)
-_COALESCED: Final = int(Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
-ARRIVED: Final = 1
-"""Bit of `RankCalls.known`: `begun` is when the rank arrived at the call, as other ranks notice it."""
-ARRIVED_ALONE: Final = 2
-"""Bit of `RankCalls.known`: the same, and it is not the arrival at other coalesced calls as well."""
-TIMED: Final = 4
-"""Bit of `RankCalls.known`: the call has ended, and its begin and end are known well enough for a duration."""
-_STARTED, _RETURNED = 8, 16
 _AWAITED: Final = frozenset(map(int, AWAITED))
 _BLOCKING: Final = frozenset(map(int, BLOCKING))
 _EXACT: Final = frozenset(map(int, EXACT))
 _RAISED: Final = frozenset(map(int, RAISED))
 _UNMET: Final = frozenset(map(int, UNMET))
-
-
-class CallKind(NamedTuple):
-    """The properties that calls of one rank have in common.
-
-    Attributes:
-        record_kind: `OPERATION` or `RENDEZVOUS`.
-        operation: `all_reduce`, `send`, …
-        group: The process group; None if unknown.
-        signature: The tensors and the reduce op; None if unknown.
-        site: The calling line; None if unknown.
-        label: See `OperationView.label`.
-        failure: Type of the exception that the calls raised, or ''.
-        message_bytes: Bytes that the rank contributes.
-        peer: Global rank of the peer or root; -1 if there is none.
-        flags: Bits of `Flag`.
-        phase: Whether a backward pass made the calls.
-        thread: Native id of the calling thread.
-    """
-
-    record_kind: RecordKind
-    operation: str
-    group: GroupView | None
-    signature: SignatureName | None
-    site: CallSiteName | None
-    label: str
-    failure: str
-    message_bytes: int
-    peer: int
-    flags: int
-    phase: Phase
-    thread: int
-
-    @property
-    def group_key(self) -> str:
-        """The group's key; '' if the group is unknown."""
-        return self.group.key if self.group is not None else ""
-
-    @property
-    def members(self) -> int:
-        """Number of ranks of the group; 0 if the group is unknown."""
-        return len(self.group.members) if self.group is not None else 0
-
-    @property
-    def is_on_device(self) -> bool:
-        """Whether the calls run on a device, in the order of its stream."""
-        return bool(self.flags & _ON_DEVICE)
-
-    @property
-    def course(self) -> int:
-        """The thread, or `DEVICE_THREAD`, whose order the calls follow."""
-        return DEVICE_THREAD if self.is_on_device else self.thread
-
-
-class RankChannel(NamedTuple):
-    """A channel as one rank uses it.
-
-    Attributes:
-        channel: The channel.
-        is_aligned: Whether the rank's positions can be compared with those of other ranks.
-    """
-
-    channel: Channel
-    is_aligned: bool
 
 
 class RankCalls:
@@ -183,7 +116,7 @@ class RankCalls:
         if not operations:
             return
         records = [view.record for view in operations]
-        self._fill_kinds(operations, records, _Kinds(groups))
+        self._fill_kinds(operations, records, Kinds(groups))
         self.sequence = array("q", [one.sequence for one in records])
         self.step = array("q", [one.step for one in records])
         entered = [one.entered_ns for one in records]
@@ -202,10 +135,10 @@ class RankCalls:
         ]
         self.last_ns = max(newest)
 
-    def _fill_kinds(self, operations: Sequence[OperationView], records: Sequence[Operation], kinds: _Kinds) -> None:
+    def _fill_kinds(self, operations: Sequence[OperationView], records: Sequence[Operation], kinds: Kinds) -> None:
         # Names are shared by calls, and comparing their addresses is much faster than comparing them.
-        alike: dict[tuple[object, ...], _Places] = {}
-        found: list[_Places] = []
+        alike: dict[tuple[object, ...], Places] = {}
+        found: list[Places] = []
         for view, record in zip(operations, records, strict=True):
             key = (
                 id(view.signature),
@@ -283,8 +216,8 @@ class RankCalls:
                 continue
             since_ns = begun_ns
             if flags & _ON_DEVICE:
-                since_ns = begun_ns if known & _STARTED else UNKNOWN
-            elif flags & _END_UNSEEN and known & _RETURNED:
+                since_ns = begun_ns if known & STARTED else UNKNOWN
+            elif flags & _END_UNSEEN and known & RETURNED:
                 since_ns = self.waited[place]
             if since_ns != UNKNOWN:
                 yield since_ns, ended_ns
@@ -295,14 +228,14 @@ class RankCalls:
         if ended_ns == OPEN:
             return None
         if kind.flags & _ON_DEVICE:
-            is_seen = self.how[place] in _EXACT and not kind.flags & _ASYNC and self.known[place] & _STARTED
+            is_seen = self.how[place] in _EXACT and not kind.flags & _ASYNC and self.known[place] & STARTED
             return (self.begun[place], ended_ns) if is_seen else None
         waited_ns, resumed_ns = self.waited[place], self.resumed[place]
         if waited_ns != UNKNOWN:
             end_ns = ended_ns if resumed_ns == UNKNOWN else resumed_ns
             return (waited_ns, end_ns) if end_ns >= waited_ns else None
         # A synchronous collective is one wait from the call to the end.
-        is_call = not self.known[place] & _RETURNED and self.how[place] in _BLOCKING
+        is_call = not self.known[place] & RETURNED and self.how[place] in _BLOCKING
         return (self.begun[place], ended_ns) if is_call else None
 
     def wait_ns(self, place: int) -> int:
@@ -316,7 +249,7 @@ class RankCalls:
         """Return whether torch itself waits for a call where that is not seen, as DDP does in C++ after a backward."""
         kind = self.kinds[self.kind[place]]
         is_async = bool(kind.flags & _ASYNC) and kind.phase is not Phase.OUTSIDE_BACKWARD
-        return is_async and bool(self.known[place] & _RETURNED) and self.waited[place] == UNKNOWN
+        return is_async and bool(self.known[place] & RETURNED) and self.waited[place] == UNKNOWN
 
     def joins(self) -> list[int]:
         """Return when all gradients had been reduced, ascending: an optimizer takes its step then."""
@@ -336,101 +269,6 @@ _COLUMNS: Final = (
     *("kind", "channel", "sequence", "step"),
     *("begun", "returned", "waited", "resumed", "ended", "how", "known"),
 )
-
-
-class GroupPool:
-    """Process groups, each once: every rank has a copy, and those of a group with 4,096 members have 300 KB each."""
-
-    def __init__(self) -> None:
-        """Begin without a group."""
-        self._known: dict[str, GroupView] = {}
-
-    def shared(self, view: GroupView) -> GroupView:
-        """Return an equal group that was seen before, or one with the same set of members; else the group itself."""
-        known = self._known.setdefault(view.key, view)
-        if known is view or known.is_inferred != view.is_inferred or len(known.members) != len(view.members):
-            return view
-        if known.name == view.name:
-            return known
-        return dataclasses.replace(view, members=known.members) if known.members == view.members else view
-
-
-class _Places(NamedTuple):
-    """The columns in which calls are equal that have the same names and end in the same way."""
-
-    kind: int
-    channel: int
-    how: int
-    known: int
-
-
-class _Kinds:
-    """The kinds and channels of one rank's calls, each once.
-
-    Attributes:
-        kinds: The kinds, in the order of their indices.
-        channels: The channels, likewise.
-        groups: The groups, by key.
-    """
-
-    def __init__(self, pool: GroupPool) -> None:
-        self.kinds: list[CallKind] = []
-        self.channels: dict[RankChannel, int] = {}
-        self.groups: dict[str, GroupView] = {}
-        self._pool = pool
-        self._shared: dict[int, GroupView] = {}
-        self._names: dict[object, object] = {}
-        self._places: dict[tuple[object, ...], int] = {}
-
-    def places_of(self, view: OperationView) -> _Places:
-        """Return the indices of a call's kind and channel, how its end is known, and which of its times are."""
-        record, group = view.record, None if view.group is None else self._group(view.group)
-        flags = int(record.flags)
-        kind = CallKind(
-            record_kind=record.kind,
-            operation=view.name,
-            group=group,
-            signature=self._name(view.signature),
-            site=self._name(view.call_site),
-            label=view.label,
-            failure=view.failure,
-            message_bytes=record.message_bytes,
-            peer=record.peer,
-            flags=flags,
-            phase=record.phase,
-            thread=record.thread,
-        )
-        identity = (*map(id, (kind.group, kind.signature, kind.site)), kind.operation, *kind[5:], kind.record_kind)
-        place = self._places.setdefault(identity, len(self.kinds))
-        if place == len(self.kinds):
-            self.kinds.append(kind)
-        is_aligned = group is not None and group.name.aligned
-        channel = RankChannel(view.operation_id.channel, is_aligned)
-        known = _known_of(record, flags)
-        return _Places(place, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known)
-
-    def _group(self, view: GroupView) -> GroupView:
-        group = self._shared.get(id(view))
-        if group is None:
-            group = self._shared[id(view)] = self._pool.shared(view)
-            self.groups.setdefault(group.key, group)
-        return group
-
-    def _name(self, name: _Name) -> _Name:
-        return cast(_Name, self._names.setdefault(name, name))
-
-
-def _known_of(record: Operation, flags: int) -> int:
-    is_started = record.started_ns is not None
-    is_alone = not flags & _COALESCED
-    has_arrived = (is_started and record.started_how in EXACT) if flags & _ON_DEVICE else is_alone
-    return (
-        ARRIVED * has_arrived
-        | ARRIVED_ALONE * (has_arrived and is_alone)
-        | TIMED * (record.completed_ns is not None and record.is_timed)
-        | _STARTED * is_started
-        | _RETURNED * (record.returned_ns is not None)
-    )
 
 
 class CallTable:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from otel_torchdist.history.call_table import ARRIVED_ALONE, CallKind, RankCalls
-from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView
+from otel_torchdist.history.call_kinds import ARRIVED_ALONE, CallKind
+from otel_torchdist.history.call_table import RankCalls
+from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, LastArrival, last_of
 from otel_torchdist.model.collectives import RECV, Waiting, waiting_in
 
 
@@ -51,27 +51,6 @@ class Member:
             if ascending[nth] - ascending[nth - 1] > 1:
                 return ascending[nth]
         return ascending[0]
-
-
-@dataclass(frozen=True, slots=True)
-class LastArrival:
-    """The last arrival at a meeting.
-
-    Attributes:
-        nth: Index of the member that came last.
-        late_ns: Time for which all others waited for it alone.
-    """
-
-    nth: int
-    late_ns: int
-
-
-def last_of(arrived: Sequence[int]) -> LastArrival | None:
-    """Return who came last; None if several did, or if there is no other member."""
-    if len(arrived) < 2:
-        return None
-    before_ns, last_ns = sorted(arrived)[-2:]
-    return LastArrival(arrived.index(last_ns), last_ns - before_ns) if last_ns > before_ns else None
 
 
 class Meeting:

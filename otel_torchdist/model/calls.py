@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -71,6 +72,26 @@ class Arrival(NamedTuple):
     frames: tuple[CallSiteName, ...] = ()
     label: str = ""
     wants_one_size: bool = False
+
+
+class LastArrival(NamedTuple):
+    """The last arrival at a meeting of ranks: one definition for stragglers, latecomers and waits.
+
+    Attributes:
+        nth: Index of the member that came last; of several at the same time, the first.
+        late_ns: Time for which all others waited for it alone; 0 if several came last.
+    """
+
+    nth: int
+    late_ns: int
+
+
+def last_of(arrived: Sequence[int]) -> LastArrival | None:
+    """Return who came last; None if there is no other member."""
+    if len(arrived) < 2:
+        return None
+    before_ns, last_ns = sorted(arrived)[-2:]
+    return LastArrival(arrived.index(last_ns), last_ns - before_ns)
 
 
 class Window(NamedTuple):

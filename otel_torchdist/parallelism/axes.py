@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.parallelism.families import Families, Family, Members
-from otel_torchdist.parallelism.partition import Partition
+from otel_torchdist.parallelism.families import Families, Family, Members, Partition
 
 MAX_CANDIDATES: Final = 14
 """Families of which all combinations are tried; real jobs have fewer than ten."""

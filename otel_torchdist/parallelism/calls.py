@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from otel_torchdist.history.call_table import CallKind, CallTable, RankCalls
+from otel_torchdist.history.call_kinds import CallKind
+from otel_torchdist.history.call_table import CallTable, RankCalls
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.collectives import EXCHANGES, MESSAGES, SEND, family_of
 from otel_torchdist.model.history import RankHistory

@@ -7,13 +7,40 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from otel_torchdist.parallelism.partition import Partition
-
+_Item = TypeVar("_Item", bound=Hashable)
 Members = tuple[int, ...]
 """Global ranks of a group, ascending."""
+
+
+class Partition(Generic[_Item]):
+    """Items in classes, which grow as items are joined."""
+
+    def __init__(self, items: Iterable[_Item] = ()) -> None:
+        """Start with each item in a class of its own."""
+        self._parent: dict[_Item, _Item] = {item: item for item in items}
+
+    def join(self, one: _Item, other: _Item) -> None:
+        """Make one class of those of two items, which are added if they are new."""
+        self._parent[self._root(one)] = self._root(other)
+
+    def classes(self) -> list[list[_Item]]:
+        """The classes, and the items of each, in the order in which items were added."""
+        found: dict[_Item, list[_Item]] = {}
+        for item in self._parent:
+            found.setdefault(self._root(item), []).append(item)
+        return list(found.values())
+
+    def _root(self, item: _Item) -> _Item:
+        parent = self._parent
+        parent.setdefault(item, item)
+        while parent[item] != item:
+            parent[item] = parent[parent[item]]
+            item = parent[item]
+        return item
 
 
 @dataclass(frozen=True, slots=True)

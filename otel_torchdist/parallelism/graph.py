@@ -10,9 +10,8 @@ import msgspec
 from otel_torchdist.model.kinds import Phase
 from otel_torchdist.parallelism.axes import Grid, grid_of
 from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls
-from otel_torchdist.parallelism.families import Family, Members, families_of
+from otel_torchdist.parallelism.families import Family, Members, Partition, families_of
 from otel_torchdist.parallelism.imbalance import Imbalance, worst
-from otel_torchdist.parallelism.partition import Partition
 from otel_torchdist.parallelism.roles import RoleEvidence, Round, Surroundings, is_misnamed, roles_of
 
 

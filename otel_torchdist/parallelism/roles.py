@@ -20,7 +20,6 @@ from otel_torchdist.model.collectives import MESSAGES
 from otel_torchdist.model.kinds import Phase
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallShape, GroupCalls, KindCount
-from otel_torchdist.parallelism.unshaped import Content, UnshapedCalls
 
 
 class Role(Enum):
@@ -83,6 +82,8 @@ class Round:
     most: int
 
 
+MIN_FORWARD: Final = 0.1
+"""Of the bytes of unshaped tensors, that move in forward if these are activations; statistics of a batch are less."""
 MANY: Final = 8
 """Messages between two neighbours, from which on their number says something."""
 EVEN: Final = 0.98
@@ -274,3 +275,49 @@ def is_misnamed(description: str, found: Collection[RoleEvidence]) -> bool:
     """Whether groups are named after a role, and their calls speak for other roles alone."""
     promised = roles_named(description)
     return bool(promised and found) and not any(one.role in promised for one in found)
+
+
+class Content(Enum):
+    """What tensors hold."""
+
+    GRADIENTS = "gradients"
+    """Or parameters, where they are gathered."""
+    ACTIVATIONS = "activations"
+    UNKNOWN = "unknown"
+
+
+class UnshapedCalls:
+    """The calls of groups whose tensors have no known shape.
+
+    Attributes:
+        reduced: What `all_reduce` is called with.
+        scattered: What `reduce_scatter` is called with, and so what `all_gather` gathers.
+    """
+
+    def __init__(self, kinds: Mapping[CallShape, KindCount], has_backward: bool) -> None:
+        """Look when calls are made.
+
+        Args:
+            kinds: All calls of the groups.
+            has_backward: Whether any rank is known to have called something in a backward pass, in any group.
+        """
+        self.reduced: Final = _content(kinds, "all_reduce", has_backward)
+        self.scattered: Final = _content(kinds, "reduce_scatter", has_backward)
+
+
+def _content(kinds: Mapping[CallShape, KindCount], collective: str, has_backward: bool) -> Content:
+    sent = dict.fromkeys(Phase, 0.0)
+    for kind, count in kinds.items():
+        if (
+            kind.collective == collective
+            and kind.dimensions == UNKNOWN_SHAPE
+            and not (kind.is_small or kind.is_integer)
+        ):
+            sent[kind.phase] += count.sent
+    inside, outside = sent[Phase.BACKWARD], sent[Phase.OUTSIDE_BACKWARD]
+    if not inside and not outside:
+        return Content.UNKNOWN
+    if inside and outside >= MIN_FORWARD * (inside + outside):
+        return Content.ACTIVATIONS
+    # Without any backward pass it is not training: there are no gradients.
+    return Content.GRADIENTS if inside or has_backward else Content.UNKNOWN

@@ -14,7 +14,7 @@ from otel_torchdist.naming import compress_ranks
 from otel_torchdist.report.columns import Mark, PathPiece, TimeWindow
 from otel_torchdist.report.figures import RankSteps, parts_for, pieces_in, steps_in
 from otel_torchdist.report.incidents import LongWait, LongWaits
-from otel_torchdist.report.lanes import Lanes, Waits
+from otel_torchdist.report.lanes import AwaitedArrivals, Lanes
 from otel_torchdist.report.windows import MOST_BARS, Recorded, WindowSpan, chosen_ranks, spans_of
 from otel_torchdist.statistics.groups import labels_of
 
@@ -35,7 +35,7 @@ class ReportChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFindings:
+class ReportBasis:
     """What the histories of all ranks add up to.
 
     Attributes:
@@ -49,7 +49,7 @@ class RunFindings:
     waits: Sequence[LongWait]
 
 
-def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> RunFindings:
+def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> ReportBasis:
     """Read all histories once.
 
     Args:
@@ -64,11 +64,11 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> RunFindi
     calls = dict(sorted(analyzer.table.ranks.items()))
     waits = LongWaits(threshold_ns)
     analysis = analyzer.analysis(parts_for(calls.values()), observers=(waits,))
-    return RunFindings(Recorded(calls, steps, analyzer.alignment), analysis, waits.causes())
+    return ReportBasis(Recorded(calls, steps, analyzer.alignment), analysis, waits.causes())
 
 
 def windows_of(
-    found: RunFindings,
+    found: ReportBasis,
     named: Collection[int],
     is_hung: bool,
     choice: ReportChoice,
@@ -92,7 +92,7 @@ def windows_of(
     spans = spans_of(recorded, ranks, long_waits, is_hung, choice.steps)
     if not spans or not ranks:
         return []
-    waits = Waits(recorded.calls)
+    waits = AwaitedArrivals(recorded.calls)
     lanes = [
         Lanes(span.from_ns, span.until_ns, recorded.alignment, waits, max(MOST_BARS // len(ranks), 40))
         for span in spans
@@ -112,7 +112,7 @@ def _window(
     span: WindowSpan,
     lanes: Lanes,
     ranks: Sequence[int],
-    found: RunFindings,
+    found: ReportBasis,
     marks: Sequence[Mark],
     shown: Callable[[int], str],
 ) -> TimeWindow:

@@ -1,4 +1,4 @@
-"""The report on a run as one document: structs whose encoding is the JSON that the page draws.
+"""The report on a run as one document: structs whose encoding is the JSON that its page draws, and that page.
 
 Numbers are raw: bytes, nanoseconds, bytes per second; unknown values are null. Times of a window count from its origin.
 Everything that comes from a job is text of its own, never part of a sentence in markup.
@@ -6,16 +6,27 @@ Everything that comes from a job is text of its own, never part of a sentence in
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Final
 
 import msgspec
 
 from otel_torchdist.analysis.result import AdviceResult
 from otel_torchdist.critical_path.result import PathResult
+from otel_torchdist.naming import plain_rank
+from otel_torchdist.pages.page import Page, html_of
 from otel_torchdist.report.columns import RankColumns, StepColumns, TimeWindow
 from otel_torchdist.statistics.model import GroupCorrelation, Row
 
 SCHEMA: Final = 1
+MARKER: Final = "written by otel-torchdist analyze"
+"""Stands at the beginning of the file: only such files are replaced."""
+_SCRIPTS: Final = ("overview.js", "path.js", "world.js", "windows.js", "figures.js", "report.js")
+_BODY: Final = """<a class="skip" href="#main">Skip to the report</a>
+<header class="bar-top"><span class="brand">otel_torchdist</span><span id="subject"></span>\
+<nav aria-label="Sections" id="sections"></nav></header>
+<main id="main" aria-busy="true"><p class="empty" id="loading">Reading the report…</p>
+<noscript><p>This report is drawn by its own script, which this browser does not run.</p></noscript></main>"""
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -228,3 +239,19 @@ class RunReport(msgspec.Struct, frozen=True):
     advice: tuple[AdviceResult, ...]
     notes: tuple[str, ...]
     schema: int = SCHEMA
+
+
+def html_of_report(report: RunReport) -> str:
+    """Return the document: one file, which needs nothing else."""
+    page = Page(
+        title=f"{report.heading.title} \N{EN DASH} otel_torchdist",
+        body=_BODY,
+        scripts=[_asset(name) for name in _SCRIPTS],
+        data=msgspec.json.encode(report, enc_hook=plain_rank),
+        style=_asset("report.css"),
+    )
+    return html_of(page, MARKER)
+
+
+def _asset(name: str) -> str:
+    return (resources.files("otel_torchdist.report") / "assets" / name).read_text(encoding="utf-8")

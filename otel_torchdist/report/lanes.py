@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.clocks.alignment import Alignment
+from otel_torchdist.history.call_kinds import CallKind
 from otel_torchdist.history.call_table import OPEN as STILL_OPEN
-from otel_torchdist.history.call_table import CallKind, RankCalls
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.history.meetings import SharedChannel, shared_channels
 from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.calls import Channel
@@ -44,7 +45,7 @@ class _Bar(NamedTuple):
         return None if self.length == OPEN else self.begin + self.length
 
 
-class Waits:
+class AwaitedArrivals:
     """Looks up how long calls waited for other ranks."""
 
     def __init__(self, ranks: Mapping[int, RankCalls]) -> None:
@@ -101,7 +102,7 @@ class Lanes:
     from_ns: int
     until_ns: int
     alignment: Alignment
-    waits: Waits
+    waits: AwaitedArrivals
     most: int
     lanes: list[BarLane] = field(default_factory=list[BarLane])
     kinds: dict[BarKind, int] = field(default_factory=dict[BarKind, int])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from otel_torchdist.history.call_table import CallKind
+from otel_torchdist.history.call_kinds import CallKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.statistics.traffic import size_of
 from otel_torchdist.units import size_class

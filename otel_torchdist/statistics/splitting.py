@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.history.call_table import TIMED, RankCalls
+from otel_torchdist.history.call_kinds import TIMED
+from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.history.meetings import Meeting
 from otel_torchdist.model.collectives import Waiting
 from otel_torchdist.statistics.tally import Tally, union_ns
@@ -82,7 +83,7 @@ class Splitter:
         for member in meeting.members:
             self.compared[member.calls.rank] += 1
         last = meeting.last()
-        if last is None:
+        if last is None or not last.late_ns:
             return
         calls = meeting.members[last.nth].calls
         self.came_last[calls.rank] += 1

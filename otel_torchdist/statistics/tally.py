@@ -7,7 +7,8 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 
-from otel_torchdist.history.call_table import OPEN, TIMED, CallKind, RankCalls
+from otel_torchdist.history.call_kinds import TIMED, CallKind
+from otel_torchdist.history.call_table import OPEN, RankCalls
 from otel_torchdist.statistics.traffic import bus_factor, size_of
 
 

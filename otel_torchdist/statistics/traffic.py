@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from otel_torchdist.history.call_table import CallKind
+from otel_torchdist.history.call_kinds import CallKind
 from otel_torchdist.model.collectives import BARRIERS, COLLECTIVES, Contribution, operations_where
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import SignatureName

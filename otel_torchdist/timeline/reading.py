@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
-from otel_torchdist.history.call_table import OPEN, CallKind, RankCalls
+from otel_torchdist.history.call_kinds import CallKind
+from otel_torchdist.history.call_table import OPEN, RankCalls
 from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.timeline.model import DrawnSpan, Extent, RankTimeline

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from otel_torchdist.history.call_table import OPEN, UNKNOWN, CallKind
+from otel_torchdist.history.call_kinds import CallKind
+from otel_torchdist.history.call_table import OPEN, UNKNOWN
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.timeline.flows import RankFlows, flows_of

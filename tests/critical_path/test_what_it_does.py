@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.advice.advise import advise
-from otel_torchdist.advice.wording import check, finding
+from otel_torchdist.advice import advise, check, finding
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath
 from otel_torchdist.critical_path.result import path_result

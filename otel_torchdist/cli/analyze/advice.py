@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from rich.text import Text
 
-from otel_torchdist.advice.wording import PAGES, check, finding
+from otel_torchdist.advice import PAGES, check, finding
 from otel_torchdist.analysis.analyzer import Analysis
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.critical_path.model import CriticalPath

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
-from otel_torchdist.advice.wording import check, finding
+from otel_torchdist.advice import check, finding
 from otel_torchdist.analysis.analyzer import Analysis
 from otel_torchdist.cli.analyze.advice import group_names
 from otel_torchdist.cli.analyze.calls import describe_difference, describe_unfinished, span_of_calls

@@ -30,7 +30,7 @@ from otel_torchdist.files.outputs import OutputError, check_output
 from otel_torchdist.job.directory import base_directory, job_directories
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.report.build import ReportChoice
-from otel_torchdist.report.page import MARKER
+from otel_torchdist.report.document import MARKER
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 

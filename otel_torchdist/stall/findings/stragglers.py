@@ -16,7 +16,7 @@ from statistics import median
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.model.calls import Channel, GroupView, TimedWindow
+from otel_torchdist.model.calls import Channel, GroupView, TimedWindow, last_of
 from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
@@ -333,10 +333,10 @@ def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
     ranks = list(times)
     arrivals = list(zip(*times.values(), strict=True))
     for here in arrivals:
-        before, latest = sorted(here)[-2:]
-        rank = ranks[here.index(latest)]
-        tally.add(rank, latest - before)
-        tally.waited_ns += latest - sum(here) // len(here)
+        last = last_of(here)
+        if last is not None:
+            tally.add(ranks[last.nth], last.late_ns)
+            tally.waited_ns += here[last.nth] - sum(here) // len(here)
     tally.span_ns += max(arrivals[-1]) - max(arrivals[0])
 
 

@@ -22,7 +22,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.profiles.reading.reader import kinds_in
-from otel_torchdist.report.build import ReportChoice, RunFindings, findings_of, windows_of
+from otel_torchdist.report.build import ReportBasis, ReportChoice, findings_of, windows_of
 from otel_torchdist.report.document import Conclusion, Heading, RunReport
 from otel_torchdist.report.figures import MOST_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
 from otel_torchdist.report.incidents import MOST, incident_of
@@ -116,7 +116,7 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
     )
 
 
-def _heading(subject: Subject, found: RunFindings) -> Heading:
+def _heading(subject: Subject, found: ReportBasis) -> Heading:
     statistics = found.analysis.statistics
     ended_ns = found.recorded.ended_ns
     size = max(found.analysis.world_size, statistics.ranks[-1].rank + 1)

@@ -12,7 +12,7 @@ from otel_torchdist.cli.targets import Target, warn, without_calls
 from otel_torchdist.config import Config
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.report.build import ReportChoice
-from otel_torchdist.report.page import MARKER, html_of_report
+from otel_torchdist.report.document import MARKER, html_of_report
 from otel_torchdist.units import amount
 from otel_torchdist.verdict.rules import StallRules
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from otel_torchdist.advice.advise import advise
-from otel_torchdist.advice.model import Advice, Topic
-from otel_torchdist.advice.wording import PAGES, check, finding
+from otel_torchdist.advice import PAGES, Advice, Topic, advise, check, finding
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import graph_of

@@ -1,1 +1,0 @@
-"""What to look into, each with the figures behind it. Pure."""

@@ -1,0 +1,192 @@
+"""The kinds of calls: their common properties, each once for the thousands of calls that share them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final, NamedTuple, TypeVar, cast
+
+from otel_torchdist.model.calls import Channel, GroupView, OperationView
+from otel_torchdist.model.kinds import Flag, Phase, RecordKind
+from otel_torchdist.model.names import CallSiteName, SignatureName
+from otel_torchdist.model.operations import EXACT, Operation
+
+DEVICE_THREAD: Final = -1
+"""Calls on a device are in the order of its stream, whichever thread has enqueued them."""
+_COALESCED: Final = int(Flag.COALESCED)
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+ARRIVED: Final = 1
+"""Bit of `RankCalls.known`: `begun` is when the rank arrived at the call, as other ranks notice it."""
+ARRIVED_ALONE: Final = 2
+"""Bit of `RankCalls.known`: the same, and it is not the arrival at other coalesced calls as well."""
+TIMED: Final = 4
+"""Bit of `RankCalls.known`: the call has ended, and its begin and end are known well enough for a duration."""
+STARTED: Final = 8
+"""Bit of `RankCalls.known`: a device has started the call, at `begun`."""
+RETURNED: Final = 16
+"""Bit of `RankCalls.known`: the call has returned, and its thread did not wait in it for the operation's end."""
+
+_Name = TypeVar("_Name", CallSiteName | None, SignatureName | None)
+
+
+class CallKind(NamedTuple):
+    """The properties that calls of one rank have in common.
+
+    Attributes:
+        record_kind: `OPERATION` or `RENDEZVOUS`.
+        operation: `all_reduce`, `send`, …
+        group: The process group; None if unknown.
+        signature: The tensors and the reduce op; None if unknown.
+        site: The calling line; None if unknown.
+        label: See `OperationView.label`.
+        failure: Type of the exception that the calls raised, or ''.
+        message_bytes: Bytes that the rank contributes.
+        peer: Global rank of the peer or root; -1 if there is none.
+        flags: Bits of `Flag`.
+        phase: Whether a backward pass made the calls.
+        thread: Native id of the calling thread.
+    """
+
+    record_kind: RecordKind
+    operation: str
+    group: GroupView | None
+    signature: SignatureName | None
+    site: CallSiteName | None
+    label: str
+    failure: str
+    message_bytes: int
+    peer: int
+    flags: int
+    phase: Phase
+    thread: int
+
+    @property
+    def group_key(self) -> str:
+        """The group's key; '' if the group is unknown."""
+        return self.group.key if self.group is not None else ""
+
+    @property
+    def members(self) -> int:
+        """Number of ranks of the group; 0 if the group is unknown."""
+        return len(self.group.members) if self.group is not None else 0
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the calls run on a device, in the order of its stream."""
+        return bool(self.flags & _ON_DEVICE)
+
+    @property
+    def course(self) -> int:
+        """The thread, or `DEVICE_THREAD`, whose order the calls follow."""
+        return DEVICE_THREAD if self.is_on_device else self.thread
+
+
+class RankChannel(NamedTuple):
+    """A channel as one rank uses it.
+
+    Attributes:
+        channel: The channel.
+        is_aligned: Whether the rank's positions can be compared with those of other ranks.
+    """
+
+    channel: Channel
+    is_aligned: bool
+
+
+class GroupPool:
+    """Process groups, each once: every rank has a copy, and those of a group with 4,096 members have 300 KB each."""
+
+    def __init__(self) -> None:
+        """Begin without a group."""
+        self._known: dict[str, GroupView] = {}
+
+    def shared(self, view: GroupView) -> GroupView:
+        """Return an equal group that was seen before, or one with the same set of members; else the group itself."""
+        known = self._known.setdefault(view.key, view)
+        if known is view or known.is_inferred != view.is_inferred or len(known.members) != len(view.members):
+            return view
+        if known.name == view.name:
+            return known
+        return dataclasses.replace(view, members=known.members) if known.members == view.members else view
+
+
+class Places(NamedTuple):
+    """The columns that are equal for calls with the same names and the same kind of end; see `RankCalls`."""
+
+    kind: int
+    channel: int
+    how: int
+    known: int
+
+
+class Kinds:
+    """The kinds and channels of one rank's calls, each once.
+
+    Attributes:
+        kinds: The kinds, in the order of their indices.
+        channels: The channels, likewise.
+        groups: The groups, by key.
+    """
+
+    def __init__(self, pool: GroupPool) -> None:
+        """Begin without a kind.
+
+        Args:
+            pool: Groups of other ranks, which are shared where they are equal.
+        """
+        self.kinds: list[CallKind] = []
+        self.channels: dict[RankChannel, int] = {}
+        self.groups: dict[str, GroupView] = {}
+        self._pool = pool
+        self._shared: dict[int, GroupView] = {}
+        self._names: dict[object, object] = {}
+        self._places: dict[tuple[object, ...], int] = {}
+
+    def places_of(self, view: OperationView) -> Places:
+        """Return the indices of a call's kind and channel, how its end is known, and which of its times are."""
+        record, group = view.record, None if view.group is None else self._group(view.group)
+        flags = int(record.flags)
+        kind = CallKind(
+            record_kind=record.kind,
+            operation=view.name,
+            group=group,
+            signature=self._name(view.signature),
+            site=self._name(view.call_site),
+            label=view.label,
+            failure=view.failure,
+            message_bytes=record.message_bytes,
+            peer=record.peer,
+            flags=flags,
+            phase=record.phase,
+            thread=record.thread,
+        )
+        identity = (*map(id, (kind.group, kind.signature, kind.site)), kind.operation, *kind[5:], kind.record_kind)
+        place = self._places.setdefault(identity, len(self.kinds))
+        if place == len(self.kinds):
+            self.kinds.append(kind)
+        is_aligned = group is not None and group.name.aligned
+        channel = RankChannel(view.operation_id.channel, is_aligned)
+        known = _known_of(record, flags)
+        return Places(place, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known)
+
+    def _group(self, view: GroupView) -> GroupView:
+        group = self._shared.get(id(view))
+        if group is None:
+            group = self._shared[id(view)] = self._pool.shared(view)
+            self.groups.setdefault(group.key, group)
+        return group
+
+    def _name(self, name: _Name) -> _Name:
+        return cast(_Name, self._names.setdefault(name, name))
+
+
+def _known_of(record: Operation, flags: int) -> int:
+    is_started = record.started_ns is not None
+    is_alone = not flags & _COALESCED
+    has_arrived = (is_started and record.started_how in EXACT) if flags & _ON_DEVICE else is_alone
+    return (
+        ARRIVED * has_arrived
+        | ARRIVED_ALONE * (has_arrived and is_alone)
+        | TIMED * (record.completed_ns is not None and record.is_timed)
+        | STARTED * is_started
+        | RETURNED * (record.returned_ns is not None)
+    )
