@@ -21,7 +21,7 @@ from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
 from otel_torchdist.statistics.model import Statistics
 
 
-class Section(str, Enum):
+class AnalysisSection(str, Enum):
     """A part of an analysis."""
 
     CALLS = "calls"
@@ -30,7 +30,7 @@ class Section(str, Enum):
     ADVICE = "advice"
 
 
-ALL_SECTIONS: Final = frozenset(Section)
+ALL_SECTIONS: Final = frozenset(AnalysisSection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Scope:
         most_calls: Upper bound on the calls that the critical path is looked for in, over all ranks.
     """
 
-    sections: Collection[Section] = ALL_SECTIONS
+    sections: Collection[AnalysisSection] = ALL_SECTIONS
     parts: Sequence[Part] = DEFAULT_PARTS
     ranks: Collection[int] | None = None
     most_calls: int = MOST_CALLS
@@ -52,12 +52,12 @@ class Scope:
     @property
     def needs_graph(self) -> bool:
         """Whether the parallelism graph is needed: advice is derived from it."""
-        return not {Section.GRAPH, Section.ADVICE}.isdisjoint(self.sections)
+        return not {AnalysisSection.GRAPH, AnalysisSection.ADVICE}.isdisjoint(self.sections)
 
     @property
     def needs_path(self) -> bool:
         """Whether the critical path is needed: advice is derived from it."""
-        return not {Section.PATH, Section.ADVICE}.isdisjoint(self.sections)
+        return not {AnalysisSection.PATH, AnalysisSection.ADVICE}.isdisjoint(self.sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Analysis:
         advice: What is worth looking into.
     """
 
-    sections: Collection[Section]
+    sections: Collection[AnalysisSection]
     world_size: int
     known: Sequence[int]
     statistics: Statistics
@@ -113,7 +113,7 @@ class Analyzer:
             self._counter.add(calls)
         if self._scope.needs_path:
             self._paths.add(calls)
-        if Section.CALLS in self._scope.sections:
+        if AnalysisSection.CALLS in self._scope.sections:
             self.table.keep(calls)
 
     @cached_property
@@ -139,7 +139,7 @@ class Analyzer:
             statistics=statistics_of_calls(self.table.ranks, parts, scope.ranks, observers),
             graph=graph,
             path=path,
-            advice=advise(graph, counted, path) if Section.ADVICE in scope.sections else (),
+            advice=advise(graph, counted, path) if AnalysisSection.ADVICE in scope.sections else (),
         )
 
 

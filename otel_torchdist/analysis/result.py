@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.advice import PAGES, Advice, Topic, check, finding
-from otel_torchdist.analysis.analyzer import Analysis, Section
+from otel_torchdist.analysis.analyzer import Analysis, AnalysisSection
 from otel_torchdist.critical_path.result import PathResult, path_result
 from otel_torchdist.parallelism.graph import Graph
 from otel_torchdist.statistics.model import Statistics
@@ -108,10 +108,10 @@ def analysis_result(found: Analysis, run: str | None, place: str, warnings: tupl
     return AnalysisResult(
         schema=SCHEMA,
         source=ResultSource(run, place, found.world_size or None, tuple(found.unknown)),
-        calls=found.statistics if Section.CALLS in sections else None,
-        graph=found.graph if Section.GRAPH in sections else None,
-        path=path_result(path) if path is not None and Section.PATH in sections else None,
-        advice=advice_results(found) if Section.ADVICE in sections else None,
+        calls=found.statistics if AnalysisSection.CALLS in sections else None,
+        graph=found.graph if AnalysisSection.GRAPH in sections else None,
+        path=path_result(path) if path is not None and AnalysisSection.PATH in sections else None,
+        advice=advice_results(found) if AnalysisSection.ADVICE in sections else None,
         warnings=warnings,
     )
 

@@ -109,7 +109,7 @@ class GroupPool:
         return dataclasses.replace(view, members=known.members) if known.members == view.members else view
 
 
-class Places(NamedTuple):
+class SharedFields(NamedTuple):
     """The columns that are equal for calls with the same names and the same kind of end; see `RankCalls`."""
 
     kind: int
@@ -141,7 +141,7 @@ class Kinds:
         self._names: dict[object, object] = {}
         self._places: dict[tuple[object, ...], int] = {}
 
-    def places_of(self, view: OperationView) -> Places:
+    def places_of(self, view: OperationView) -> SharedFields:
         """Return the indices of a call's kind and channel, how its end is known, and which of its times are."""
         record, group = view.record, None if view.group is None else self._group(view.group)
         flags = int(record.flags)
@@ -166,7 +166,7 @@ class Kinds:
         is_aligned = group is not None and group.name.aligned
         channel = RankChannel(view.operation_id.channel, is_aligned)
         known = _known_of(record, flags)
-        return Places(place, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known)
+        return SharedFields(place, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known)
 
     def _group(self, view: GroupView) -> GroupView:
         group = self._shared.get(id(view))

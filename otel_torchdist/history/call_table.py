@@ -19,8 +19,8 @@ from otel_torchdist.history.call_kinds import (
     CallKind,
     GroupPool,
     Kinds,
-    Places,
     RankChannel,
+    SharedFields,
 )
 from otel_torchdist.model.calls import GroupView, OperationView
 from otel_torchdist.model.history import Activity, RankHistory
@@ -137,8 +137,8 @@ class RankCalls:
 
     def _fill_kinds(self, operations: Sequence[OperationView], records: Sequence[Operation], kinds: Kinds) -> None:
         # Names are shared by calls, and comparing their addresses is much faster than comparing them.
-        alike: dict[tuple[object, ...], Places] = {}
-        found: list[Places] = []
+        alike: dict[tuple[object, ...], SharedFields] = {}
+        found: list[SharedFields] = []
         for view, record in zip(operations, records, strict=True):
             key = (
                 id(view.signature),

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from otel_torchdist.analysis.analyzer import ALL_SECTIONS, Analysis, Scope, Section, analysis_of
+from otel_torchdist.analysis.analyzer import ALL_SECTIONS, Analysis, AnalysisSection, Scope, analysis_of
 from otel_torchdist.analysis.result import analysis_result
 from otel_torchdist.cli.analyze.advice import lines_of_advice
 from otel_torchdist.cli.analyze.calls import Report
@@ -54,7 +54,7 @@ def analyze(
     context: typer.Context,
     target: RunDumpsOrTraces = None,
     only: Annotated[
-        Section | None, typer.Option(help="Show one part of it, with its details.", show_default=False)
+        AnalysisSection | None, typer.Option(help="Show one part of it, with its details.", show_default=False)
     ] = None,
     html: Annotated[
         Path | None,
@@ -126,7 +126,7 @@ def analyze(
     parts = parts_of(by) if only is not None or as_json else OVERVIEW_PARTS
     scope = Scope(sections, parts, ranks_of(ranks), max_calls)
     wanted = target_of(target or [], run_dir)
-    needs_times = only in (Section.CALLS, Section.PATH)
+    needs_times = only in (AnalysisSection.CALLS, AnalysisSection.PATH)
     source = timed_source_of(wanted) if needs_times else source_of(wanted)
     found = _analysis(source, scope, sort)
     _check_found(found, source, scope)
@@ -140,7 +140,7 @@ def analyze(
 
 def _analysis(source: Source, scope: Scope, order: Order) -> Analysis:
     if not source.has_times:
-        scope = replace(scope, sections=frozenset(scope.sections) - {Section.CALLS, Section.PATH})
+        scope = replace(scope, sections=frozenset(scope.sections) - {AnalysisSection.CALLS, AnalysisSection.PATH})
     with without_collecting_garbage():
         found = analysis_of(source.histories, scope)
     warn(source.warnings)
@@ -158,17 +158,17 @@ def _check_found(found: Analysis, source: Source, scope: Scope) -> None:
     fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
 
 
-def _print(only: Section | None, found: Analysis, source: Source, tables: Report) -> None:
+def _print(only: AnalysisSection | None, found: Analysis, source: Source, tables: Report) -> None:
     match only:
         case None:
             print_lines(lines_of_overview(found, source))
-        case Section.CALLS:
+        case AnalysisSection.CALLS:
             tables.print(found, source)
-        case Section.GRAPH:
+        case AnalysisSection.GRAPH:
             print_lines(lines_of_graph(found.graph, source) if found.graph is not None else ())
-        case Section.PATH:
+        case AnalysisSection.PATH:
             print_lines(lines_of_path(found.path, source) if found.path is not None else ())
-        case Section.ADVICE:
+        case AnalysisSection.ADVICE:
             print_lines(lines_of_advice(found, source))
 
 
@@ -185,7 +185,7 @@ def print_calls_of(directory: Path, run_id: int) -> None:
         typer.echo(f"no statistics: its tapes in {directory} are gone")
         return
     source = source_of_run(run)
-    found = _analysis(source, Scope(frozenset({Section.CALLS})), Order.TIME)
+    found = _analysis(source, Scope(frozenset({AnalysisSection.CALLS})), Order.TIME)
     _report(MOST_ROWS).print(found, source)
 
 

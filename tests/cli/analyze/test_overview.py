@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.analysis.analyzer import Section
+from otel_torchdist.analysis.analyzer import AnalysisSection
 from tests.cli.analyze.test_graph import DUMPS
 from tests.support.commands.asking import Answer, analyze
 from tests.support.tapes.directories import memory_directory
@@ -79,6 +79,6 @@ def test_document(analyzed: Callable[..., Answer]) -> None:
     """One document has all parts; with `--only` it has the same part, and null for the others."""
     whole = analyzed(LATE, "--json").document
     assert whole["schema"] == 2
-    for section in Section:
+    for section in AnalysisSection:
         part = analyzed(LATE, "--json", only=section.value).document
-        assert part == {**whole, **{other.value: None for other in Section if other is not section}}
+        assert part == {**whole, **{other.value: None for other in AnalysisSection if other is not section}}

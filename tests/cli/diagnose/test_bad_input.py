@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.analysis.analyzer import Section
+from otel_torchdist.analysis.analyzer import AnalysisSection
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.layout import VERSION
 from tests.support.commands.asking import ask
@@ -39,7 +39,13 @@ def begin(base: Path) -> Iterator[BEGIN]:
 
 @pytest.mark.parametrize(
     "line",
-    ["diagnose", "analyze", *(f"analyze --only {part.value}" for part in Section), "analyze --html out", "reproduce"],
+    [
+        "diagnose",
+        "analyze",
+        *(f"analyze --only {part.value}" for part in AnalysisSection),
+        "analyze --html out",
+        "reproduce",
+    ],
 )
 def test_no_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: BEGIN, line: str) -> None:
     """Without a run, or even a directory, every command reports that in one line, and an id that no run has, too."""

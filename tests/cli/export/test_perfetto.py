@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from otel_torchdist.analysis.analyzer import Section
+from otel_torchdist.analysis.analyzer import AnalysisSection
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.targets import target_of
 from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
@@ -190,7 +190,12 @@ def test_nothing_that_was_asked_for(base: Path, tmp_path: Path, arguments: tuple
 
 @pytest.mark.parametrize(
     "line",
-    ["export --perfetto out", "analyze", "analyze --html out", *(f"analyze --only {one.value}" for one in Section)],
+    [
+        "export --perfetto out",
+        "analyze",
+        "analyze --html out",
+        *(f"analyze --only {one.value}" for one in AnalysisSection),
+    ],
 )
 def test_a_folder_of_something_else(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     """All commands that read calls say of other files that none of them can be read, and write nothing."""
