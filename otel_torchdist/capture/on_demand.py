@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -42,7 +42,7 @@ def cuda_operations(native: NativeKernels | None) -> DeviceOperations | None:
     return cuda_operations(native)
 
 
-class LoneBackendCreation(Part):
+class LoneBackendCreation(SessionPart):
     """Records the calls of backends that the program makes itself; torch makes others, for groups and remote calls."""
 
     def __init__(self, hot_path: HotPath) -> None:

@@ -26,7 +26,7 @@ from otel_torchdist.capture.core.recorder import Recorder
 from otel_torchdist.capture.core.requests.abort import AbortHooks
 from otel_torchdist.capture.core.requests.answers import RequestAnswers
 from otel_torchdist.capture.core.run.agreements import Agreements
-from otel_torchdist.capture.core.run.recording import Recording
+from otel_torchdist.capture.core.run.recording import RunRecording
 from otel_torchdist.capture.core.run.runs import Runs
 from otel_torchdist.capture.core.torch_api import Patches, default_group, known_groups, names_with_kernels
 from otel_torchdist.capture.on_demand import LoneBackendCreation, cuda_operations, native_kernels, observed_calls
@@ -37,7 +37,7 @@ from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.core.part import Part
+    from otel_torchdist.capture.core.part import SessionPart
     from otel_torchdist.capture.tensors.choice import Observing
     from otel_torchdist.native.library import Library
 
@@ -72,7 +72,7 @@ class Capture:
         self._listeners: list[Callable[[Recorder], None]] = []
         self._beat_listeners: list[Callable[[], None]] = []
         self._end = ProcessEnd(self._at_end)
-        self._recording = Recording(self._make_recorder, self._begun)
+        self._recording = RunRecording(self._make_recorder, self._begun)
         self._watch = RankThread(self._beat, self._recording.poll, self._recording.calls)
         self._patches = Patches()
         self._groups = Groups()
@@ -81,7 +81,7 @@ class Capture:
         self._assemble(agreements, abort_hooks)
 
     def _assemble(self, agreements: Agreements, abort_hooks: AbortHooks) -> None:
-        """Make the parts, and put them in order; see `Part`."""
+        """Make the parts, and put them in order; see `SessionPart`."""
         patches, groups, meet, library = self._patches, self._groups, self._runs.meet, self._library
         native = native_kernels(library)
         works = Works(patches, self._watch.poll_soon, library.make_wait if library is not None else None)
@@ -96,7 +96,7 @@ class Capture:
         one_sided = OneSided(meet)
         names = names_with_kernels("c10d", "symm_mem")
         self._rpc = RpcJoining(self._runs, self._watch.poll_soon, loop.steps.call_begins, patches)
-        parts: list[Part | None] = [
+        parts: list[SessionPart | None] = [
             RequestAnswers(),  # answers when all else is recorded
             *loop.parts,  # optimizers end steps before observers see their end
             abort_hooks,

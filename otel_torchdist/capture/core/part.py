@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 
-class Part:
+class SessionPart:
     """A part of a capture session; each method does nothing unless a part overrides it.
 
     The session keeps its parts in one order. It calls `hook` and `begins` in this order, and all other methods in the
@@ -56,7 +56,7 @@ class Part:
         """Forget everything of the parent in a forked child, which never writes to its parent's tape."""
 
 
-class RecordingPart(Part):
+class RecordingPart(SessionPart):
     """A part that records to the current tape.
 
     Attributes:

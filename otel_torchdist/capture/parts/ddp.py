@@ -22,7 +22,7 @@ from torch.nn.parallel import distributed as ddp
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.calls.buckets import Buckets
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import GroupState
@@ -40,7 +40,7 @@ _TIME: Final = "backward_comm_time"
 _OVERLAP: Final = "backward_compute_comm_overlap_time"
 
 
-class GradientSync(Part):
+class GradientSync(SessionPart):
     """Reads what DDP times by itself: how long it reduces gradients, and how much of that their computation hides.
 
     DDP times its first ten iterations and every hundredth after that;

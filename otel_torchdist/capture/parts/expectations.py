@@ -22,7 +22,7 @@ _active: Expectations | None = None
 """The instance that records expectations; a process has at most one capture."""
 
 
-class Expectation:
+class ExpectedWait:
     """An expected wait; it expires by itself, or ends with the `with` block."""
 
     def __init__(self, until_ns: int) -> None:
@@ -35,7 +35,7 @@ class Expectation:
         if _active is not None:
             _active.remove(self)
 
-    def __enter__(self) -> Expectation:
+    def __enter__(self) -> ExpectedWait:
         """Return the expectation, which has already begun."""
         return self
 
@@ -46,7 +46,7 @@ class Expectation:
         self.end()
 
 
-def expect_wait(seconds: float) -> Expectation:
+def expect_wait(seconds: float) -> ExpectedWait:
     """Declare that for a while it is not a stall if other ranks wait for this one, or this one for others.
 
     Use it for what one rank does alone (an evaluation, a download, a breakpoint) and for a worker that waits for
@@ -65,7 +65,7 @@ def expect_wait(seconds: float) -> Expectation:
         _logger.warning("expect_wait(%r): not a number of seconds, at least 0: ignored", seconds)
         seconds = 0.0
     lasts_s = LONGEST_S if math.isinf(seconds) else min(float(seconds), LONGEST_S)
-    return Expectation(time.monotonic_ns() + round(lasts_s * 1e9))
+    return ExpectedWait(time.monotonic_ns() + round(lasts_s * 1e9))
 
 
 class Expectations(RecordingPart):
@@ -73,7 +73,7 @@ class Expectations(RecordingPart):
 
     def __init__(self) -> None:
         super().__init__()
-        self._until_ns: dict[Expectation, int] = {}
+        self._until_ns: dict[ExpectedWait, int] = {}
 
     def hook(self, patches: Patches) -> None:
         """Start handling `expect_wait`."""
@@ -91,14 +91,14 @@ class Expectations(RecordingPart):
         super().begins(recorder)
         self._write()
 
-    def add(self, expectation: Expectation, until_ns: int) -> None:
+    def add(self, expectation: ExpectedWait, until_ns: int) -> None:
         """Add an expectation and drop expired ones."""
         now_ns = time.monotonic_ns()
         self._until_ns = {one: until for one, until in self._until_ns.items() if until > now_ns}
         self._until_ns[expectation] = until_ns
         self._write()
 
-    def remove(self, expectation: Expectation) -> None:
+    def remove(self, expectation: ExpectedWait) -> None:
         """Remove an expectation."""
         self._until_ns.pop(expectation, None)
         self._write()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed import ProcessGroup, device_mesh
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import Patches, Replaced, resolve_group
 from otel_torchdist.capture.parts import fsdp, pipeline
 from otel_torchdist.capture.parts.ddp import Replicated
@@ -101,7 +101,7 @@ class Meshes:
 _logger = logging.getLogger("otel_torchdist")
 
 
-class LabelledParts(Part):
+class LabelledParts(SessionPart):
     """What is labelled, and the hooks for it."""
 
     def __init__(self, labels: ThreadLabels, meet: Callable[[ProcessGroup], GroupState | None]) -> None:

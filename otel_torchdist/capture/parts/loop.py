@@ -12,13 +12,13 @@ from otel_torchdist.capture.parts.ddp import GradientSync
 from otel_torchdist.capture.parts.expectations import Expectations
 from otel_torchdist.capture.parts.labels import LabelledParts
 from otel_torchdist.capture.parts.step_parts import StepParts
-from otel_torchdist.capture.parts.steps import Steps
+from otel_torchdist.capture.parts.steps import StepDetector
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from otel_torchdist.capture.core.calls.call import GroupState
-    from otel_torchdist.capture.core.part import Part
+    from otel_torchdist.capture.core.part import SessionPart
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches
     from otel_torchdist.native.library import Library
@@ -48,11 +48,11 @@ class TrainingLoop:
             patches: Restores what is replaced with the first checkpoint.
             library: The native library, if there is one.
         """
-        self.steps = Steps(issued, self._step_ended)
+        self.steps = StepDetector(issued, self._step_ended)
         self.labels = ThreadLabels(library)
         self._parts = StepParts()
         self._gradient_sync = GradientSync()
-        self.parts: tuple[Part, ...] = (
+        self.parts: tuple[SessionPart, ...] = (
             self.steps,
             self.labels,
             self._parts,

@@ -17,13 +17,13 @@ import torch
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.calls.call import Call
+from otel_torchdist.capture.core.calls.call import OpenCall
 from otel_torchdist.capture.core.calls.plans import make_plan
 from otel_torchdist.capture.core.calls.schemas import OperationSchema, described_argument
 from otel_torchdist.capture.core.calls.signatures import key_of
 from otel_torchdist.capture.core.groups.groups import GroupState
 from otel_torchdist.capture.core.intervals import RecordedInterval
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import (
     DISPATCH_KEY,
     LIST,
@@ -50,7 +50,7 @@ _LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rende
 _NOT_IN_SCHEMA: Final = -1
 
 
-class OneSided(Part):
+class OneSided(SessionPart):
     """Records operations as enqueued, by group."""
 
     def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
@@ -58,7 +58,9 @@ class OneSided(Part):
         self._meet = meet
         self._beside: dict[int, tuple[GroupState, GroupState]] = {}
 
-    def begin(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...], peer: int = -1) -> Call | None:
+    def begin(
+        self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...], peer: int = -1
+    ) -> OpenCall | None:
         """Record an operation that is about to be issued; None if it is not recorded.
 
         Args:
@@ -69,7 +71,7 @@ class OneSided(Part):
         """
         return self._begin(self._state_beside, group, schema, args, peer)
 
-    def begin_collective(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...]) -> Call | None:
+    def begin_collective(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...]) -> OpenCall | None:
         """Like `begin`, for operations that all members enter in collective order; counted among the collectives."""
         return self._begin(self._meet, group, schema, args, -1)
 
@@ -80,7 +82,7 @@ class OneSided(Part):
         schema: OperationSchema,
         args: tuple[Any, ...],
         peer: int,
-    ) -> Call | None:
+    ) -> OpenCall | None:
         entered = time.monotonic_ns()
         plan = interval = None
         counted = False
@@ -111,7 +113,7 @@ class OneSided(Part):
             interval = RecordedInterval(plan.tape, entered)
             interval.begin(recorder.step, plan.channel.sequence, plan.tail)
             plan.tape.mark(interval.number, Word.STARTED, 0, How.UNTRACKED)
-            return Call(interval.number, entered, plan)
+            return OpenCall(interval.number, entered, plan)
         except BaseException as error:
             if interval is not None:
                 interval.tape.complete(interval.number, entered, time.monotonic_ns(), How.ABANDONED)
@@ -121,17 +123,17 @@ class OneSided(Part):
                 plan.channel.counter[0] -= counted
             raise
 
-    def end(self, call: Call, error: BaseException | None = None) -> None:
+    def end(self, call: OpenCall, error: BaseException | None = None) -> None:
         """Record that an operation was issued or refused."""
         self._end(call, How.UNTRACKED, error)
 
-    def end_collective(self, call: Call, error: BaseException | None = None) -> None:
+    def end_collective(self, call: OpenCall, error: BaseException | None = None) -> None:
         """Record that all members joined, or that the call was refused, which frees its place in the sequence."""
         if error is not None:
             call.plan.channel.counter[0] -= 1
         self._end(call, How.CALL, error)
 
-    def _end(self, call: Call, how: How, error: BaseException | None) -> None:
+    def _end(self, call: OpenCall, how: How, error: BaseException | None) -> None:
         with guard.guarded("one-sided operation"):
             tape = call.tape
             failure = tape.names.intern(type(error).__qualname__) if error is not None else 0
@@ -167,7 +169,7 @@ class Issuing:
 
     __slots__ = ("_call", "_end")
 
-    def __init__(self, call: Call | None, end: Callable[[Call, BaseException | None], None]) -> None:
+    def __init__(self, call: OpenCall | None, end: Callable[[OpenCall, BaseException | None], None]) -> None:
         """Report to `end`; nothing if the operation is not recorded."""
         self._call = call
         self._end = end
@@ -181,7 +183,7 @@ class Issuing:
             self._end(self._call, error)
 
 
-class SymmetricMemory(Part):
+class SymmetricMemory(SessionPart):
     """Kernels for the `symm_mem::*` operations that name a group."""
 
     def __init__(self, one_sided: OneSided, names: Iterable[str] | None = None) -> None:
@@ -281,7 +283,7 @@ _PEERS: Final = {"put": (1, "dst_rank"), "signal": (0, "peer_rank"), "wait_signa
 """Operations of a window, with the position and the name of the argument that holds the peer."""
 
 
-class Windows(Part):
+class Windows(SessionPart):
     """Follows the windows of process groups, into which ranks put data without the peer taking part (torch 2.15 on).
 
     Creating a window is a collective: all members enter it, in the same order as their other collectives. Operations

@@ -64,7 +64,7 @@ TAKES_OVER_AFTER: Final = 16
 of training has begun. A discriminator makes fewer between two steps of its generator."""
 
 
-_active: Steps | None = None
+_active: StepDetector | None = None
 """The instance whose steps `mark_step` ends; a process has at most one capture."""
 
 
@@ -97,7 +97,7 @@ class _Thread(threading.local):
     stepped = False
 
 
-class Steps(RecordingPart):
+class StepDetector(RecordingPart):
     """Ends steps on the recorder it is given, and shows the steps of optimizers in them.
 
     Nothing that ends steps is kept while an optimizer's step runs: it may raise, and another thread may run one too.
@@ -137,7 +137,7 @@ class Steps(RecordingPart):
         """Watch every optimizer and gradient scaler of the process, and handle `mark_step`."""
         global _active
         _active = self
-        for ours in (Steps._begins, Steps._after_step, Steps._left_out):
+        for ours in (StepDetector._begins, StepDetector._after_step, StepDetector._left_out):
             skip_in_dynamo(ours.__code__)
         self._handles += hook_optimizers(self._before_step, self._after_step)
         patches.replace(GRAD_SCALER, "_maybe_opt_step", self._make_scaled_step, is_traced=True)

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.c10d.hot_path import MAX_TAG
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import REDUCE_OPS, Patches, number_of_reduce_op, skip_in_dynamo
 from otel_torchdist.capture.tensors.device_values import DeviceValues
 from otel_torchdist.capture.tensors.ends import AwaitedEnds, AwaitedOperation, TensorRoles, flat, tensor_roles
@@ -65,7 +65,7 @@ class _Described:
     on_host: bool
 
 
-class ObservedCalls(Part):
+class ObservedCalls(SessionPart):
     """Puts observers in front of the kernels."""
 
     def __init__(

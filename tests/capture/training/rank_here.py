@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_torchdist.capture.parts.step_parts import StepParts
-from otel_torchdist.capture.parts.steps import Steps
+from otel_torchdist.capture.parts.steps import StepDetector
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.tape.figures import StepFigures, read_figures
@@ -18,7 +18,7 @@ class Rank(OwnTape):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.parts = StepParts()
-        self.steps = Steps(lambda: 0, lambda recorder: self.parts.trains_here())
+        self.steps = StepDetector(lambda: 0, lambda recorder: self.parts.trains_here())
         self.steps.hook(self.patches)
         self.parts.hook(self.patches)
         self.steps.recorder = self.recorder

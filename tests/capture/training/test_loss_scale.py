@@ -11,14 +11,14 @@ import torch
 
 from otel_torchdist.capture.core.torch_api import Patches
 from otel_torchdist.capture.parts.loss_scale import LossScales
-from otel_torchdist.capture.parts.steps import Steps
+from otel_torchdist.capture.parts.steps import StepDetector
 
 
 @pytest.fixture
 def scales() -> Iterator[LossScales]:
     """Follows scalers on the CPU as if they were on a device; what torch computes there is what is expected."""
     scales, patches = LossScales(reads_cpu=False), Patches()
-    steps = Steps(lambda: 0, scales=scales)
+    steps = StepDetector(lambda: 0, scales=scales)
     steps.hook(patches)
     yield scales
     patches.restore()

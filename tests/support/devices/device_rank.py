@@ -16,7 +16,7 @@ from otel_torchdist.capture.core.c10d.completion import Works
 from otel_torchdist.capture.core.c10d.devices import Devices
 from otel_torchdist.capture.core.c10d.dispatcher import make_wait_tensor, make_wait_tensors
 from otel_torchdist.capture.core.c10d.hot_path import HotPath
-from otel_torchdist.capture.core.calls.call import Call
+from otel_torchdist.capture.core.calls.call import OpenCall
 from otel_torchdist.capture.core.calls.plans import UNSET_TIMEOUT
 from otel_torchdist.capture.core.calls.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.core.cuda.operations import CudaOperations
@@ -24,7 +24,7 @@ from otel_torchdist.capture.core.groups.groups import Groups
 from otel_torchdist.capture.core.recorder import Recorder
 from otel_torchdist.capture.core.thread_labels import ThreadLabels
 from otel_torchdist.capture.core.torch_api import Patches
-from otel_torchdist.capture.parts.steps import Steps
+from otel_torchdist.capture.parts.steps import StepDetector
 from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -128,7 +128,7 @@ class DeviceRank:
     issued: list[Issued] = field(default_factory=list[Issued])
 
     def __post_init__(self) -> None:
-        self.args: dict[Call, tuple[Any, ...]] = {}
+        self.args: dict[OpenCall, tuple[Any, ...]] = {}
         self._wait_takes_s = 0.0
         self.patches = Patches()
         self.recorder = Recorder(self.directory, self.rank, 2, 1024)
@@ -137,7 +137,7 @@ class DeviceRank:
         self.devices = Devices(lambda: self.cuda)
         works = Works(self.patches, lambda: None)
         self.groups = Groups()
-        self.steps = Steps(self.groups.issued_by_default)
+        self.steps = StepDetector(self.groups.issued_by_default)
         self.hot_path = HotPath(
             self.groups, self.steps, works, self.devices, lambda group: self.group, ThreadLabels(None), lambda: None
         )
@@ -163,7 +163,7 @@ class DeviceRank:
         tensor: Any = None,
         peer: int = 1,
         keys: int = DEVICE_KEYS,
-    ) -> Call:
+    ) -> OpenCall:
         """What happens before the backend has an operation."""
         schema = _SCHEMAS[name]
         args = self._arguments(schema, device_tensor() if tensor is None else tensor, is_async, peer)
@@ -185,12 +185,12 @@ class DeviceRank:
         count = len(schema.overload._schema.arguments)
         return tuple(values.get(index) for index in range(count))
 
-    def leave(self, call: Call, work: NcclWork | None = None) -> None:
+    def leave(self, call: OpenCall, work: NcclWork | None = None) -> None:
         """What happens when the backend has accepted it."""
         boxed = None if work is None else work.boxed()
         self.hot_path.leave(call, boxed if call.operation.work == 0 else (None, boxed), self.args.pop(call))
 
-    def refuse(self, call: Call, error: BaseException) -> None:
+    def refuse(self, call: OpenCall, error: BaseException) -> None:
         """What happens when the backend has raised."""
         del self.args[call]
         self.hot_path.failed(call, error)

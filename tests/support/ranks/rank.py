@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.capture.tensors.choice import Observing
 from otel_torchdist.config import CaptureKernel
@@ -20,7 +20,7 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.library import chosen_library
 from otel_torchdist.tape.reading.reader import TapeReader
 
-SomePart = TypeVar("SomePart", bound=Part)
+SomePart = TypeVar("SomePart", bound=SessionPart)
 
 TAPES = "TAPES"
 """Variable: the directory for tapes."""

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.model.kinds import How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.c10d.hot_path import HotPath
-    from otel_torchdist.capture.core.calls.call import Call, GroupState
+    from otel_torchdist.capture.core.calls.call import GroupState, OpenCall
     from otel_torchdist.capture.core.groups.groups import Groups
     from otel_torchdist.capture.core.torch_api import Patches
 
 
-class Coalescing(Part):
+class Coalescing(SessionPart):
     """Follows the blocks of all groups."""
 
     def __init__(self, groups: Groups, hot_path: HotPath, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
@@ -68,6 +68,6 @@ class Coalescing(Part):
 
         return end_coalescing
 
-    def _end_members(self, members: list[Call], work: Any) -> None:
+    def _end_members(self, members: list[OpenCall], work: Any) -> None:
         self._hot_path.works.follow_coalesced([call for call in members if call.on_cpu], work)
         self._hot_path.devices.follow_coalesced([call for call in members if not call.on_cpu], work)

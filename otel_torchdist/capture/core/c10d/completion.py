@@ -21,12 +21,12 @@ from torch.distributed import Work
 from otel_torchdist import guard
 from otel_torchdist.capture.core.c10d.waits import Waits
 from otel_torchdist.capture.core.failures import failure_word
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import LIST, Patches
 from otel_torchdist.model.kinds import Flag, How
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.core.calls.call import Call
+    from otel_torchdist.capture.core.calls.call import OpenCall
     from otel_torchdist.capture.core.recorder import Recorder
 
 SWEEP_LIMIT: Final = 1024
@@ -57,10 +57,10 @@ class _Reference(weakref.ref[Any]):
 
     __slots__ = ("call",)
 
-    call: Call
+    call: OpenCall
 
 
-class Works(Part):
+class Works(SessionPart):
     """The operations whose end is not known yet.
 
     Attributes:
@@ -82,15 +82,15 @@ class Works(Part):
             make_native: See `Waits`.
         """
         self._on_async = on_async
-        self.open: dict[int, Call] = {}
-        self._by_tensor: dict[int, Call] = {}
-        self._just_issued: dict[int, Call] = {}
-        self._dropped: dict[Call, None] = {}
+        self.open: dict[int, OpenCall] = {}
+        self._by_tensor: dict[int, OpenCall] = {}
+        self._just_issued: dict[int, OpenCall] = {}
+        self._dropped: dict[OpenCall, None] = {}
         self._gone: deque[_Reference] = deque()
         self.waits = Waits(patches, self.open, self.ended, on_async, make_native)
         self._patched_types = self.waits.patched_types
 
-    def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
+    def follow(self, call: OpenCall, result: Any, args: tuple[Any, ...]) -> None:
         """Follow an operation that the backend has accepted."""
         try:
             plan = call.plan
@@ -111,7 +111,7 @@ class Works(Part):
             if not guard.contains("operation returned", error):
                 raise
 
-    def _follow_left_alone(self, call: Call, work: Any, args: tuple[Any, ...]) -> None:
+    def _follow_left_alone(self, call: OpenCall, work: Any, args: tuple[Any, ...]) -> None:
         flags = call.plan.flags
         if flags & _END_BY_WAIT:
             self._hold_shortly(call, work)
@@ -119,7 +119,7 @@ class Works(Part):
             self._map_tensors(call, args[0])
             self._on_async()
 
-    def follow_coalesced(self, members: list[Call], work: object) -> None:
+    def follow_coalesced(self, members: list[OpenCall], work: object) -> None:
         """Follow the Work that `_end_coalescing` returned for all operations issued since the start."""
         if not members:
             return
@@ -136,7 +136,7 @@ class Works(Part):
             self._hold_shortly(head, work)
         self._on_async()
 
-    def _hold_shortly(self, call: Call, work: object) -> None:
+    def _hold_shortly(self, call: OpenCall, work: object) -> None:
         """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
         call.work_id = id(work)
         call.reference = reference = _Reference(work, self._gone.append)
@@ -165,7 +165,7 @@ class Works(Part):
             if call.reference is not None:
                 self._work_dropped(call)
 
-    def _work_dropped(self, call: Call) -> None:
+    def _work_dropped(self, call: OpenCall) -> None:
         """Handle a dropped Work: no one can wait for it, but c10d may have its own, whose `wait_tensor` we see."""
         if not call.pointers:
             self.ended(call, How.ABANDONED)
@@ -177,7 +177,7 @@ class Works(Part):
         if len(self._dropped) > MAX_DROPPED:
             self.ended(next(iter(self._dropped)), How.ABANDONED)
 
-    def _map_tensors(self, call: Call, output: Any) -> None:
+    def _map_tensors(self, call: OpenCall, output: Any) -> None:
         """Map the memory that c10d's first argument writes to: `wait_tensor` names an operation by that memory."""
         outputs: list[Any] = output if type(output) is LIST else [output]
         if outputs and type(outputs[0]) is LIST:
@@ -191,11 +191,11 @@ class Works(Part):
                     self.ended(before, How.ABANDONED)
             self._by_tensor[pointer] = call
 
-    def of_tensor(self, tensor: Any) -> Call | None:
+    def of_tensor(self, tensor: Any) -> OpenCall | None:
         """The open operation that writes to `tensor`, if any."""
         return self._by_tensor.get(tensor.data_ptr()) if self._by_tensor and not tensor.is_meta else None
 
-    def ended(self, call: Call, how: How, error: BaseException | None = None) -> None:
+    def ended(self, call: OpenCall, how: How, error: BaseException | None = None) -> None:
         """Record an end, however it was first observed, and release the Work."""
         now = _now()
         try:
@@ -213,7 +213,7 @@ class Works(Part):
             if not guard.contains("completion", own):
                 raise
 
-    def _let_go(self, call: Call) -> None:
+    def _let_go(self, call: OpenCall) -> None:
         for pointer in call.pointers:
             if self._by_tensor.get(pointer) is call:
                 self._by_tensor.pop(pointer, None)
@@ -288,7 +288,7 @@ class Works(Part):
         """Release everything."""
         self.forget_all()
 
-    def _cannot_say(self, call: Call, work: object) -> None:
+    def _cannot_say(self, call: OpenCall, work: object) -> None:
         """Handle a Work that cannot report completion: only waits show its end and those of its group's others."""
         call.group.end_by_wait()
         if call.entered_ns < _now() - ISSUED_NS:  # by then its caller has it
@@ -297,14 +297,14 @@ class Works(Part):
             reference.call = call
             call.work = None
 
-    def _oldest(self, limit: int) -> list[Call]:
+    def _oldest(self, limit: int) -> list[OpenCall]:
         try:
             return list(itertools.islice(self.open.values(), limit))
         except RuntimeError as error:  # the garbage collector ran meanwhile, and a dropped Work left the table
             guard.pass_on(error)
             return []
 
-    def _completed(self, call: Call, work: Any) -> None:
+    def _completed(self, call: OpenCall, work: Any) -> None:
         """Record the end of a Work that a poll found complete; only its future shows whether its peer has died."""
         error = failure_of(work) if type(work) is Work else None
         self.ended(call, How.POLL if error is None else How.FAILED, error)

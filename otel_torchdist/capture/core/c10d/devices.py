@@ -10,13 +10,13 @@ import torch
 from torch.distributed import Work
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import LIST
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.core.calls.call import Call, OnDevice, Plan
+    from otel_torchdist.capture.core.calls.call import OnDevice, OpenCall, Plan
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.native.devices import NativeDevices
 
@@ -58,7 +58,7 @@ class DeviceOperations(Protocol):
         """What the native library follows, if it is in use."""
         ...
 
-    def begin(self, call: Call, device: int, peer: int) -> OnDevice | None:
+    def begin(self, call: OpenCall, device: int, peer: int) -> OnDevice | None:
         """Follow an operation that is about to be issued; None if it cannot be followed."""
         ...
 
@@ -103,7 +103,7 @@ class DeviceOperations(Protocol):
         ...
 
 
-class Devices(Part):
+class Devices(SessionPart):
     """Follows operations on devices: on CUDA to their end, on others only until they are enqueued.
 
     Operations that cannot be followed are marked `UNTRACKED`: started when entered, ended when the call returned.
@@ -121,7 +121,7 @@ class Devices(Part):
         self.first_cuda: int | None = None
         self.written: dict[int, Any] = {}
 
-    def before(self, call: Call, tensors: Any, peer: int) -> None:
+    def before(self, call: OpenCall, tensors: Any, peer: int) -> None:
         """Follow an operation that is about to be handed to its backend.
 
         Args:
@@ -164,7 +164,7 @@ class Devices(Part):
                 self.written = self._cuda.written
         return self._cuda
 
-    def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
+    def follow(self, call: OpenCall, result: Any, args: tuple[Any, ...]) -> None:
         """Follow an operation that the backend has accepted.
 
         Args:
@@ -183,7 +183,7 @@ class Devices(Part):
         if not self._cuda.issued(call.enqueued, None if boxed is None else Work.unbox(boxed), pointers):
             _end_unknown(call)
 
-    def follow_coalesced(self, members: list[Call], work: Any) -> None:
+    def follow_coalesced(self, members: list[OpenCall], work: Any) -> None:
         """Follow operations issued as one; `work` is the Work of all of them, None if they were synchronous."""
         if not members:
             return
@@ -195,7 +195,7 @@ class Devices(Part):
         for call in members:
             _end_unknown(call)
 
-    def failed(self, call: Call) -> None:
+    def failed(self, call: OpenCall) -> None:
         """Stop following an operation that the backend has refused."""
         if call.enqueued is not None:
             call.enqueued.is_void = True
@@ -257,11 +257,11 @@ def _pointers(output: Any) -> tuple[int, ...]:
     )
 
 
-def _not_followed(call: Call) -> None:
+def _not_followed(call: OpenCall) -> None:
     call.tape.mark(call.number, Word.STARTED, 0, How.UNTRACKED)
 
 
-def _end_unknown(call: Call) -> None:
+def _end_unknown(call: OpenCall) -> None:
     """Complete the record with an end that is marked as unknown."""
     _not_followed(call)
     call.tape.complete(call.number, call.entered_ns, _now(), How.UNTRACKED)

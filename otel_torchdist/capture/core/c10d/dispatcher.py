@@ -17,7 +17,7 @@ from otel_torchdist.capture.core.c10d.completion import Works
 from otel_torchdist.capture.core.c10d.hot_path import HotPath
 from otel_torchdist.capture.core.c10d.waits import AFTER, BEFORE, INSIDE
 from otel_torchdist.capture.core.calls.schemas import OperationSchema, collective_schemas
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import (
     DISPATCH_KEY,
     has_foreign_kernel,
@@ -31,7 +31,7 @@ from otel_torchdist.model.kinds import How
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.c10d.devices import Devices
     from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
-    from otel_torchdist.capture.core.calls.call import Call
+    from otel_torchdist.capture.core.calls.call import OpenCall
     from otel_torchdist.capture.core.torch_api import Patches
     from otel_torchdist.native.library import Library
 
@@ -50,7 +50,7 @@ class Observed(Protocol):
         ...
 
 
-class Dispatcher(Part):
+class Dispatcher(SessionPart):
     """Registers kernels for every c10d operation and removes them again."""
 
     def __init__(
@@ -158,7 +158,7 @@ def _make_kernel(
     operation: OperationSchema,
     hot_path: HotPath,
     without_ours: Callable[[Any], Any],
-    offer: Callable[[Call, tuple[Any, ...]], None] | None,
+    offer: Callable[[OpenCall, tuple[Any, ...]], None] | None,
 ) -> Callable[..., Any]:
     redispatch = redispatch_of(operation.overload)
     enter, leave = hot_path.enter, hot_path.leave
@@ -269,7 +269,7 @@ def make_wait_tensors(
     return wait_tensors
 
 
-def _writing_to(tensors: Any, works: Works) -> list[Call]:
+def _writing_to(tensors: Any, works: Works) -> list[OpenCall]:
     """The open operations that write to any of these tensors, each once."""
     try:
         calls = dict.fromkeys(works.of_tensor(tensor) for tensor in tensors)
@@ -279,12 +279,12 @@ def _writing_to(tensors: Any, works: Works) -> list[Call]:
         return []
 
 
-def _ended(calls: list[Call], works: Works) -> None:
+def _ended(calls: list[OpenCall], works: Works) -> None:
     for call in calls:
         works.ended(call, How.WAIT)
 
 
-def _failed(calls: list[Call], works: Works, error: BaseException) -> None:
+def _failed(calls: list[OpenCall], works: Works, error: BaseException) -> None:
     """Handle a wait that raised without naming the operation: completed ones have succeeded, or know their error."""
     works.sweep(MAX_SWEPT)
     for call in calls:

@@ -16,10 +16,10 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.core.c10d.completion import SWEPT_PER_CALL, Works
 from otel_torchdist.capture.core.calls.buckets import labelled
-from otel_torchdist.capture.core.calls.call import ALWAYS, Call
+from otel_torchdist.capture.core.calls.call import ALWAYS, OpenCall
 from otel_torchdist.capture.core.calls.plans import REDUCE_OP_EVERY, make_plan, read_arguments
 from otel_torchdist.capture.core.calls.signatures import key_of
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import LIST, backward_id, comm_label
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
@@ -59,7 +59,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.native_id = threading.get_native_id()
-        self.entered: Call | None = None
+        self.entered: OpenCall | None = None
 
 
 class CollectiveSteps(Protocol):
@@ -75,7 +75,7 @@ class CollectiveSteps(Protocol):
         ...
 
 
-class HotPath(Part):
+class HotPath(SessionPart):
     """Records operations as they are entered and left."""
 
     def __init__(
@@ -121,7 +121,7 @@ class HotPath(Part):
         """Drop each thread's last operation, which holds its group."""
         self.forget_in_child()
 
-    def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> Call | None:
+    def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> OpenCall | None:
         """Publish an operation before the backend gets it; None if it is not recorded.
 
         Args:
@@ -188,7 +188,7 @@ class HotPath(Part):
                 self._steps.collective_begins(sequence if plan.channel is group else group.issued + 1)
             counter[0] = counted = sequence
             number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
-            call = thread.entered = Call(number, entered, plan)
+            call = thread.entered = OpenCall(number, entered, plan)
             if not plan.on_cpu:
                 self.devices.before(call, tensors, peer)
             if not number % OVERHEAD_SAMPLE:
@@ -213,7 +213,7 @@ class HotPath(Part):
                 plan.counter[0] -= 1
             raise
 
-    def _leave_to_parent(self, call: Call) -> None:
+    def _leave_to_parent(self, call: OpenCall) -> None:
         """Stop writing to the parent's tape; calls before this one, fewer than `OVERHEAD_SAMPLE`, are on it."""
         call.tape.complete(call.number, call.entered_ns, _now(), How.ABANDONED)
         call.plan.counter[0] -= 1
@@ -231,7 +231,7 @@ class HotPath(Part):
             self.devices.failed(call)
         self.works.ended(call, How.ABANDONED)
 
-    def leave(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
+    def leave(self, call: OpenCall, result: Any, args: tuple[Any, ...]) -> None:
         """Record that the backend has accepted an operation."""
         returned = _now()
         try:
@@ -255,7 +255,7 @@ class HotPath(Part):
             if not guard.contains("operation returned", error):
                 raise
 
-    def failed(self, call: Call, error: BaseException) -> None:
+    def failed(self, call: OpenCall, error: BaseException) -> None:
         """Record that an operation raised inside torch: it was not issued, which frees its place in the sequence."""
         try:
             if guard.came_after_call(error):
@@ -273,7 +273,7 @@ class HotPath(Part):
             if not guard.contains("operation failed", own):
                 raise
 
-    def interrupted(self, call: Call) -> None:
+    def interrupted(self, call: OpenCall) -> None:
         """Close an operation that was issued before a signal handler raised, so that no one has its Work."""
         call.tape.mark(call.number, _RETURNED, _now() - call.entered_ns, _BY_CALL)
         if not call.on_cpu:

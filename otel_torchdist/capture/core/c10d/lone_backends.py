@@ -20,7 +20,7 @@ from otel_torchdist.capture.core.torch_api import Patches
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.c10d.hot_path import HotPath
-    from otel_torchdist.capture.core.calls.call import Call
+    from otel_torchdist.capture.core.calls.call import OpenCall
 
 _METHODS: Final = (
     *("allgather", "_allgather_base", "allreduce", "alltoall", "alltoall_base", "barrier", "broadcast", "gather"),
@@ -88,7 +88,7 @@ class _Method:
                 given = self._given(backend, args, kwargs)
             if not given:
                 return original(backend, *args, **kwargs)
-            call: Call | None = None
+            call: OpenCall | None = None
             is_issued = False
             try:  # a signal handler may raise at any call here
                 call = hot_path.enter(operation, given, _NO_KEYS)

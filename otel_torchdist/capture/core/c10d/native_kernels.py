@@ -14,9 +14,9 @@ import torch
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.c10d.devices import LEFT_ALONE, RETURNS_WORK
-from otel_torchdist.capture.core.calls.call import SOMETIMES, Call, Plan
+from otel_torchdist.capture.core.calls.call import SOMETIMES, OpenCall, Plan
 from otel_torchdist.capture.core.failures import failure_word
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.native.library import Library, OperationLayout
 from otel_torchdist.native.recording import NativePlan, NativeTapeWriter, PlanFlag
@@ -37,7 +37,7 @@ CHECKED_EVERY: Final = 64
 """The kinds of destroyed groups are dropped once per this number of new kinds of calls."""
 
 
-class NativeKernels(Part):
+class NativeKernels(SessionPart):
     """Registers the kernels, and says how calls are recorded.
 
     Attributes:
@@ -95,7 +95,7 @@ class NativeKernels(Part):
         def failed(work: Any, number: int, entered_ns: int, kind: int, error: BaseException) -> None:
             plan = self._plans.get(kind)
             if plan is not None:
-                waits.failed(Call(number, entered_ns, plan), error, work)
+                waits.failed(OpenCall(number, entered_ns, plan), error, work)
             elif self._tape is not None:  # its group was destroyed long ago
                 failure = failure_word(self._tape.names, error)
                 self._tape.complete(number, entered_ns, time.monotonic_ns(), How.FAILED, failure)
@@ -123,7 +123,7 @@ class NativeKernels(Part):
         self._checked_at = CHECKED_EVERY
         self._tape = None
 
-    def offer(self, call: Call, args: tuple[Any, ...]) -> None:
+    def offer(self, call: OpenCall, args: tuple[Any, ...]) -> None:
         """Say how calls like this one, which was left to Python, are recorded from now on."""
         try:
             plan = call.plan

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.calls.call import Call, Plan
+from otel_torchdist.capture.core.calls.call import OpenCall, Plan
 from otel_torchdist.capture.core.calls.schemas import OperationSchema
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import LIST
 from otel_torchdist.model.collectives import Contribution
 from otel_torchdist.model.kinds import Flag, How, RecordKind
@@ -48,7 +48,7 @@ _SCHEMA: Final = OperationSchema(
 )
 
 
-class Reconfigurations(Part):
+class Reconfigurations(SessionPart):
     """Follows `ProcessGroup.reconfigure`."""
 
     def __init__(self, groups: Groups, works: Works, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
@@ -86,7 +86,7 @@ class Reconfigurations(Part):
 
         return reconfigure
 
-    def _begin(self, group: ProcessGroup, options: Any) -> Call | None:
+    def _begin(self, group: ProcessGroup, options: Any) -> OpenCall | None:
         """Register the new membership: the call drops the old members, whether it succeeds or not."""
         from otel_torchdist.capture.core.groups.membership import find_membership
 
@@ -107,7 +107,7 @@ class Reconfigurations(Part):
         return _publish(state)
 
 
-def _publish(state: GroupState) -> Call:
+def _publish(state: GroupState) -> OpenCall:
     """Record the reconfiguration as entered; it is open until all members have joined."""
     recorder = state.recorder
     tape = recorder.tape
@@ -128,6 +128,6 @@ def _publish(state: GroupState) -> Call:
     )
     entered = time.monotonic_ns()
     number = tape.begin_prepared(entered, recorder.step, 1, tail)
-    return Call(
+    return OpenCall(
         number, entered, Plan(state, state, state.counter, _SCHEMA, tail, tail, int(Flag.ASYNC), True, -1, code)
     )

@@ -21,7 +21,7 @@ from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.core.calls.call import Call, Plan
+    from otel_torchdist.capture.core.calls.call import OpenCall, Plan
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches
 
@@ -47,7 +47,7 @@ class Waits:
     def __init__(
         self,
         patches: Patches,
-        open_calls: dict[int, Call],
+        open_calls: dict[int, OpenCall],
         ended: Callable[..., None],
         on_open: Callable[[], None],
         make_native: Callable[[tuple[Any, Any]], Any] | None,
@@ -117,7 +117,7 @@ class Waits:
 
         return wait
 
-    def began(self, call: Call) -> None:
+    def began(self, call: OpenCall) -> None:
         """Record that the calling thread is about to wait for an operation, possibly after an earlier wait gave up."""
         try:
             if call.gave_up:
@@ -131,7 +131,7 @@ class Waits:
         except Exception as error:
             guard.report("Work.wait", error)
 
-    def failed(self, call: Call, error: BaseException, work: Any = None) -> None:
+    def failed(self, call: OpenCall, error: BaseException, work: Any = None) -> None:
         """Handle a wait that raised. The call itself is recorded as returned, because the operation was issued.
 
         Args:
@@ -161,7 +161,7 @@ class Waits:
             if not guard.contains("Work.wait", own):
                 raise
 
-    def interrupted(self, call: Call, work: Any, has_returned: bool) -> None:
+    def interrupted(self, call: OpenCall, work: Any, has_returned: bool) -> None:
         """Handle an exception raised right before or after a wait.
 
         Args:

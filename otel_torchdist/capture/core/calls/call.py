@@ -59,7 +59,7 @@ class GroupState(GroupChannels):
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
         """Initialize the state of a new group, in which this rank has rank `group_rank`."""
         super().__init__(recorder, group, name, group_rank)
-        self.coalescing: list[Call] | None = None
+        self.coalescing: list[OpenCall] | None = None
         self.synchronized = False
         self.has_been_asked = False
         self.is_default = False
@@ -100,7 +100,7 @@ class GroupState(GroupChannels):
         if self.native is not None:
             self.native.set_coalescing(True)
 
-    def end_coalescing(self) -> list[Call] | None:
+    def end_coalescing(self) -> list[OpenCall] | None:
         """Stop collecting; return what was collected, None if `begin_coalescing` was not called."""
         members, self.coalescing = self.coalescing, None
         if self.native is not None:
@@ -228,12 +228,12 @@ class OnDevice(Protocol):
 
     is_void: bool
 
-    def coalesce(self, members: list[Call]) -> None:
+    def coalesce(self, members: list[OpenCall]) -> None:
         """Add operations that were issued after this one and coalesced with it."""
         ...
 
 
-class Call:
+class OpenCall:
     """An operation in flight.
 
     Attributes that most operations never need are kept in a dictionary that only the others get; defaults are below.
@@ -258,7 +258,7 @@ class Call:
 
     work_id: int = 0
     own_ns: int = 0
-    members: list[Call] | None = None
+    members: list[OpenCall] | None = None
     reference: Any = None
     pointers: tuple[int, ...] = ()
     gave_up: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from otel_torchdist.capture.core.calls.call import Call
+from otel_torchdist.capture.core.calls.call import OpenCall
 from otel_torchdist.capture.core.cuda.driver import DriverError, EventPool
 from otel_torchdist.capture.core.cuda.queues import QueuedOperation, StreamWait
 from otel_torchdist.native.devices import (
@@ -66,7 +66,12 @@ class NativeOperation(QueuedOperation):
             peer: Global rank of the peer in a point-to-point operation that has a queue of its own.
         """
         super().__init__(
-            Call(item.number, item.entered_ns, plan), item.device, item.stream or 0, peer, item.before, item.after or 0
+            OpenCall(item.number, item.entered_ns, plan),
+            item.device,
+            item.stream or 0,
+            peer,
+            item.before,
+            item.after or 0,
         )
         self._devices = devices
         self.place = item.place

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
-    from otel_torchdist.capture.core.calls.call import Call
+    from otel_torchdist.capture.core.calls.call import OpenCall
 
 _BLOCKING_WAIT: Final = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
@@ -87,7 +87,7 @@ class CudaOperations:
         readings = Readings(watching, self._pool, self._slots)
         self.watch = DevicePoller(watching, self._pool, self._dropped, native, wake, readings)
 
-    def begin(self, call: Call, device: int, peer: int) -> QueuedOperation | None:
+    def begin(self, call: OpenCall, device: int, peer: int) -> QueuedOperation | None:
         """Follow an operation that is about to be issued; None if it cannot be followed.
 
         Args:

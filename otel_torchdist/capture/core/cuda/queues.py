@@ -23,7 +23,7 @@ from otel_torchdist.model.kinds import Blame, Flag, How
 from otel_torchdist.tape.layout import Word, pack_failure
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.core.calls.call import Call
+    from otel_torchdist.capture.core.calls.call import OpenCall
 
 BLOCKED_MS: Final = 0.02
 """A stream that blocked at a wait for at least this long, plus the time that the host took to enqueue it, resumed when
@@ -91,7 +91,7 @@ class QueuedOperation:
         "wait",
     )
 
-    def __init__(self, call: Call, device: int, stream: int, peer: int, start: int, end: int) -> None:
+    def __init__(self, call: OpenCall, device: int, stream: int, peer: int, start: int, end: int) -> None:
         """Follow an operation that is about to be issued; `start` has been recorded."""
         self.queue = _queue(call, device, stream, peer)
         self.call = call
@@ -118,7 +118,7 @@ class QueuedOperation:
             events += [self.wait.before, self.wait.after]
         pool.give_back(self.device, events)
 
-    def coalesce(self, members: list[Call]) -> None:
+    def coalesce(self, members: list[OpenCall]) -> None:
         """Add operations that were issued after this one and coalesced with it."""
         self.call.members = members
         if self.started is not None:
@@ -139,12 +139,12 @@ class QueuedOperation:
         if self.call.operation.synchronizing and how is not How.FAILED and how is not How.UNTRACKED:
             self.call.group.synchronized = True
 
-    def _calls(self) -> Iterable[Call]:
+    def _calls(self) -> Iterable[OpenCall]:
         members = self.call.members
         return (self.call, *members) if members else (self.call,)
 
 
-def _queue(call: Call, device: int, stream: int, peer: int) -> Hashable:
+def _queue(call: OpenCall, device: int, stream: int, peer: int) -> Hashable:
     if not call.flags & LEFT_ALONE:
         return device, stream
     is_pair = call.flags & _POINT_TO_POINT and not call.flags & _COALESCED

@@ -20,7 +20,7 @@ from otel_torchdist.capture.core.calls.backends import milliseconds_of, timeout_
 from otel_torchdist.capture.core.groups.launch import Launch, address_of, follow_rendezvous
 from otel_torchdist.capture.core.groups.rendezvous import GroupEvents, Rendezvous, recorded
 from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, world_by_hand
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP, NEW_GROUP
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 
-class GroupCreation(Part):
+class GroupCreation(SessionPart):
     """Follows the creation of groups."""
 
     def __init__(self, events: GroupEvents) -> None:

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.core.calls.backends import at_timeout_of, configured_backend, follow_timeouts, timeout_of
 from otel_torchdist.capture.core.calls.call import GroupState
 from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, PlaceInWorld
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import ranks_in_books, text_of_group
 from otel_torchdist.model.names import GroupName
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 
-class Groups(Part):
+class Groups(SessionPart):
     """The groups of this process.
 
     Attributes:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.requests.stacks import current_stacks
 from otel_torchdist.job.requests.commands import EXIT_CODE, FAILURE, abort_reason
 from otel_torchdist.model.names import GIVEN_UP
@@ -78,7 +78,7 @@ HOOK: Final = 0x07E1_70C4
 """Our id among the hooks of a group; torch's own ids start at 0."""
 
 
-class AbortHooks(Part):
+class AbortHooks(SessionPart):
     """The abort hooks of all groups."""
 
     def __init__(self, is_wanted: bool) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.requests.abort import abort_if_requested
 from otel_torchdist.capture.core.requests.stacks import (
     answer_stack_request,
@@ -52,7 +52,7 @@ class Profiler:
         self._sampling = None
 
 
-class RequestAnswers(Part):
+class RequestAnswers(SessionPart):
     """Answers requests while there is a tape."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.run.run_id import RunIdAgreement
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ RPC_RUN: Final = "otel_torchdist/run/rpc"
 """Key of the run id of workers in no group, in their store, which has a prefix of its own for each `init_rpc`."""
 
 
-class Agreements(Part):
+class Agreements(SessionPart):
     """Agrees on run ids, and ends what has not been agreed on with the tape."""
 
     def __init__(self, groups: Groups, exchange_host: str | None) -> None:

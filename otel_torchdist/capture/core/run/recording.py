@@ -11,7 +11,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.model.kinds import TapeState
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.core.part import Part
+    from otel_torchdist.capture.core.part import SessionPart
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.model.names import RaisedName
 
@@ -21,12 +21,12 @@ WINDOW: Final = 64
 _logger = logging.getLogger("otel_torchdist")
 
 
-class Recording:
+class RunRecording:
     """Begins and ends tapes, one after the other.
 
     Attributes:
         recorder: The recorder of the current tape; None between tapes.
-        parts: The parts that record to it; see `Part` for their order.
+        parts: The parts that record to it; see `SessionPart` for their order.
         begins_tapes: Whether tapes may begin: not before the session is installed, nor once it is over.
     """
 
@@ -45,7 +45,7 @@ class Recording:
         self._make_recorder = make_recorder
         self._begun = begun
         self.recorder: Recorder | None = None
-        self.parts: Sequence[Part] = ()
+        self.parts: Sequence[SessionPart] = ()
         self.begins_tapes = False
 
     def begin(self, rank: int, world_size: int, world: str = "") -> Recorder | None:
@@ -125,5 +125,5 @@ class Recording:
                 part.forget_in_child()
 
 
-def _name_of(part: Part) -> str:
+def _name_of(part: SessionPart) -> str:
     return type(part).__name__

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.requests.abort import AbortHooks
     from otel_torchdist.capture.core.run.agreements import Agreements
-    from otel_torchdist.capture.core.run.recording import Recording
+    from otel_torchdist.capture.core.run.recording import RunRecording
     from otel_torchdist.model.names import RaisedName
 
 
 class Runs:
     """Begins and ends the tapes of this process, and registers its groups. It is the receiver of group events."""
 
-    def __init__(self, recording: Recording, groups: Groups, agreements: Agreements, abort_hooks: AbortHooks) -> None:
+    def __init__(
+        self, recording: RunRecording, groups: Groups, agreements: Agreements, abort_hooks: AbortHooks
+    ) -> None:
         """Initialize without a run.
 
         Args:
@@ -40,7 +42,7 @@ class Runs:
         self._is_of_rpc = False
 
     def end(self, state: TapeState = TapeState.FINISHED, failure: RaisedName | None = None) -> None:
-        """End the run, if there is one; see `Recording.end`."""
+        """End the run, if there is one; see `RunRecording.end`."""
         self._is_of_rpc = False
         self._recording.end(state, failure)
 

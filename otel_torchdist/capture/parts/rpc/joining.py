@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.failures import hide_frame
-from otel_torchdist.capture.core.part import Part
+from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.parts.rpc.torch_rpc import TorchRpc, missing_parts, rpc_module
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.parts.rpc.workers import RpcWorkers
 
 
-class RpcJoining(Part):
+class RpcJoining(SessionPart):
     """Follows this process as a worker of RPC, once it is one."""
 
     def __init__(

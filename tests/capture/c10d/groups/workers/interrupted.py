@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.core.calls.call import Call
+from otel_torchdist.capture.core.calls.call import OpenCall
 from tests.support.ranks.rank import own_tape, say, start_capture
 from tests.support.waiting import until
 
@@ -130,7 +130,7 @@ def main() -> None:
     sequence = max(one.sequence for one in reader.poll().ended)
     seen_open = len(reader.open_operations()) + len(reader.open_activities())
     gc.collect()  # an exception may have left frames that form cycles
-    held = sum(type(one) is Call for one in gc.get_objects())
+    held = sum(type(one) is OpenCall for one in gc.get_objects())
     say(
         raised=source.raised, caught=caught, lost=lost, seen_open=seen_open, held=held, sequence=sequence,
         given_to_gloo=given_to_gloo,
