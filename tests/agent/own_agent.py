@@ -46,7 +46,7 @@ class OwnAgent:
     def shown(self, metric: str) -> dict[int, float]:
         """The series of a metric that has one for each rank, by rank."""
         series = METRICS[metric].read(self.agent.reader.metrics.snapshot())
-        return {int(labels[METRICS[metric].labels.index(semconv.LABEL_RANK)]): value for labels, value in series}
+        return {int(labels[METRICS[metric].labels.index("rank")]): value for labels, value in series}
 
     def values(self, metric: str) -> list[float]:
         """The values of all series of a metric."""

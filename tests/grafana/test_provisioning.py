@@ -48,7 +48,7 @@ def test_dashboards_have_their_sources(sources: dict[str, dict[str, Any]]) -> No
 def test_sources_lead_to_each_other(sources: dict[str, dict[str, Any]]) -> None:
     """An exemplar leads to its trace, and a span leads to metrics."""
     [exemplars] = sources["torchdist-prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
-    assert exemplars == {"name": semconv.LABEL_TRACE_ID, "datasourceUid": "torchdist-jaeger"}
+    assert exemplars == {"name": "trace_id", "datasourceUid": "torchdist-jaeger"}
     assert sources["torchdist-jaeger"]["jsonData"]["tracesToMetrics"]["datasourceUid"] == "torchdist-prometheus"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.agent.log_relay import LOG_NAME, LogTail, pass_on
 from otel_torchdist.files.locks import is_file_locked
 from otel_torchdist.job.directory import LOCK_NAME
@@ -33,7 +32,7 @@ def scrape(target: str, operation: str) -> list[str]:
         return []
     finally:
         connection.close()
-    others = f'{semconv.LABEL_OPERATION}="'
+    others = 'operation="'
     wanted = sorted(line for line in lines if others not in line or f'{others}{operation}"' in line)
     sample: list[str] = []
     for name in _SHOWN:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LABEL_RUN
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot, OperationSnapshot, RankSnapshot
 
@@ -96,9 +95,9 @@ def _prometheus_name(otel_name: str, unit: Unit) -> str:
     return otel_name.replace(".", "_") + _SUFFIXES.get(unit, "")
 
 
-BY_RANK: Final = (LABEL_RUN, LABEL_RANK)
-BY_GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)
-BY_OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
+BY_RANK: Final = ("run", "rank")
+BY_GROUP: Final = ("run", "rank", "group")
+BY_OPERATION: Final = ("run", "rank", "group", "operation")
 
 Reader: TypeAlias = Callable[[NodeSnapshot], Numbers]
 

@@ -23,7 +23,7 @@ from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 
 FRESH_S: Final = 1.0
 """A collection that takes longer continues with a new snapshot."""
-_INTEGERS: Final = (semconv.LABEL_RANK, semconv.LABEL_SIZE)
+_INTEGERS: Final = ("rank", "size")
 
 
 class OTelMetrics:
@@ -146,5 +146,5 @@ def _attributes(names: Labels, values: Labels) -> Mapping[str, AttributeValue]:
     return {
         semconv.OTEL_METRIC_ATTRIBUTES[name]: int(value) if name in _INTEGERS else value
         for name, value in zip(names, values, strict=True)
-        if value or name != semconv.LABEL_ERROR_TYPE
+        if value or name != "error_type"
     }

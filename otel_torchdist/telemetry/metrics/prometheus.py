@@ -16,7 +16,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as Sample
 
-from otel_torchdist import semconv
 from otel_torchdist.guard import guarded
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
@@ -81,4 +80,4 @@ def _buckets(histogram: DurationHistogram) -> list[_Bucket]:
 
 def _sample(exemplar: Exemplar) -> Sample:
     """Build an exemplar; only OpenMetrics, the format that Prometheus itself requests, shows it."""
-    return Sample({semconv.LABEL_TRACE_ID: f"{exemplar.trace_id:032x}"}, exemplar.seconds, exemplar.wall_s)
+    return Sample({"trace_id": f"{exemplar.trace_id:032x}"}, exemplar.seconds, exemplar.wall_s)

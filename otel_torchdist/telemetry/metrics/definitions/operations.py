@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
 from otel_torchdist.telemetry.metrics.model import (
     BY_GROUP,
     BY_OPERATION,
@@ -22,7 +21,7 @@ from otel_torchdist.telemetry.metrics.model import (
 )
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot
 
-_BY_SIZE: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
+_BY_SIZE: Final = ("run", "group", "operation", "message_size")
 
 
 def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnapshot], Numbers]:
@@ -157,7 +156,7 @@ OPERATION_METRICS: Final = (
 )
 
 
-_CALL: Final = (LABEL_RUN, semconv.LABEL_RPC_SYSTEM, semconv.LABEL_RPC_METHOD, semconv.LABEL_ERROR_TYPE)
+_CALL: Final = ("run", "rpc_system_name", "rpc_method", "error_type")
 
 
 def operation_durations(node: NodeSnapshot) -> Histograms:
@@ -197,7 +196,7 @@ HISTOGRAM_METRICS: Final = (
     HistogramMetric(
         semconv.STEP_DURATION,
         "Durations of the steps of the node's ranks.",
-        (LABEL_RUN,),
+        ("run",),
         step_durations,
     ),
     HistogramMetric(

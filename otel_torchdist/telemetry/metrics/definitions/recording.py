@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Kernel
-from otel_torchdist.semconv import LABEL_GROUP, LABEL_HOST, LABEL_RANK, LABEL_RUN
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.model import BY_RANK, MetricKind, NumberMetric, Numbers, Unit, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
@@ -39,7 +37,7 @@ RECORDING_METRICS: Final = (
         MetricKind.INFO,
         Unit.NONE,
         "What a group is for and how many members it has.",
-        (LABEL_RUN, LABEL_GROUP, semconv.LABEL_DESCRIPTION, semconv.LABEL_SIZE),
+        ("run", "group", "description", "size"),
         group_info,
     ),
     NumberMetric(
@@ -47,7 +45,7 @@ RECORDING_METRICS: Final = (
         MetricKind.GAUGE,
         Unit.NONE,
         "How many members a group has.",
-        (LABEL_RUN, LABEL_GROUP),
+        ("run", "group"),
         group_members,
     ),
     NumberMetric(
@@ -63,7 +61,7 @@ RECORDING_METRICS: Final = (
         MetricKind.INFO,
         Unit.NONE,
         "What records the rank's calls (native or python), and the version of its torch.",
-        (*BY_RANK, semconv.LABEL_KERNEL, semconv.LABEL_TORCH),
+        (*BY_RANK, "kernel", "torch"),
         capture_info,
     ),
     NumberMetric(
@@ -143,7 +141,7 @@ JOB_METRICS: Final = (
         MetricKind.INFO,
         Unit.NONE,
         "The node and the GPU (its UUID) of a rank, to join its series with those of node-exporter and dcgm-exporter.",
-        (LABEL_RUN, LABEL_RANK, LABEL_HOST, semconv.LABEL_DEVICE),
+        ("run", "rank", "host_name", "hw_id"),
         rank_info,
     ),
     NumberMetric(
@@ -152,16 +150,16 @@ JOB_METRICS: Final = (
         Unit.NONE,
         "What launchers and trackers call the job; no series if its environment says nothing.",
         (
-            LABEL_RUN,
-            semconv.LABEL_SLURM_JOB_ID,
-            semconv.LABEL_SLURM_JOB_NAME,
-            semconv.LABEL_K8S_NAMESPACE,
-            semconv.LABEL_K8S_POD,
-            semconv.LABEL_RAY_JOB_ID,
-            semconv.LABEL_ELASTIC_RUN_ID,
-            semconv.LABEL_RESTART_COUNT,
-            semconv.LABEL_MLFLOW_RUN_ID,
-            semconv.LABEL_WANDB_RUN_ID,
+            "run",
+            "slurm_job_id",
+            "slurm_job_name",
+            "k8s_namespace_name",
+            "k8s_pod_name",
+            "ray_job_id",
+            "torchelastic_run_id",
+            "restart_count",
+            "mlflow_run_id",
+            "wandb_run_id",
         ),
         job_info,
     ),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.model.finding import FindingKind
-from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
 from otel_torchdist.telemetry.metrics.model import BY_GROUP, BY_RANK, MetricKind, NumberMetric, Numbers, Unit, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
@@ -80,7 +78,7 @@ STALLED: Final = NumberMetric(
     MetricKind.GAUGE,
     Unit.NONE,
     "1 while the run is stalled and this group's operation is the cause, else 0.",
-    (LABEL_RUN, LABEL_GROUP),
+    ("run", "group"),
     stalled,
 )
 STALL_INFO: Final = NumberMetric(
@@ -89,13 +87,13 @@ STALL_INFO: Final = NumberMetric(
     Unit.NONE,
     "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
     (
-        LABEL_RUN,
-        LABEL_GROUP,
-        LABEL_OPERATION,
-        semconv.LABEL_VERDICT,
-        semconv.LABEL_RANKS,
-        semconv.LABEL_COVERAGE,
-        semconv.LABEL_TRACE_ID,
+        "run",
+        "group",
+        "operation",
+        "verdict",
+        "ranks",
+        "coverage",
+        "trace_id",
     ),
     stall_info,
 )
@@ -105,12 +103,12 @@ FINDING_INFO: Final = NumberMetric(
     Unit.NONE,
     "A finding without a stall: " + "; ".join(f"{kind.meaning} ({kind.value})" for kind in FindingKind) + ".",
     (
-        LABEL_RUN,
-        LABEL_GROUP,
-        LABEL_OPERATION,
-        semconv.LABEL_VERDICT,
-        semconv.LABEL_RANKS,
-        semconv.LABEL_TRACE_ID,
+        "run",
+        "group",
+        "operation",
+        "verdict",
+        "ranks",
+        "trace_id",
     ),
     finding_info,
 )
@@ -140,12 +138,12 @@ STALL_METRICS: Final = (
         "How the job's last attempt has ended, until the next one steps or the agent exits: the last verdict, with the "
         "ranks that it names; finished if all ranks have; ended if they failed or were ended, and no rank is named.",
         (
-            LABEL_RUN,
-            LABEL_GROUP,
-            LABEL_OPERATION,
-            semconv.LABEL_VERDICT,
-            semconv.LABEL_RANKS,
-            semconv.LABEL_TRACE_ID,
+            "run",
+            "group",
+            "operation",
+            "verdict",
+            "ranks",
+            "trace_id",
         ),
         attempt_ended,
     ),
@@ -155,7 +153,7 @@ STALL_METRICS: Final = (
         MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Collectives of the group for which the arrival times of the node's ranks were compared.",
-        (LABEL_RUN, LABEL_GROUP),
+        ("run", "group"),
         arrivals,
     ),
     NumberMetric(
@@ -179,7 +177,7 @@ STALL_METRICS: Final = (
         MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
-        (LABEL_RUN, LABEL_GROUP),
+        ("run", "group"),
         waited,
     ),
 )
@@ -216,7 +214,7 @@ PATH_METRICS: Final = (
         Unit.SECONDS,
         "Length of the critical path through an average one of the newest steps, by what happens on it; only where the "
         "run is judged.",
-        (LABEL_RUN, semconv.LABEL_KIND),
+        ("run", "kind"),
         path_kinds,
     ),
     NumberMetric(
@@ -233,7 +231,7 @@ PATH_METRICS: Final = (
         Unit.SECONDS,
         "What such a step would be shorter at most without one cause: a line, rank, node or stage that computes longer "
         "than its peers, or a transfer; at most eight.",
-        (LABEL_RUN, semconv.LABEL_CAUSE, semconv.LABEL_RANKS, LABEL_OPERATION),
+        ("run", "cause", "ranks", "operation"),
         path_gains,
     ),
 )

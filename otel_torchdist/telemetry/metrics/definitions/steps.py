@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from otel_torchdist import semconv
-from otel_torchdist.semconv import LABEL_OPERATION, LABEL_RANK, LABEL_RUN
 from otel_torchdist.tape.figures import StepFigures
 from otel_torchdist.telemetry.metrics.counts import WHOLE, CheckpointCounts
 from otel_torchdist.telemetry.metrics.model import BY_RANK, MetricKind, NumberMetric, Numbers, Reader, Unit, of_rank
@@ -114,8 +112,8 @@ STEP_METRICS: Final = (
 )
 
 
-_CHECKPOINT: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION)
-_STAGE: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION, semconv.LABEL_STAGE)
+_CHECKPOINT: Final = ("run", "rank", "operation")
+_STAGE: Final = ("run", "rank", "operation", "stage")
 
 
 def of_checkpoints(
@@ -201,7 +199,7 @@ CHECKPOINT_METRICS: Final = (
         MetricKind.GAUGE,
         Unit.SECONDS,
         "Time since a live rank of the run has last finished a save, of those that this node's ranks have finished.",
-        (LABEL_RUN,),
+        ("run",),
         saved_age,
     ),
     NumberMetric(
@@ -209,7 +207,7 @@ CHECKPOINT_METRICS: Final = (
         MetricKind.GAUGE,
         Unit.SECONDS,
         "The longest of the last eight intervals between saves of a rank, of those of a minute or more.",
-        (LABEL_RUN,),
+        ("run",),
         save_interval,
     ),
 )

@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.model.numerics import Numerics
-from otel_torchdist.semconv import LABEL_RANK, LABEL_RUN
 from otel_torchdist.telemetry.metrics.model import (
     BY_OPERATION,
     BY_RANK,
@@ -65,7 +63,7 @@ VALUE_METRICS: Final = (
         "The rank's operations whose inputs should have been looked at and were not, all or some: because of their "
         "type, layout or device, while a graph was captured, because too much was on its way from the device (full), "
         "or because it failed.",
-        (LABEL_RUN, LABEL_RANK, semconv.LABEL_UNSEEN),
+        ("run", "rank", "unseen"),
         unseen_operations,
     ),
     NumberMetric(
