@@ -11,7 +11,7 @@ import yaml
 
 from otel_torchdist import environment_variables, semconv
 from otel_torchdist.cli.export.tables import TABLES
-from otel_torchdist.semconv import attributes, spans
+from otel_torchdist.semconv import attributes, names
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from reference.constants import Constant, constants
@@ -20,7 +20,7 @@ TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `ma
 TABLES_END: Final = "<!-- Until here. -->"
 OURS: Final = "OTEL_PYTHON_TORCHDIST_"
 FOR_TESTS: Final = frozenset({environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL})
-NAMES: Final = (spans, attributes)
+NAMES: Final = (names, attributes)
 SPANS: Final = "spans"
 EVENTS: Final = "events (OpenTelemetry log records)"
 ATTRIBUTES: Final = (

@@ -5,11 +5,14 @@ The format is that of `torch/csrc/distributed/c10d/FlightRecorder.hpp`; versions
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
+from otel_torchdist.model.collectives import COLLECTIVES, MESSAGES, RECV, SEND, operation_named, operations_where
 from otel_torchdist.model.names import CallSiteName
 
 
@@ -124,3 +127,98 @@ class FlightDump:
     statuses: Mapping[int, GroupStatus]
     entries: tuple[FlightEntry, ...]
     until_ns: int | None = None
+
+
+_FROM_OUTPUTS: Final = operations_where(lambda row: not row.has_input_everywhere)
+_DTYPES: Final = {
+    "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
+    "Float": "float32", "Double": "float64", "ComplexHalf": "complex32", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128", "Bool": "bool", "BFloat16": "bfloat16", "UInt16": "uint16", "UInt32": "uint32",
+    "UInt64": "uint64", "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2",
+    "Float8_e4m3fnuz": "float8_e4m3fnuz", "Float8_e5m2fnuz": "float8_e5m2fnuz",
+}  # fmt: skip
+_RECORDED_DTYPES: Final = {ours: recorded for recorded, ours in _DTYPES.items()}
+_SENT: Final = re.compile(r"(?:send|isend) (\d{1,9})->(\d{1,9})")
+_RECEIVED: Final = re.compile(r"(?:recv|irecv) (\d{1,9})<-(\d{1,9})")
+COALESCED: Final = "coalesced"
+"""The end of a block of coalesced calls, which are recorded one by one with the same sequence number."""
+GLOO: Final = "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class CalledName:
+    """What a `profiling_name` says.
+
+    Attributes:
+        library: `nccl`, `gloo`, `xccl`, `hccl`, …; '' if it does not say.
+        operation: Our name of the operation: `all_reduce`, `send`, …
+        source: Rank within the group that sends; -1 if it does not say.
+        destination: Rank within the group that receives; -1 if it does not say.
+    """
+
+    library: str
+    operation: str
+    source: int = -1
+    destination: int = -1
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether it sends to, or receives from, one other rank."""
+        return self.operation in MESSAGES
+
+
+@lru_cache(maxsize=4_096)
+def called_name(profiling_name: str) -> CalledName:
+    """Read a profiling name; libraries that are not known are read in the same way."""
+    library, colon, called = profiling_name.partition(":")
+    if not colon:
+        library, called = "", profiling_name
+    sent, received = _SENT.match(called), _RECEIVED.match(called)
+    if sent is not None:
+        return CalledName(library, SEND, int(sent[1]), int(sent[2]))
+    if received is not None:
+        return CalledName(library, RECV, int(received[2]), int(received[1]))
+    word = called.split(" ", 1)[0]
+    return CalledName(library, operation_named(word) or "unknown")
+
+
+def takes_outputs(operation: str) -> bool:
+    """Whether the outputs describe the call on every rank, and the inputs do not."""
+    return operation in _FROM_OUTPUTS
+
+
+def dtype_name(recorded: str) -> str:
+    """Return torch's own name of a dtype: `float32` for `Float`."""
+    return _DTYPES.get(recorded, recorded)
+
+
+def recorded_dtype(name: str) -> str:
+    """Return the recorder's name of a dtype: `Float` for `float32`."""
+    return _RECORDED_DTYPES.get(name, name)
+
+
+_LIBRARIES: Final = frozenset({"nccl", "ncclx", "xccl", "gloo", "rccl", "rcclx", "mccl", "hccl"})
+"""Those that torch 2.13 knows; 2.15 accepts any."""
+_VARIANTS: Final = {"nccl2": "nccl", "nccl-lazy": "nccl"}
+UNKNOWN_LIBRARY: Final = "gloo"
+
+
+def recorded_operation(name: str) -> str | None:
+    """The recorder's name of an operation: `_all_gather_base` for `all_gather_into_tensor`; None if it has none."""
+    row = COLLECTIVES.get(name)
+    return (row.recorded or None) if row is not None else None
+
+
+def backend_on(configured: str, device: str) -> str:
+    """The backend for a device type of a group that was created with `gloo`, or with `cpu:gloo,cuda:nccl`."""
+    if ":" not in configured:
+        return configured.lower()
+    by_device = dict(part.split(":", 1) for part in configured.lower().split(",") if ":" in part)
+    return by_device.get(device, next(iter(by_device.values()), ""))
+
+
+def recorded_library(backend: str) -> str:
+    """The library under which calls of a backend are recorded, so that `torchfrtrace` accepts them."""
+    if backend in _LIBRARIES:
+        return backend
+    return _VARIANTS.get(backend, UNKNOWN_LIBRARY)

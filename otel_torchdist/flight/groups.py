@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from otel_torchdist.flight.dump import FlightDump
-from otel_torchdist.flight.vocabulary import called_name
+from otel_torchdist.flight.dump import FlightDump, called_name
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry
-from otel_torchdist.flight.vocabulary import COALESCED, GLOO, called_name
+from otel_torchdist.flight.dump import COALESCED, GLOO, EntryState, FlightDump, FlightEntry, called_name
 
 PAIR: Final = 2
 

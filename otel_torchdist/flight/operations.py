@@ -6,10 +6,9 @@ import math
 from functools import lru_cache
 from typing import Final
 
-from otel_torchdist.flight.dump import FlightDump, FlightEntry
+from otel_torchdist.flight.dump import GLOO, FlightDump, FlightEntry, called_name, dtype_name, takes_outputs
 from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.numbering import EntryLane, NumberedEntry, is_open
-from otel_torchdist.flight.vocabulary import GLOO, called_name, dtype_name, takes_outputs
 from otel_torchdist.model.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.collectives import BARRIER, EXCHANGES, RECV, operations_where
 from otel_torchdist.model.kinds import Flag, How, RecordKind

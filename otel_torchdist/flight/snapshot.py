@@ -14,11 +14,11 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.flight.dump import GLOO, called_name
 from otel_torchdist.flight.groups import RecordedGroups, names_by_id
 from otel_torchdist.flight.history import CondensedDump
 from otel_torchdist.flight.numbering import NumberedEntry
 from otel_torchdist.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
-from otel_torchdist.flight.vocabulary import GLOO, called_name
 from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.model.kinds import RecordKind, TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from otel_torchdist.flight.vocabulary import called_name, dtype_name
+from otel_torchdist.flight.dump import called_name, dtype_name
 from otel_torchdist.model.collectives import operation_named
 
 _NO_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})

@@ -5,5 +5,4 @@ are used as they are. Attribute names contain no units: durations are in seconds
 """
 
 from otel_torchdist.semconv.attributes import *
-from otel_torchdist.semconv.metrics import *
-from otel_torchdist.semconv.spans import *
+from otel_torchdist.semconv.names import *

@@ -15,8 +15,8 @@ from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers
 from otel_torchdist.cli.diagnose.operation_lines import operation_lines
 from otel_torchdist.cli.diagnose.texts import lines_of_texts
 from otel_torchdist.cli.output.text import day_and_time
+from otel_torchdist.flight.dump import called_name
 from otel_torchdist.flight.snapshot import MomentKind
-from otel_torchdist.flight.vocabulary import called_name
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import have, name_ranks

@@ -7,9 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
+from otel_torchdist.flight.dump import (
+    EntryState,
+    FlightDump,
+    FlightEntry,
+    FlightGroup,
+    GroupStatus,
+    backend_on,
+    recorded_dtype,
+    recorded_library,
+    recorded_operation,
+)
 from otel_torchdist.flight.export.selection import ExportChoice, LeftOut, Positions, in_order
-from otel_torchdist.flight.vocabulary import backend_on, recorded_dtype, recorded_library, recorded_operation
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.collectives import COLLECTIVES, EXCHANGES, SEND, Waiting
 from otel_torchdist.model.history import RankHistory

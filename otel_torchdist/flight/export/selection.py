@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from otel_torchdist.flight.vocabulary import recorded_operation
+from otel_torchdist.flight.dump import recorded_operation
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind

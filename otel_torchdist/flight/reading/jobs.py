@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.flight.dump import GLOO, called_name
 from otel_torchdist.flight.history import CondensedDump
-from otel_torchdist.flight.vocabulary import GLOO, called_name
 
 APART_NS: Final = 3_600_000_000_000
 """Longer than ranks of one job differ in what they recorded last: by then the longest usual timeout has passed."""

@@ -18,7 +18,7 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.metrics.counts import CheckpointMetrics, RankCounts
-from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar
+from otel_torchdist.telemetry.metrics.durations import BusyTime, DurationHistogram, Exemplar, TimeShares
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank_series import CallDurations, MetricsState, RankSeries, Series
 from otel_torchdist.telemetry.metrics.snapshots import (
@@ -28,7 +28,6 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     RankSnapshot,
     RankTimes,
 )
-from otel_torchdist.telemetry.metrics.time_shares import BusyTime, TimeShares
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.segments import SegmentEnd, StepSegment
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
-from otel_torchdist.telemetry.metrics.time_shares import BusyTime
+from otel_torchdist.telemetry.metrics.durations import BusyTime
 from tests.support.tapes.fake_tape import RUN, SECOND
 from tests.support.tapes.metrics_node import Node
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.telemetry.metrics.definitions.operations import OPERATION_METRICS
-from otel_torchdist.telemetry.metrics.definitions.recording import JOB_METRICS, RECORDING_METRICS
+from otel_torchdist.telemetry.metrics.definitions.recording import JOB_METRICS, RECORDING_METRICS, VALUE_METRICS
 from otel_torchdist.telemetry.metrics.definitions.stalls import PATH_METRICS, STALL_METRICS
 from otel_torchdist.telemetry.metrics.definitions.steps import CHECKPOINT_METRICS, STEP_METRICS
-from otel_torchdist.telemetry.metrics.definitions.values import VALUE_METRICS
 
 NUMBER_METRICS: Final = (
     *STALL_METRICS,
