@@ -102,6 +102,6 @@ def _planes(column: Sequence[int], base: int, width: int) -> bytes:
 
 
 def _to_native(numbers: array[int]) -> None:
-    """Swap between little-endian bytes, as they are stored, and those of this machine."""
+    """Swap bytes between the stored little-endian order and this machine's."""
     if sys.byteorder == "big":
         numbers.byteswap()

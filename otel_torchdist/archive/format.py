@@ -62,7 +62,7 @@ Plan = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the head of a segment says.
+    """The head of a segment.
 
     Attributes:
         size: Bytes of the body behind it.

@@ -1,4 +1,4 @@
-"""What a segment of an archive holds: part of the records of one tape, and what is needed to understand them."""
+"""A segment of an archive: part of the records of one tape, with the names that they refer to."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Which records of a tape are archived.
+    """The records of a tape that are archived.
 
     Attributes:
         through: As in `Moment`.
@@ -107,7 +107,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """Where a segment is, and what its head says of it.
+    """The place of a segment in a file, with the contents of its head.
 
     Attributes:
         path: The file.

@@ -1,4 +1,4 @@
-"""Where an archive keeps its segments: a folder for each run, in it one for each node, in it files of segments."""
+"""The folders of an archive: one for each run, in it one for each node, in it files of segments."""
 
 from __future__ import annotations
 

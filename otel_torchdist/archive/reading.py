@@ -189,7 +189,7 @@ def _newest(rank: ArchivedRank, most: int) -> tuple[SegmentPlace, ...]:
 
 
 class _Collected:
-    """What the segments of a tape hold together."""
+    """The records that the segments of a tape hold together."""
 
     def __init__(self) -> None:
         self._operations: dict[int, Operation] = {}

@@ -30,12 +30,12 @@ _MODES: Final = frozenset(map(int, CallMode))
 
 
 def with_facts(activities: Sequence[Activity]) -> list[Activity]:
-    """Those that have a row in the first table."""
+    """Return the activities that have a row in the first table."""
     return [one for one in activities if any(getattr(one, column) for column in FACT_COLUMNS)]
 
 
 def with_calls(activities: Sequence[Activity]) -> list[tuple[Activity, RemoteCall]]:
-    """Those that have a row in the second one."""
+    """Return the activities that have a row in the second table, with their calls."""
     return [(one, one.call) for one in activities if one.call is not None]
 
 
@@ -69,7 +69,7 @@ def _row_of(activity: Activity, call: RemoteCall) -> tuple[int, ...]:
 
 
 class Facts:
-    """What is known of activities, by their number."""
+    """Facts of activities, by the activity's number."""
 
     def __init__(self, facts: Mapping[int, tuple[int, ...]], calls: Mapping[int, tuple[int, ...]]) -> None:
         self._facts = facts

@@ -19,7 +19,7 @@ from otel_torchdist.tape.status import TapeStatus
 
 
 def origin_of(tape: TapeReader, status: TapeStatus) -> SegmentOrigin:
-    """Return what a tape's segments say of it; a run without an id gets one that no other run has."""
+    """Return the origin of a tape's segments; a run without an id gets one that no other run has."""
     identity = tape.identity
     return SegmentOrigin(
         nonce=identity.nonce,

@@ -44,7 +44,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass(slots=True)
 class _Tape:
-    """What has been archived of a tape, and which of its groups the current file contains.
+    """The archived records of a tape, and the groups that the current file contains.
 
     Attributes:
         archived: What has been archived by now.

@@ -1,4 +1,4 @@
-"""What settings accept, and what becomes of a text that they do not."""
+"""The values that settings accept, and the warnings about others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.config.actions import TARGET
 
 
 class ReaderHome(Enum):
-    """Where the tapes are read."""
+    """The process that reads the tapes."""
 
     AGENT = "agent"
     THREAD = "thread"
@@ -24,7 +24,7 @@ class ReaderHome(Enum):
 
 
 class CaptureKernel(Enum):
-    """What records the calls."""
+    """The recorder of the calls."""
 
     AUTO = "auto"
     """The native library if there is one for this torch and Python, else Python."""
@@ -34,7 +34,7 @@ class CaptureKernel(Enum):
 
 
 class NumericsMode(Enum):
-    """Which operations' tensors are looked at."""
+    """The operations whose tensors are checked."""
 
     OFF = "off"
     SAMPLED = "sampled"
@@ -44,7 +44,7 @@ class NumericsMode(Enum):
 
 
 class PageAccess(Enum):
-    """Who may see the live page."""
+    """The users who may see the live page."""
 
     OFF = "off"
     LOOPBACK = "loopback"
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Accepted(Generic[T]):
-    """What a setting accepts.
+    """The values that a setting accepts.
 
     Attributes:
         wording: How a warning describes it.
@@ -108,7 +108,7 @@ class Parameter(Generic[T]):
 
 
 def one_of(choices: Mapping[str, T]) -> Accepted[T]:
-    """One of these words, in any case."""
+    """Accept one of these words, in upper or lower case."""
 
     def parse(text: str) -> T:
         if text.lower() not in choices:
@@ -136,7 +136,7 @@ def integer(least: int, most: int | None = None, unit: str = "") -> Accepted[int
 
 
 def milliseconds(least: int) -> Accepted[float]:
-    """Milliseconds, at least so many; the value is in seconds."""
+    """Parse a duration in milliseconds with a minimum; the value is in seconds."""
     whole = integer(least, _LONGEST_MILLISECONDS, unit=" of milliseconds")
     return Accepted(whole.wording, lambda text: whole.parse(text) / 1000)
 
@@ -154,7 +154,7 @@ def absolute_path() -> Accepted[Path]:
 
 
 def optional(accepted: Accepted[T]) -> Accepted[T | None]:
-    """The same, or nothing."""
+    """Accept the same values, or an empty text."""
     return Accepted(accepted.wording, lambda text: accepted.parse(text) if text else None)
 
 

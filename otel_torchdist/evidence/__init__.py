@@ -1,1 +1,1 @@
-"""What other tools have written about a job: logs, stacks of processes, reports of NCCL, error files."""
+"""Texts of other tools about a job: logs, stacks of processes, reports of NCCL, error files."""

@@ -52,7 +52,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a rank has come in a group.
+    """The progress of a rank in a group.
 
     Attributes:
         enqueued: Sequence of the operation that it enqueued last; -1 for none.
@@ -67,7 +67,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended, as its launcher saw it.
+    """The end of a process, as its launcher saw it.
 
     Attributes:
         exit_code: Its exit code; None if a signal ended it.
@@ -104,7 +104,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class CalledAt:
-    """Where an operation was called that timed out later.
+    """The call site of an operation that timed out later.
 
     Attributes:
         frames: Innermost first.
@@ -132,7 +132,7 @@ class SeenStacks:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """How many operations of one kind a rank has launched in a communicator, as NCCL's RAS counts them.
+    """The number of operations of one kind that a rank has launched in a communicator, as NCCL's RAS counts them.
 
     Attributes:
         communicator: Its hash.

@@ -30,7 +30,7 @@ _GLOO: Final = re.compile(r"\[(?=[^\[\]\s]*gloo/transport/)[^\[\]\s]*\] ")
 
 @dataclass(frozen=True, slots=True)
 class ToolFinding:
-    """The same message of some ranks.
+    """A message that one or more ranks have in common.
 
     Attributes:
         kind: What it is about.
@@ -91,7 +91,7 @@ def _is_call(one: Statement) -> bool:
 
 
 def _speaker(one: Statement) -> str:
-    """What is known of a speaker whose rank is not."""
+    """Return a description of a speaker whose rank is unknown."""
     if one.group is not None and one.group.rank is not None:
         return f"rank {one.group.rank} of {one.group.description or one.group.uid or 'its group'}"
     if one.local_rank is not None:
@@ -168,7 +168,7 @@ def _is_of_table(one: Statement) -> bool:
 
 
 def described(one: Statement) -> str:
-    """What a statement says, without what differs between ranks that say the same."""
+    """Return the text of a statement without the parts that differ between ranks."""
     fact = one.fact
     if isinstance(fact, TimedOut) and fact.operation:
         place = f" #{fact.sequence}" if fact.sequence is not None else ""
@@ -212,7 +212,7 @@ def stacks_by_rank(statements: Iterable[Statement]) -> dict[int, ThreadStack]:
 
 
 def shown_thread(stacks: SeenStacks) -> ThreadStack | None:
-    """The thread of interest: the one that crashed, else the main thread, or what keeps it from running."""
+    """Return the thread of interest: the crashed thread, else the main thread, or the thread that blocks it."""
     if stacks.crash:
         return next(iter(stacks.threads), None)
     main = thread_to_show(stacks.threads, None)

@@ -32,7 +32,7 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """One process.
+    """A process as the kernel shows it.
 
     Attributes:
         state: State letter of its main thread; '' if it is gone.
@@ -113,7 +113,7 @@ def _read(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LiveRank:
-    """What was seen of one process.
+    """A process of a live job, with its stacks and its state.
 
     Attributes:
         process: Which it is.
@@ -128,7 +128,7 @@ class LiveRank:
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """What was seen of a job.
+    """A live job, as its processes show it.
 
     Attributes:
         ranks: By ascending rank; processes of unknown rank last.
@@ -146,7 +146,7 @@ class LiveJob:
 
     @property
     def world_size(self) -> int:
-        """How many ranks the job has; 0 if that is unknown."""
+        """The number of the job's ranks; 0 if unknown."""
         return max((one.process.world_size for one in self.ranks), default=0)
 
     @property

@@ -40,7 +40,7 @@ class Repeats:
 
     @property
     def statements(self) -> list[Statement]:
-        """Those that are kept, in the order of lines."""
+        """The kept statements, in the order of lines."""
         return sorted(self._kept.values(), key=lambda one: one.source.line)
 
     def add(self, statements: Iterable[Statement]) -> None:
@@ -150,7 +150,7 @@ class _Readers:
         yield from self._errors.read(line)
 
     def other(self, line: LogLine) -> Iterator[Statement]:
-        """Yield an error of no known kind on a line of which no reader has said anything."""
+        """Yield an error of no known kind, for a line that no reader has recognized."""
         return self._errors.other(line)
 
     def end(self) -> Iterator[Statement]:

@@ -1,4 +1,4 @@
-"""What a text says about a rank. Frozen data only; nothing here was measured by us.
+"""Statements of texts about ranks. Frozen data only; nothing here was measured by us.
 
 Texts carry times of many clocks, and often neither a year nor a time zone. They are kept as they were written, and
 nothing is calculated from two of them.
@@ -18,7 +18,7 @@ MAX_TEXT: Final = 400
 
 
 class StatementKind(enum.Enum):
-    """What a statement is about, in the order in which a report shows it."""
+    """The subject of a statement, in the order of a report."""
 
     DESYNC = "behind, according to PyTorch's desync report"
     DIFFERENT_CALLS = "calls do not match"
@@ -72,7 +72,7 @@ class StatementKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """Where something is written.
+    """A place in a text.
 
     Attributes:
         path: The file.
@@ -90,7 +90,7 @@ class TextSource:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one text says about one rank.
+    """A statement of one text about one rank.
 
     Attributes:
         kind: What it is about.

@@ -43,7 +43,7 @@ def _barriers(statements: Sequence[Statement]) -> Iterator[Statement]:
 
 
 def _barrier(key: str, said: Sequence[tuple[Statement, AtBarrier]]) -> Iterator[Statement]:
-    """A barrier that nobody has left: which ranks have come, and which have not, as far as that is certain."""
+    """Yield a statement on a barrier that nobody has left: ranks that came, and missing ranks if they are certain."""
     first = replace(_unsaid(said[0][0]), kind=StatementKind.MISSING_AT_STORE, label="the store")
     size, joined = max(fact.size for _, fact in said), max(fact.joined for _, fact in said)
     came = sorted({fact.rank for _, fact in said})
@@ -160,7 +160,7 @@ def _are_global(pairs: Iterable[tuple[int | None, int]]) -> bool:
 
 
 def _unsaid(one: Statement) -> Statement:
-    """A statement of which it does not matter who has written it."""
+    """Return a statement without its author."""
     return replace(one, rank=None, label="", local_rank=None, pid=None, fact=None, repeated=0)
 
 

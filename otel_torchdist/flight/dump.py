@@ -17,7 +17,7 @@ from otel_torchdist.model.names import CallSiteName
 
 
 class EntryState(Enum):
-    """How far the recorder has seen an operation come.
+    """The progress of an operation, as the recorder has seen it.
 
     gloo's recorder leaves it at `scheduled`, and NCCL's knows `started` only where `TORCH_NCCL_ENABLE_TIMING` is set.
     """
@@ -44,7 +44,7 @@ class FlightGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How far one rank has come in a group, by sequence number; -1 for nothing yet, or not recorded."""
+    """The progress of one rank in a group, by sequence number; -1 if there is none or it was not recorded."""
 
     enqueued: int
     started: int
@@ -147,7 +147,7 @@ GLOO: Final = "gloo"
 
 @dataclass(frozen=True, slots=True)
 class CalledName:
-    """What a `profiling_name` says.
+    """The contents of a `profiling_name`.
 
     Attributes:
         library: `nccl`, `gloo`, `xccl`, `hccl`, …; '' if it does not say.

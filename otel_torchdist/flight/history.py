@@ -63,7 +63,7 @@ class CondensedDump:
         return is_open(call.entry, self.by_retiring)
 
     def up_to(self, until_ns: int) -> CondensedDump:
-        """The same dump, if it is known from elsewhere up to when it reaches, in nanoseconds since the epoch."""
+        """Return the dump with a known end, in nanoseconds since the epoch."""
         dump = dataclasses.replace(self.dump, until_ns=until_ns)
         return dataclasses.replace(self, dump=dump, newest_ns=max(self.newest_ns, until_ns))
 

@@ -94,7 +94,7 @@ def holds_first(dump: FlightDump) -> bool:
 
 
 def missing_from(dump: FlightDump) -> int:
-    """How many calls the recorder has seen that are not in its dump: overwritten, ended, or damaged."""
+    """Return the number of calls that the recorder has seen and its dump lacks: overwritten, ended, or damaged."""
     if not dump.entries:
         return max((status.enqueued for status in dump.statuses.values()), default=0)
     return max(dump.entries[-1].record_id + 1 - len(dump.entries), 0)

@@ -1,4 +1,4 @@
-"""Entries of a flight recorder as operations, like those of a tape."""
+"""Converts entries of a flight recorder into operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def operation_view(
     by_retiring: bool,
     waits: bool = False,
 ) -> OperationView:
-    """One entry as an operation.
+    """Convert one entry into an operation.
 
     Args:
         dump: The dump that it is in.
@@ -112,7 +112,7 @@ def group_of(groups: RecordedGroups, dump: FlightDump, one: NumberedEntry) -> Gr
 
 
 def arrival_of(view: OperationView) -> Arrival:
-    """What a rank entered, for comparison with other ranks."""
+    """Return the call that a rank entered, for comparison with other ranks."""
     return Arrival(view.operation_id.sequence, view.signature, ANY_RANK)
 
 
@@ -160,7 +160,7 @@ def _bytes_of(signature: SignatureName) -> int:
 
 
 def splits_of(entry: FlightEntry, operation: str) -> Splits | None:
-    """How an `all_to_all` is split, as far as its sizes show it; None if it seems to be even.
+    """Return the splits of an `all_to_all`, if its sizes show them; None if it seems to be even.
 
     Of one tensor that is split, the parts are not recorded.
     """

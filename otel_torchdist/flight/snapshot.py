@@ -1,4 +1,4 @@
-"""What the dumps of a job show of its last moment, as a snapshot for the judge.
+"""Makes a snapshot of a job's last moment from its dumps, for the judge.
 
 A dump does not say when it was written, on which host, or whether its rank's process lives: every rank with a dump is
 taken to be alive, and nothing is said about its threads. The recorder does not know either which of several open
@@ -30,7 +30,7 @@ _UNSURE: Final = -1
 
 
 class MomentKind(Enum):
-    """Which moment a snapshot of dumps shows."""
+    """The moment that a snapshot of dumps shows."""
 
     FIRST_TIMEOUT = "first timeout"
     """When the first timeout ran out: the dumps were written then at the latest."""
@@ -195,7 +195,7 @@ def _waiting(condensed: CondensedDump, knows_starts: bool) -> list[NumberedEntry
 
 
 def _progress_of(calls: Sequence[OperationView]) -> Progress:
-    """How far a rank has come in a channel, from the calls that are still in its dump; the last ones are."""
+    """Return a rank's progress in a channel, from the last calls, which are still in its dump."""
     entered = max(call.operation_id.sequence for call in calls)
     still_open = [call.operation_id.sequence for call in calls if call.record.completed_ns is None]
     arrivals = {call.operation_id.sequence: arrival_of(call) for call in reversed(calls)}

@@ -36,7 +36,7 @@ class NoToolError(NativeError):
 
 @dataclass(frozen=True)
 class TorchFiles:
-    """What the library is compiled and linked against.
+    """The torch files that the library is compiled and linked against.
 
     Attributes:
         include: Torch's headers.
@@ -48,7 +48,7 @@ class TorchFiles:
 
 
 def find_compiler() -> list[str]:
-    """The C++ compiler that CXX names, with its options, or else that of this machine.
+    """Return the C++ compiler that CXX names, with its options, or else this machine's.
 
     Raises:
         NoToolError: There is none.

@@ -57,7 +57,7 @@ class DeviceItem(ctypes.Structure):
 
 
 class NativeDevices:
-    """What the library follows on the devices of this process.
+    """The operations that the library follows on the devices of this process.
 
     Attributes:
         handle: The library's handle of it.
@@ -84,12 +84,12 @@ class NativeDevices:
         self._items = (DeviceItem * _TAKEN_AT_ONCE)()
 
     def take(self) -> list[DeviceItem]:
-        """What was handed over since the last call; the items are valid until the next one."""
+        """Return the items handed over since the last call; they are valid until the next call."""
         count: int = self._library.devices_take(self.handle, self._items, _TAKEN_AT_ONCE)
         return self._items[:count]
 
     def state(self, place: int) -> int:
-        """What is known of an operation: see `IS_ISSUED` and what follows."""
+        """Return the state of an operation, as flags: see `IS_ISSUED` and the following."""
         return self._library.devices_state(self.handle, place)
 
     def release(self, place: int) -> None:

@@ -50,7 +50,7 @@ class NoLibraryError(NativeError):
 
 
 class OperationLayout(ctypes.Structure):
-    """Where the arguments of an operation are; see `Operation` in source/arguments.h."""
+    """The positions of an operation's arguments; see `Operation` in source/arguments.h."""
 
     _fields_ = (
         *(("index", ctypes.c_int32), ("group", ctypes.c_int32), ("described", ctypes.c_int32)),
@@ -188,7 +188,7 @@ def library_name(torch_version: str, machine: str = "") -> str:
 
 
 def library_cache() -> Path:
-    """Where this user's own libraries are.
+    """Return the folder of this user's own libraries.
 
     Raises:
         NoLibraryError: This user has no home.
@@ -234,7 +234,7 @@ def _own_cache() -> Path | None:
 
 
 def find_library(cache: Path | None) -> Library:
-    """Load the library for this torch: one that was built here, or else the one that the wheel has brought.
+    """Load the library for this torch: a library that was built here, or else the wheel's.
 
     One that was built here and cannot be used, such as one of an older version, is a warning if there is another.
 

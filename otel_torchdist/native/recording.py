@@ -107,7 +107,7 @@ _ALL_FORGOTTEN: Final = 2
 
 
 class PlanFlag(enum.IntFlag):
-    """How a planned call is recorded; see `PlanFlag` in source/plans.h."""
+    """Flags for recording a planned call; see `PlanFlag` in source/plans.h."""
 
     LEFT_ALONE = 1
     CALLBACK = 2
@@ -156,7 +156,7 @@ class NativeGroup:
 
 
 class NativePlan(NamedTuple):
-    """How calls of one kind from one call site are recorded.
+    """The plan for recording calls of one kind from one call site.
 
     Attributes:
         group: Their group.

@@ -1,4 +1,4 @@
-"""Whether the file of a library may be loaded: loading runs it, and one that is cut off would end the process.
+"""Checks whether a library may be loaded: loading runs it, and a truncated file would end the process.
 
 `dlopen` itself does not look: it maps segments beyond the end of a truncated file, and the first access to them is a
 SIGBUS.

@@ -45,7 +45,7 @@ _WORDS: Final = struct.Struct(f"={len(FigureWord)}Q")
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What a rank has counted so far.
+    """The counters of a rank's steps at one moment.
 
     Attributes:
         data_wait_ns: Time that its training thread waited for data.

@@ -158,7 +158,7 @@ class Word(enum.IntEnum):
 
 
 class ActivityWord(enum.IntEnum):
-    """What the first four words of an activity hold instead: numbers that are known before its end."""
+    """The first four words of an activity, which hold numbers that are known before its end."""
 
     BYTES = 0
     """Bytes that it has written or read."""

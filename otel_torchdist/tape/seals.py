@@ -1,4 +1,4 @@
-"""How a word on a tape proves that it belongs to its record, and that it is not damaged."""
+"""Checksums inside words, which prove that a word belongs to its record and is not damaged."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Errors:
         return bool(self._awaited)
 
     def read(self, line: LogLine) -> Iterator[Statement]:
-        """Take a line; yields what it says in so many words about the end of a process."""
+        """Read a line, and yield its statements about the end of a process."""
         key = line.label, line.rank
         if key in self._awaited:
             del self._awaited[key]

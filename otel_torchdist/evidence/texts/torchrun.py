@@ -1,4 +1,4 @@
-"""What torchrun reports when ranks fail: a line for the first one, and at its end a table of all.
+"""Reports of torchrun when ranks fail: a line for the first failure, and at its end a table of all.
 
 The table is that of `ChildFailedError` (`torch/distributed/elastic/multiprocessing/errors`), the same since torch 1.9.
 """

@@ -325,7 +325,7 @@ def _state(is_open: bool, started_ns: int | None) -> EntryState:
 
 
 def _duration_ms(operation: OperationView) -> float | None:
-    """How long it ran on a device."""
+    """Return the time that an operation ran on a device."""
     record = operation.record
     if not record.flags & Flag.ON_DEVICE or record.started_ns is None or record.completed_ns is None:
         return None

@@ -17,7 +17,7 @@ from otel_torchdist.model.kinds import Flag, RecordKind
 
 @dataclass(frozen=True, slots=True)
 class ExportChoice:
-    """Which calls are written. With the defaults, all.
+    """The calls to write. With the defaults, all.
 
     Attributes:
         kinds: Names of operations, or shell patterns such as `all_*`; empty for all.
@@ -83,7 +83,7 @@ class LeftOut:
         self._counts.setdefault(reason, Counter())[operation.name] += 1
 
     def counts(self) -> Iterator[tuple[Reason, Counter[str]]]:
-        """For each reason, how many calls of which operations."""
+        """The number of calls by reason and operation."""
         for reason in Reason:
             if reason in self._counts:
                 yield reason, self._counts[reason]

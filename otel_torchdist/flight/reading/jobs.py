@@ -94,6 +94,6 @@ def _finished(dumps: Sequence[CondensedDump]) -> FoundJob:
 
 
 def _preference(one: CondensedDump) -> tuple[bool, int, int]:
-    """What makes a dump the better one of two of a rank: a device's library, then its newest record."""
+    """Return the sort key for dumps of one rank: a device's library counts first, then the newest record."""
     libraries = {called_name(call.entry.profiling_name).library for call in one.calls}
     return bool(libraries - {GLOO}), one.newest_ns, one.lost + len(one.calls)

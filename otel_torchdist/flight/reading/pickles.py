@@ -84,7 +84,7 @@ def check(content: bytes) -> None:
 
 
 def _at_most(content: bytes, opcodes: bytes) -> int:
-    """How often a pickle has one of these opcodes at most: their bytes may also be parts of texts and numbers."""
+    """Return an upper bound on the number of these opcodes: their bytes may also be parts of texts and numbers."""
     return len(content) - len(content.translate(None, opcodes))
 
 

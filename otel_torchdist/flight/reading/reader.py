@@ -55,7 +55,7 @@ MAX_LINES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class FoundDumps:
-    """What the paths hold.
+    """The dumps found in some paths.
 
     Attributes:
         dumps: Of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
@@ -146,7 +146,7 @@ _Dump = TypeVar("_Dump")
 
 @dataclass(frozen=True, slots=True)
 class _ReadFile(Generic[_Dump]):
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
         dump: The dump; None if it is none, or of no known rank.

@@ -70,7 +70,7 @@ def _value_of(member: Any) -> Any:
 
 
 def site_document(site: CallSiteName) -> dict[str, object]:
-    """What `decoding.CallSiteRead` reads. `asdict` would take ten times as long, in a rank and with the GIL."""
+    """Return the document that `decoding.CallSiteRead` reads. `asdict` takes ten times as long, and holds the GIL."""
     return {"function": site.function, "file": site.file, "line": site.line}
 
 
@@ -137,7 +137,7 @@ class NamesWriter:
                 self._ids[name] = identity
 
     def _room(self, spare: int) -> int:
-        """How many bytes a name may take."""
+        """Return the number of bytes that a name may take."""
         return self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
 
     def _append(self, name: Name, spare: int) -> int:

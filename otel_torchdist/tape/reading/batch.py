@@ -1,4 +1,4 @@
-"""What a poll of a tape found, and how far a reader has come."""
+"""The result of a poll of a tape, and the position of its reader."""
 
 from __future__ import annotations
 

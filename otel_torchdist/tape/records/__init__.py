@@ -1,1 +1,1 @@
-"""What the records of a tape hold: frozen data, all times in nanoseconds of the writer's monotonic clock."""
+"""The contents of a tape's records: frozen data, all times in nanoseconds of the writer's monotonic clock."""

@@ -44,7 +44,7 @@ class CheckpointParts:
         self._operations.pop(activity.number, None)
 
     def operation_of(self, activity: Activity) -> str:
-        """What the checkpoint is called that an activity is, or is a part of; '' if it is not known."""
+        """Return the name of the checkpoint that an activity is or belongs to; '' if unknown."""
         return CHECKPOINT_OPERATIONS.get(activity.kind) or self._operations.get(activity.parent, "")
 
     def stage_of(self, activity: Activity) -> str:
@@ -79,7 +79,7 @@ class CheckpointLog:
             self._parts.ended(activity)
 
     def shown(self, still_open: Iterable[Activity]) -> RankCheckpoints:
-        """What a snapshot shows.
+        """Return the checkpoints as a snapshot shows them.
 
         Args:
             still_open: The activities that have not ended, oldest first.

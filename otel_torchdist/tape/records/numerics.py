@@ -1,4 +1,4 @@
-"""What is recorded of the values in an operation's tensors: a record of its own, just before that of the operation.
+"""The values in an operation's tensors: a record of its own, directly before the operation's record.
 
 Its payload says which operation it belongs to, by thread, group and sequence. Its six words are filled in as values
 become known, those of the inputs before the operation is entered, the checksum of the outputs after it has ended:
@@ -80,7 +80,7 @@ def summed(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
 
 
 def differing_places(here: tuple[int, Sequence[int]], there: tuple[int, Sequence[int]], count: int) -> Places | None:
-    """Where the parameters of two ranks differ.
+    """Return the places of the parameters that differ between two ranks.
 
     Args:
         here: What `summed` has returned on one rank.
@@ -106,7 +106,7 @@ def differing_places(here: tuple[int, Sequence[int]], there: tuple[int, Sequence
 
 
 def bits_of_places(count: int) -> int:
-    """How many bits the places of so many parameters have."""
+    """Return the number of bits of the places of `count` parameters."""
     return max(count - 1, 0).bit_length()
 
 
@@ -223,7 +223,7 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
 
 
 def with_words(numerics: Numerics, words: Sequence[int]) -> Numerics:
-    """The same with what its record's words hold now."""
+    """Return the values updated from the current words of their record."""
     values = [seals.unseal(numerics.number, word) if word else None for word in words]
     parameters = numerics.parameters
     if parameters is not None:

@@ -1,4 +1,4 @@
-"""How much an uneven `all_to_all` sends to each member, and expects of it: records right before that of the operation.
+"""Amounts that an uneven `all_to_all` sends to and expects from each member: records directly before the operation.
 
 So a reader knows how an operation is split before it can see its end. They belong to the operation of the same thread
 and time of entry. Parts are counted in units of so many bytes, such as a row of the tensor, because most then fit in
@@ -93,7 +93,7 @@ class _Collected:
 
 
 def _count(members: int, form: int) -> int:
-    """How many parts the records of an operation hold together."""
+    """Return the number of parts that the records of an operation hold together."""
     return (2 * members if form == _LISTED else members) or 1
 
 

@@ -229,7 +229,7 @@ _NUMBERS: Final = frozenset({semconv.SLURM_RESTART_COUNT, semconv.ELASTIC_RESTAR
 
 
 def attributes_of_job(job: JobDescription) -> dict[str, AttributeValue]:
-    """What holds for all attempts of a job: attributes of the resource."""
+    """Return the attributes of the resource that hold for all attempts of a job."""
     found = _attributes(job, _OF_JOB)
     if job.command:
         found[semconv.PROCESS_COMMAND_ARGS] = list(job.command)
@@ -237,7 +237,7 @@ def attributes_of_job(job: JobDescription) -> dict[str, AttributeValue]:
 
 
 def attributes_of_attempt(job: JobDescription) -> dict[str, AttributeValue]:
-    """The same, and what holds for one attempt only, which an agent may outlive; not that it is the first."""
+    """Return the attributes of a job and of one attempt, which an agent may outlive. A first attempt has no number."""
     counts = {name: count for name, count in _attributes(job, _OF_ATTEMPT).items() if count != 0}
     return attributes_of_job(job) | counts
 
@@ -245,7 +245,7 @@ def attributes_of_attempt(job: JobDescription) -> dict[str, AttributeValue]:
 def described_beyond(
     resource: Mapping[str, AttributeValue], is_of_one_job: bool, tape: TapeReader
 ) -> dict[str, AttributeValue]:
-    """What a rank's description says, and the resource does not.
+    """Return the attributes of a rank's description that the resource lacks.
 
     Args:
         resource: Attributes of the resource.

@@ -120,7 +120,7 @@ _TRACES_PATH: Final = "/v1/traces"
 
 
 class Delivery:
-    """Where spans go, and what has become of them.
+    """The destination of a command's spans, with counts of the spans that arrived.
 
     Attributes:
         name: The destination in messages.

@@ -37,7 +37,7 @@ class ExportError(TorchDistError):
 
 
 class Destination(Protocol):
-    """Where the thread of a `QueuedSink` sends spans.
+    """A destination to which the thread of a `QueuedSink` sends spans.
 
     Attributes:
         name: Its name in warnings.

@@ -1,4 +1,4 @@
-"""What a metric is: its name, its meaning, and where its values come from."""
+"""A metric: its name, its meaning, and the source of its values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Histograms: TypeAlias = Iterable[tuple[Labels, DurationHistogram]]
 
 
 class MetricKind(Enum):
-    """How a number behaves over time."""
+    """The behaviour of a number over time."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

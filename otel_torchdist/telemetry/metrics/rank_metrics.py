@@ -98,7 +98,7 @@ class RankMetrics:
 
     @property
     def state(self) -> MetricsState:
-        """What has been counted."""
+        """All counts so far, from which the next reader continues."""
         with self._lock:
             return MetricsState(
                 series=self._series.states,

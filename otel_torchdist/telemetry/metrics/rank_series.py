@@ -166,7 +166,7 @@ class GroupProgress:
 
 
 class CountedSeries(NamedTuple):
-    """Where an operation is counted; no progress if its sequence number is not comparable across ranks."""
+    """The counters of an operation; no progress if its sequence number is not comparable across ranks."""
 
     series: Series
     progress: GroupProgress | None
@@ -199,7 +199,7 @@ class RankSeries:
 
     @property
     def states(self) -> tuple[SeriesState, ...]:
-        """What has been counted, by group and operation."""
+        """The counts by group and operation."""
         series = self.counters.values()
         return tuple(SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series)
 

@@ -184,7 +184,7 @@ class PathSnapshot:
 
 @dataclass(slots=True)
 class ArrivalCounts:
-    """Which ranks came last in the calls of a group, as far as ranks were compared.
+    """The ranks that came last in the compared calls of a group.
 
     Attributes:
         calls: Number of compared calls.
@@ -205,7 +205,7 @@ class ArrivalCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """What is shown of a run for the whole node, including the share of ranks that have since been forgotten.
+    """The numbers of a run for the whole node, including those of ranks that have been forgotten since.
 
     Attributes:
         timed: Timed operations, by labels of group, operation and message size.
@@ -252,7 +252,7 @@ class RankTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunFindings:
-    """What was found in a run besides stalls.
+    """Findings of a run besides stalls, and the ranks that came last.
 
     Attributes:
         findings: Findings that still hold.

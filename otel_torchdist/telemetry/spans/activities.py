@@ -66,7 +66,7 @@ def parent_of(
 
 
 def attributes_of(call: RemoteCall, names: NamesReader) -> dict[str, AttributeValue]:
-    """What only spans of calls have, besides the method."""
+    """Return the attributes that only spans of remote calls have, besides the method."""
     attributes: dict[str, AttributeValue] = {semconv.RPC_SYSTEM: SYSTEM}
     peer = names.text(call.worker_name)
     if peer:
@@ -93,7 +93,7 @@ class HeldActivities:
         self._count = 0
 
     def outermost(self, ended: Iterable[Activity]) -> list[Activity]:
-        """Hold those of some ended activities that are within others, and return the rest."""
+        """Hold back ended activities that lie within others, and return the rest."""
         return [activity for activity in ended if not self._hold(activity)]
 
     def _hold(self, activity: Activity) -> bool:

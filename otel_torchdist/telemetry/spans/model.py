@@ -46,7 +46,7 @@ class FinishedSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 class SpanSink(Protocol):
-    """Where finished spans go."""
+    """A receiver of finished spans."""
 
     @property
     def dropped(self) -> int:

@@ -157,7 +157,7 @@ def of_record(operation: Operation) -> dict[str, AttributeValue]:
 
 
 def _values(numerics: Numerics) -> dict[str, AttributeValue]:
-    """What is known of the values in an operation's tensors; numbers that are not finite are in no attribute."""
+    """Return the known values of an operation's tensors; numbers that are not finite are in no attribute."""
     found: dict[str, float | None] = {
         semconv.INPUT_MIN: numerics.smallest,
         semconv.INPUT_MAX: numerics.largest,
@@ -184,7 +184,7 @@ def _values(numerics: Numerics) -> dict[str, AttributeValue]:
 
 
 def _device_times(operation: Operation) -> dict[str, AttributeValue]:
-    """How long an operation was in the device's queue and how long the device ran it; empty if that is not known."""
+    """Return the times that an operation spent in the device's queue and on the device; empty if unknown."""
     started_ns, how = operation.started_ns, operation.started_how
     if started_ns is None or how is None or how not in _RESOLUTION_S:
         return {}
@@ -296,7 +296,7 @@ class OperationSpans:
 
 
 def _blocked_ns(operation: Operation) -> int:
-    """How long the calling thread was inside the call and inside the first wait.
+    """Return the time that the calling thread spent inside the call and the first wait.
 
     A call or wait without a recorded return lasted until the operation ended.
     """

@@ -17,7 +17,7 @@ MAX_RANKS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """What a sampler has decided, so that another one can continue from there.
+    """The decisions of a sampler, from which another one continues.
 
     Attributes:
         step: The last step that was decided.
@@ -59,7 +59,7 @@ class StepSampler:
 
     @property
     def state(self) -> SamplerState:
-        """What has been decided."""
+        """The decisions so far."""
         return SamplerState(
             self._step, self._is_candidate, self._is_kept, frozenset(self._always), self._budget.halvings
         )

@@ -72,7 +72,7 @@ class StepSegment:
 
 @dataclass(frozen=True, slots=True)
 class CutterState:
-    """Where a cutter is, so that another one can continue from there.
+    """The position of a cutter, from which another one continues.
 
     Attributes:
         start_ns: Start of the segment that has not been cut yet.
@@ -101,7 +101,7 @@ class SegmentCutter:
 
     @property
     def state(self) -> CutterState:
-        """Where the cutter is, once the segments that were cut have been taken."""
+        """The cutter's position, once the segments that were cut have been taken."""
         pending = frozenset(interval.number for interval in (*self._pending, *self._activities))
         return CutterState(self._start_ns, self._step, self._number, pending)
 

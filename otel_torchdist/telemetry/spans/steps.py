@@ -50,7 +50,7 @@ class _Anchor:
 
 @dataclass(frozen=True, slots=True)
 class SpansState:
-    """What has been handed over of a tape, so that another reader can continue from there.
+    """The records of a tape that have been handed over, from which another reader continues.
 
     Attributes:
         cutter: Where the next segment begins.
@@ -116,7 +116,7 @@ class RankSpans:
 
     @property
     def state(self) -> SpansState | None:
-        """What has been handed over; None if nothing has been, so that the next reader starts at the beginning."""
+        """The records handed over so far; None if there are none, so that the next reader starts at the beginning."""
         if not self._is_settled:
             return None
         return SpansState(self._cutter.state, self._sampler.state, self.dropped, self._is_closed)
@@ -142,7 +142,7 @@ class RankSpans:
 
     @property
     def run_id(self) -> int:
-        """The run id as far as it is known; an id of this tape's own until then."""
+        """The run id, or an id of this tape's own until it is known."""
         known = self._status.run_id if self._status else 0
         return known or lone_run_id(self._identity.nonce)
 
@@ -288,7 +288,7 @@ class RankSpans:
             self._families.drop(activity)
 
     def _links_of(self, segment: StepSegment) -> tuple[LinkTarget, ...]:
-        """What the anchor of a segment is linked to beside the links of all anchors."""
+        """Return the links of a segment's anchor, beside the links of all anchors."""
         links = self._incident_links if segment.end is SegmentEnd.STALL else ()
         return (self._anchor.target, *links) if self._anchor and self._anchor.step == segment.step else links
 
@@ -298,7 +298,7 @@ class RankSpans:
         return self._operations.span(operation, anchor, incident, why_open)
 
     def _why_open(self) -> str:
-        """What became of a process that left something open, as the end of a sentence."""
+        """Return the fate of a process that left an operation open, as the end of a sentence."""
         status = self._status
         if status is None or status.state is TapeState.RUNNING:
             return "the process was gone"

@@ -36,7 +36,7 @@ def group_members(node: NodeSnapshot) -> Numbers:
 
 
 def capture_info(node: NodeSnapshot) -> Numbers:
-    """What records each rank; ranks whose tape does not say it have no series."""
+    """Yield the recorder and the torch version of each rank; ranks with an unknown recorder have no series."""
     for rank in node.ranks:
         if rank.kernel is not Kernel.UNKNOWN:
             yield (rank.run, str(rank.rank), rank.kernel.name.lower(), rank.torch), 1
@@ -126,7 +126,7 @@ def rank_info(node: NodeSnapshot) -> Numbers:
 
 
 def job_info(node: NodeSnapshot) -> Numbers:
-    """What launchers and trackers call the job of each run; runs that none of them knows have no series."""
+    """Yield the names that launchers and trackers give to the job of each run; runs without any have no series."""
     seen: set[str] = set()
     for rank in node.ranks:
         job = rank.job

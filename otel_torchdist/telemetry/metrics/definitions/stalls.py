@@ -29,7 +29,7 @@ def stall_info(node: NodeSnapshot) -> Numbers:
 
 
 def attempt_ended(node: NodeSnapshot) -> Numbers:
-    """How each run has ended."""
+    """Yield the end of each run's last attempt."""
     for label, run in node.runs.items():
         if run.end:
             end = run.end
