@@ -40,7 +40,7 @@ def with_calls(activities: Sequence[Activity]) -> list[tuple[Activity, RemoteCal
 
 
 def names_of(activity: Activity) -> Iterator[int]:
-    """Ids of the names that an activity refers to."""
+    """Yield the ids of the names that an activity refers to."""
     yield from (activity.detail, activity.failure, activity.storage, activity.explanation)
     if activity.call is not None:
         yield from (activity.call.worker_name, activity.call.call_site)
@@ -100,7 +100,7 @@ class Facts:
         return cls(of_facts, of_calls)
 
     def added_to(self, activity: Activity) -> Activity:
-        """The activity with what is known of it; the same object if that is nothing."""
+        """Return the activity with what is known of it; the same object if that is nothing."""
         facts, call = self._facts.get(activity.number), self._calls.get(activity.number)
         if facts is None and call is None:
             return activity

@@ -120,7 +120,7 @@ def one_of(choices: Mapping[str, T]) -> Accepted[T]:
 
 
 def integer(least: int, most: int | None = None, unit: str = "") -> Accepted[int]:
-    """A whole number within limits."""
+    """Accept a whole number within limits."""
 
     def parse(text: str) -> int:
         # int() alone would also accept signs, underscores and the digits of other scripts.
@@ -142,7 +142,7 @@ def milliseconds(least: int) -> Accepted[float]:
 
 
 def absolute_path() -> Accepted[Path]:
-    """An absolute path."""
+    """Accept an absolute path."""
 
     def parse(text: str) -> Path:
         # Ranks and agent may run in different directories and must find the same one.
@@ -159,7 +159,7 @@ def optional(accepted: Accepted[T]) -> Accepted[T | None]:
 
 
 def list_of_names() -> Accepted[frozenset[str]]:
-    """Names, in any order."""
+    """Accept names, in any order."""
 
     def parse(text: str) -> frozenset[str]:
         return frozenset(name.strip() for name in text.split(",")) - {""}
@@ -177,7 +177,7 @@ def list_of_patterns() -> Accepted[tuple[str, ...]]:
 
 
 def list_of_signals() -> Accepted[frozenset[signal.Signals]]:
-    """Names of signals."""
+    """Accept names of signals."""
 
     def parse(text: str) -> frozenset[signal.Signals]:
         return frozenset(_signal(name) for name in list_of_patterns().parse(text))
@@ -226,7 +226,7 @@ def list_of_ranks() -> Accepted[tuple[range, ...]]:
 
 
 def trace_url_template() -> Accepted[str]:
-    """An address with a place for the trace id; empty for none."""
+    """Accept an address with a place for the trace id; empty for none."""
 
     def parse(text: str) -> str:
         # It becomes a link on a page: `javascript:` and the like must never.

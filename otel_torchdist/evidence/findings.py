@@ -114,7 +114,7 @@ def _with_causes_first(statements: Sequence[Statement]) -> list[Statement]:
 
 
 def _second(one: Statement) -> tuple[str, str]:
-    """The file with the table, and the time of a row of it."""
+    """Return the file with the table, and the time of a row of it."""
     return one.source.path, one.time
 
 
@@ -200,13 +200,13 @@ def _within(stacks: SeenStacks) -> str:
 
 
 def collective_of(stacks: SeenStacks) -> str:
-    """The function of torch.distributed that the thread of interest is in, as the job called it; '' for none."""
+    """Return the function of torch.distributed that the thread of interest is in, as the job called it; '' for none."""
     thread = shown_thread(stacks)
     return _collective_in(thread) if thread is not None else ""
 
 
 def stacks_by_rank(statements: Iterable[Statement]) -> dict[int, ThreadStack]:
-    """The thread of interest of each rank whose stacks are known."""
+    """Return the thread of interest of each rank whose stacks are known."""
     threads = {one.rank: shown_thread(one.fact) for one in statements if isinstance(one.fact, SeenStacks)}
     return {rank: thread for rank, thread in threads.items() if rank is not None and thread is not None}
 
@@ -240,7 +240,7 @@ def outside_of_collectives(statements: Iterable[Statement]) -> tuple[tuple[int, 
 
 
 def frame_of(one: Statement) -> CallSiteName | None:
-    """The line of the job's code that a statement shows: of its stack the innermost frame of the user's code."""
+    """Return the line of the job's code that a statement shows: of its stack the innermost frame of the user's code."""
     fact = one.fact
     if isinstance(fact, Raised | CalledAt):
         return user_frame(fact.frames)

@@ -120,7 +120,7 @@ def _from(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]
 
 
 def _eldest(process: LiveProcess, parents: Mapping[int, int]) -> LiveProcess:
-    """The rank that a process belongs to: the topmost of its ancestors with the same rank."""
+    """Return the rank that a process belongs to: the topmost of its ancestors with the same rank."""
     parent = parents.get(process.parent)
     if parent is None:
         return process

@@ -119,7 +119,7 @@ def _calls_it(ranks: Sequence[int]) -> str:
 
 
 def _behind(reports: Sequence[Statement], statements: Sequence[Statement]) -> Iterator[Statement]:
-    """The ranks that desync reports name, by their global rank if it is the default group that timed out."""
+    """Yield the ranks that desync reports name, by their global rank if it is the default group that timed out."""
     failed = [one for one in statements if isinstance(one.fact, Reached) and one.fact.failed is not None]
     for report in reports:
         near = [one for one in failed if one.source.path == report.source.path]
@@ -135,7 +135,7 @@ def _distance(report: Statement, one: Statement) -> tuple[bool, int]:
 
 
 def _holders(waiting: Sequence[Statement]) -> Iterator[Statement]:
-    """The rank that has not given what others wait for at the store."""
+    """Yield the rank that has not given what others wait for at the store."""
     timed_out = [one for one in waiting if isinstance(one.fact, Awaited) and one.fact.is_timeout]
     by_holder: dict[int, list[Statement]] = {}
     for one in timed_out:

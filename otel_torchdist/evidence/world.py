@@ -67,14 +67,14 @@ def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
 
 
 def _elsewhere(one: Statement, rank: int, fact: TimedOut) -> OperationView:
-    """An operation of a group whose members are not known."""
+    """Return an operation of a group whose members are not known."""
     name = one.group.uid if one.group is not None else ""
     operation_id = OperationId(Channel(RecordKind.OPERATION, f"other group {name}"), fact.sequence or 1)
     return _operation(_Stuck(rank, fact, None), operation_id, None, None)
 
 
 def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
-    """The operation of the default group that timed out on each rank."""
+    """Return the operation of the default group that timed out on each rank."""
     called = {one.rank: user_frame(one.fact.frames) for one in statements if isinstance(one.fact, CalledAt)}
     failed = {(one.rank, one.fact.failed) for one in statements if isinstance(one.fact, Reached) and _is_default(one)}
     found: dict[int, _Stuck] = {}

@@ -210,7 +210,7 @@ def recorded_operation(name: str) -> str | None:
 
 
 def backend_on(configured: str, device: str) -> str:
-    """The backend for a device type of a group that was created with `gloo`, or with `cpu:gloo,cuda:nccl`."""
+    """Return the backend for a device type of a group that was created with `gloo`, or with `cpu:gloo,cuda:nccl`."""
     if ":" not in configured:
         return configured.lower()
     by_device = dict(part.split(":", 1) for part in configured.lower().split(",") if ":" in part)
@@ -218,7 +218,7 @@ def backend_on(configured: str, device: str) -> str:
 
 
 def recorded_library(backend: str) -> str:
-    """The library under which calls of a backend are recorded, so that `torchfrtrace` accepts them."""
+    """Return the library under which calls of a backend are recorded, so that `torchfrtrace` accepts them."""
     if backend in _LIBRARIES:
         return backend
     return _VARIANTS.get(backend, UNKNOWN_LIBRARY)

@@ -63,7 +63,7 @@ class RecordedGroups:
         self._by_object: dict[tuple[str, int, bool], tuple[tuple[int, ...], GroupView]] = {}
 
     def group(self, dump: FlightDump, name: str, aligned: bool = True) -> GroupView | None:
-        """The group that a rank calls `name`; None if no rank has recorded anything about it.
+        """Return the group that a rank calls `name`; None if no rank has recorded anything about it.
 
         Args:
             dump: The rank's dump.
@@ -111,7 +111,7 @@ def numbers_of(groups: set[_Identity]) -> Mapping[_Identity, int]:
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A key that sorts `9` before `10`."""
+    """Return a key that sorts `9` before `10`."""
     parts = re.findall(r"\d{1,18}|\D+", name)
     return tuple((int(part), "") if part.isdigit() and part.isascii() else (-1, part) for part in parts)
 

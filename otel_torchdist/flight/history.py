@@ -125,7 +125,7 @@ def _lasting(view: OperationView, duration_ns: int | None) -> OperationView:
 
 
 def history_of(dump: FlightDump, groups: RecordedGroups) -> RankHistory:
-    """All recorded calls of a rank.
+    """Return all recorded calls of a rank.
 
     Ends are as late as the library's watchdog. For gloo and torchcomms, and where `How.UNTRACKED` says so, only that a
     call has ended is known: its end is given as the time at which it was enqueued.
@@ -148,7 +148,7 @@ def history_of(dump: FlightDump, groups: RecordedGroups) -> RankHistory:
 
 
 def last_calls_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> list[RankHistory]:
-    """The calls of the ranks of one job, by ascending rank.
+    """Return the calls of the ranks of one job, by ascending rank.
 
     Args:
         dumps: One for each rank.

@@ -76,7 +76,7 @@ def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
 
 
 def _lane_of(entry: FlightEntry) -> EntryLane | None:
-    """The lane of an entry; None for the end of a block, whose calls are recorded one by one."""
+    """Return the lane of an entry; None for the end of a block, whose calls are recorded one by one."""
     name = called_name(entry.profiling_name)
     if name.operation == COALESCED:
         return None

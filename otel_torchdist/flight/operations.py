@@ -94,7 +94,7 @@ def operation_view(
 
 
 def channel_of(lane: EntryLane, group: GroupView | None) -> Channel:
-    """The channel of a lane, with global ranks."""
+    """Return the channel of a lane, with global ranks."""
     key = group.key if group is not None else UNKNOWN_GROUP
     if lane.is_collective:
         return Channel(RecordKind.OPERATION, key)
@@ -107,7 +107,7 @@ def channel_of(lane: EntryLane, group: GroupView | None) -> Channel:
 
 
 def group_of(groups: RecordedGroups, dump: FlightDump, one: NumberedEntry) -> GroupView | None:
-    """The group of an entry; one whose numbers mean nothing to other ranks is marked so."""
+    """Return the group of an entry; one whose numbers mean nothing to other ranks is marked so."""
     return groups.group(dump, one.lane.group, one.aligned)
 
 
@@ -152,7 +152,7 @@ def _signature(
 
 @lru_cache(maxsize=16_384)
 def _bytes_of(signature: SignatureName) -> int:
-    """Bytes of the tensors that are described."""
+    """Return the bytes of the tensors that are described."""
     dtypes = signature.dtypes
     if len(dtypes) == 1:
         dtypes *= len(signature.shapes)
@@ -181,5 +181,5 @@ def _tensor_bytes(sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -
 
 @lru_cache(maxsize=16_384)
 def call_site_of(frames: tuple[CallSiteName, ...]) -> CallSiteName | None:
-    """The innermost frame of the user's code; None if stacks were not recorded."""
+    """Return the innermost frame of the user's code; None if stacks were not recorded."""
     return user_frame(frames)

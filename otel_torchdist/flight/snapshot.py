@@ -110,7 +110,7 @@ class _Rank:
         ]
 
     def view(self, shared: frozenset[str], now_ns: int) -> RankView:
-        """The rank in a snapshot; `shared` are the keys of groups in which ranks have sent or received."""
+        """Return the rank in a snapshot; `shared` are the keys of groups in which ranks have sent or received."""
         condensed = self.condensed
         operations = [self._operation(call, group) for call, group in self._calls]
         ended = [one for one in operations if one.record.completed_ns is not None]
@@ -211,7 +211,7 @@ def _progress_of(calls: Sequence[OperationView]) -> Progress:
 
 
 def _with_all_channels(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]) -> dict[int, RankView]:
-    """The ranks, unsure about sends and receives that they may have made before their dump begins."""
+    """Return the ranks, unsure about sends and receives that they may have made before their dump begins."""
     channels = {channel for view in views.values() for channel in view.progress if channel.is_point_to_point}
     missing: dict[int, dict[Channel, Progress]] = {}
     for channel in channels:

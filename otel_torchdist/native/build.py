@@ -88,14 +88,14 @@ def compile_library(compiler: Sequence[str], torch: TorchFiles, scratch: Path) -
 
 
 def all_sources(scratch: Path) -> Path:
-    """A source that includes all others: torch's headers take seconds to read, and are read once."""
+    """Return a source that includes all others: torch's headers take seconds to read, and are read once."""
     path = scratch / "library.cc"
     path.write_text("".join(f'#include "{source.name}"\n' for source in sorted(SOURCES.glob("*.cc"))))
     return path
 
 
 def include_flags(torch: TorchFiles) -> list[str]:
-    """The compiler's options for our sources and the headers of a torch."""
+    """Return the compiler's options for our sources and the headers of a torch."""
     headers = [f"-isystem{torch.include}", f"-isystem{torch.include}/torch/csrc/api/include"]
     return [f"-std={_STANDARDS[_needs_20(torch)]}", *_labels(torch), *headers, f"-I{SOURCES}"]
 
@@ -221,7 +221,7 @@ def _settle(made: Path) -> None:
 
 
 def installed_torch() -> TorchFiles:
-    """The headers and libraries of the torch that is installed, which takes seconds to import.
+    """Return the headers and libraries of the torch that is installed, which takes seconds to import.
 
     Raises:
         NoToolError: There is none.
@@ -234,7 +234,7 @@ def installed_torch() -> TorchFiles:
 
 
 def installed_version() -> str:
-    """The version of the torch that is installed, which is imported.
+    """Return the version of the torch that is installed, which is imported.
 
     Raises:
         NoToolError: It cannot be imported.

@@ -19,7 +19,7 @@ _TYPES: Final = {"Q": "uint64_t", "q": "int64_t", "I": "uint32_t", "i": "int32_t
 
 
 def header() -> str:
-    """The text of the header.
+    """Return the text of the header.
 
     Raises:
         ValueError: The payload's fields are not those that are known here.

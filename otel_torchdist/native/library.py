@@ -183,7 +183,7 @@ def _minor(version: str) -> tuple[str, ...]:
 
 
 def library_name(torch_version: str, machine: str = "") -> str:
-    """The file name of the library for a torch, and for an architecture if it is not this one's."""
+    """Return the file name of the library for a torch, and for an architecture if it is not this one's."""
     return f"otel_torchdist-torch{'.'.join(_minor(torch_version))}-{machine or platform.machine()}.so"
 
 
@@ -201,7 +201,7 @@ def library_cache() -> Path:
 
 
 def chosen_library(kernel: CaptureKernel) -> Library | None:
-    """The library with which calls are recorded; None for the kernel in Python.
+    """Return the library with which calls are recorded; None for the kernel in Python.
 
     What is used is logged, as a warning if there is a library that cannot be used, or none although it was asked for.
     """

@@ -143,7 +143,7 @@ class NativeGroup:
         self._library.set_coalescing(self.handle, is_coalescing)
 
     def next_bucket(self) -> MutableSequence[int]:
-        """The place of one number in the library's memory: which bucket of gradients comes next."""
+        """Return the place of one number in the library's memory: which bucket of gradients comes next."""
         return _number_at(self._library.next_bucket(self.handle))
 
     def set_buckets(self, label: int, sizes: Sequence[int]) -> None:
@@ -241,7 +241,7 @@ class NativeRecording:
         return NativeGroup(self._library, self._library.add_group(self._session, has_one_channel))
 
     def new_counter(self) -> MutableSequence[int]:
-        """A number in the library's memory, which lives as long as the tape."""
+        """Return a number in the library's memory, which lives as long as the tape."""
         return _number_at(self._library.add_counter(self._session))
 
     def counter_places(self) -> NativePlaces:

@@ -181,12 +181,12 @@ _BLAMES: Final = {int(blame): blame for blame in Blame}
 
 
 def pack_failure(identity: int, blame: Blame) -> int:
-    """A failure's word: the name id of the exception's type, and what its message blames. Fits in 32 bits."""
+    """Return a failure's word: the name id of the exception's type, and what its message blames. Fits in 32 bits."""
     return identity & _FAILURE_MASK | blame << _FAILURE_BITS
 
 
 def unpack_failure(word: int) -> tuple[int, Blame]:
-    """Name id and blame of a failure's word."""
+    """Return the name id and blame of a failure's word."""
     return word & _FAILURE_MASK, _BLAMES.get(word >> _FAILURE_BITS, Blame.UNKNOWN)
 
 
@@ -209,13 +209,13 @@ def is_ring_capacity(capacity: int) -> bool:
 
 
 def float_bits(value: float) -> int:
-    """The bits of a number as float32, to whose range finite ones are clipped."""
+    """Return the bits of a number as float32, to whose range finite ones are clipped."""
     clipped = max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT)) if math.isfinite(value) else value
     return _BITS.unpack(_FLOAT.pack(clipped))[0]
 
 
 def float_of(bits: int) -> float:
-    """The number with these bits as float32."""
+    """Return the number with these bits as float32."""
     return _FLOAT.unpack(_BITS.pack(bits))[0]
 
 

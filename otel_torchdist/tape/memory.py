@@ -34,7 +34,7 @@ class TapeMemory(Protocol):
         ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """A copy of some bytes."""
+        """Return a copy of some bytes."""
         ...
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class FileMemory:
             raise TapeError(f"{self._where}: cannot be written to: {error}") from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """A copy of some bytes.
+        """Return a copy of some bytes.
 
         Raises:
             TapeError: The file has become too short, or cannot be read.
@@ -128,7 +128,7 @@ class OwnMemory:
         self._words[word] = value
 
     def read(self, offset: int, size: int) -> bytes:
-        """A copy of some bytes."""
+        """Return a copy of some bytes."""
         return bytes(self._data[offset : offset + size])
 
     def close(self) -> None:

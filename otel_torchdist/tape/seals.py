@@ -26,7 +26,7 @@ def payload_checksum(number: int, payload: bytes | memoryview) -> int:
 
 
 def run_id_seal(run_id: int, state: int) -> int:
-    """The RUN_ID_STATE word: the state, with a checksum over the id beside it."""
+    """Return the RUN_ID_STATE word: the state, with a checksum over the id beside it."""
     return (zlib.crc32(run_id.to_bytes(16, "little"), state) << 8) | state
 
 

@@ -56,7 +56,7 @@ def _of_group(line: LogLine, path: str, kind: StatementKind, found: re.Match[str
 
 
 def rank_of(line: LogLine, group: GroupMark | None) -> int | None:
-    """The rank that has written a line: of the default group the number in it is that."""
+    """Return the rank that has written a line: of the default group the number in it is that."""
     return group.rank if line.rank is None and group is not None and group.is_default else line.rank
 
 
@@ -74,7 +74,7 @@ def group_of(before: str) -> GroupMark | None:
 
 
 def operation_of(type_name: str) -> str:
-    """The operation that torch calls `ALLREDUCE`, as users know it."""
+    """Return the operation that torch calls `ALLREDUCE`, as users know it."""
     return operation_named(type_name.lower())
 
 

@@ -179,7 +179,7 @@ def _add_thread(stack: _Open, line: LogLine) -> None:
 
 
 def _in_order(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """The current thread, then the others from the oldest, which is the main thread, to the newest."""
+    """Return the current thread, then the others from the oldest, which is the main thread, to the newest."""
     return tuple(sorted(reversed(threads), key=lambda thread: thread.name != _CURRENT))
 
 

@@ -66,7 +66,7 @@ def _statements_of(line: LogLine, path: str) -> Iterator[Statement]:
 
 
 def _awaits_id(blank: Statement, found: re.Match[str]) -> Statement:
-    """A rank that waits for NCCL's id, which the first rank of its group leaves in the store."""
+    """Return a rank that waits for NCCL's id, which the first rank of its group leaves in the store."""
     error = (found["error"] or "").strip()
     fact: Fact = Awaited(int(found["waits"]), int(found["holder"] or 0), not error or bool(_TIMEOUT.search(error)))
     lost = "" if fact.is_timeout else f", and lost the store: {error}"
@@ -75,7 +75,7 @@ def _awaits_id(blank: Statement, found: re.Match[str]) -> Statement:
 
 
 def _at_barrier(text: str) -> AtBarrier | None:
-    """A rank that has come to a barrier, waits there, or has left it; None if the line is about none."""
+    """Return a rank that has come to a barrier, waits there, or has left it; None if the line is about none."""
     found = _BARRIER.search(text) or _OLD_BARRIER.search(text)
     if found is not None:
         return AtBarrier(readable(found["key"], MAX_TEXT), int(found["rank"]), int(found["size"]), int(found["joined"]))

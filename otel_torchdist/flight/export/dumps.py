@@ -125,7 +125,7 @@ def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: b
 
 
 def exchanged(shape: Shape, received: int) -> Sides:
-    """The sizes of an uneven `all_to_all` of one tensor.
+    """Return the sizes of an uneven `all_to_all` of one tensor.
 
     Args:
         shape: What a rank sends; its rows are split among the members.
@@ -141,7 +141,7 @@ def _concatenated(shape: Shape, members: int) -> Shape:
 
 
 def _share(shape: Shape, members: int) -> Shape:
-    """A rank's share of a tensor; flat if that is not a part of its first dimension."""
+    """Return a rank's share of a tensor; flat if that is not a part of its first dimension."""
     if shape and shape[0] % members == 0:
         return (shape[0] // members, *shape[1:])
     return (math.prod(shape) // members,)
@@ -221,7 +221,7 @@ class _RankWriter:
         self.renamed: dict[str, str] = {}
 
     def dump(self) -> FlightDump:
-        """The dump."""
+        """Return the dump."""
         history = self._history
         own = {channel: one for channel, one in self._groups.items() if history.rank in one.group.ranks}
         return FlightDump(
@@ -292,7 +292,7 @@ class _RankWriter:
         return record.how in RAISED and record.number == self._history.operations[-1].record.number
 
     def _tensors(self, operation: OperationView, members: int) -> tuple[Sides, tuple[str, ...]]:
-        """The sizes on both sides, and a dtype for each tensor."""
+        """Return the sizes on both sides, and a dtype for each tensor."""
         signature = operation.signature
         if operation.operation_id in self._unsized or signature is None:
             return Sides((NOTHING,), (NOTHING,)), ()

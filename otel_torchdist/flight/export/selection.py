@@ -83,7 +83,7 @@ class LeftOut:
         self._counts.setdefault(reason, Counter())[operation.name] += 1
 
     def counts(self) -> Iterator[tuple[Reason, Counter[str]]]:
-        """The number of calls by reason and operation."""
+        """Yield the number of calls by reason and operation."""
         for reason in Reason:
             if reason in self._counts:
                 yield reason, self._counts[reason]

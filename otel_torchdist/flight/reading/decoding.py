@@ -274,7 +274,7 @@ def _group(raw: _Group) -> FlightGroup:
 
 @lru_cache(maxsize=1_024)
 def _ranks(text: str) -> tuple[int, ...]:
-    """The ranks in a text like `[0, 1]`, or `0,1` as torchcomms writes it; none if it is anything else.
+    """Return the ranks in a text like `[0, 1]`, or `0,1` as torchcomms writes it; none if it is anything else.
 
     gloo's recorder has a single group without a name, with ranks that count from 0 in whichever group came last.
     """

@@ -36,7 +36,7 @@ class FoundJob:
 
 
 def sort_into_jobs(dumps: Iterable[CondensedDump]) -> list[FoundJob]:
-    """The jobs to which dumps belong, the one with most ranks first, and then the newest."""
+    """Return the jobs to which dumps belong, the one with most ranks first, and then the newest."""
     found: list[_Job] = []
     # Dumps without entries have no time, and go where their groups fit.
     for one in sorted(dumps, key=lambda one: (not one.newest_ns, one.newest_ns, one.rank)):

@@ -31,7 +31,7 @@ class PickleError(TorchDistError):
 
 
 def _texts(opcode: bytes, size: bytes) -> bytes:
-    """A pattern for short texts, whose length an expression cannot read: one alternative for each."""
+    """Return a pattern for short texts, whose length an expression cannot read: one alternative for each."""
     return opcode + b"(?:" + b"|".join(re.escape(bytes([n])) + size + b".{%d}" % n for n in range(128)) + b")"
 
 
@@ -89,7 +89,7 @@ def _at_most(content: bytes, opcodes: bytes) -> int:
 
 
 def _after_long(content: bytes, at: int) -> int:
-    """The position after an opcode whose length, or whose index, no expression can check."""
+    """Return the position after an opcode whose length, or whose index, no expression can check."""
     opcode, follows = content[at : at + 1], content[at + 1 : at + 9]
     if opcode == b"X" and len(follows) >= 4:
         after = at + 5 + int.from_bytes(follows[:4], "little")

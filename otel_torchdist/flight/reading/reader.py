@@ -197,7 +197,7 @@ def _faults(file: FoundFile, decoded: DecodedDump) -> str:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """The first of these lines, and how many more there are."""
+    """Return the first of these lines, and how many more there are."""
     if len(lines) <= MAX_LINES:
         return list(lines)
     return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]

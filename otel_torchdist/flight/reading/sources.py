@@ -212,7 +212,7 @@ def _found_inside(
 
 
 def _unzipped(content: bytes, most: int) -> bytes:
-    """The content of a file that was compressed by itself."""
+    """Return the content of a file that was compressed by itself."""
     if not content.startswith(_GZIP):
         return content
     found, error = gunzip(content, most + 1)

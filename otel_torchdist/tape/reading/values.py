@@ -88,7 +88,7 @@ class Values:
         batch.ended = [self._renewed(tape, operation) for operation in batch.ended]
 
     def _renewed(self, tape: MappedTape, operation: Operation) -> Operation:
-        """An operation that has ended, with what is known of its values by now."""
+        """Return an operation that has ended, with what is known of its values by now."""
         known = operation.numerics
         if known is None or _is_complete(known):
             return operation

@@ -92,7 +92,7 @@ def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | Non
 
 
 def _with_facts(activity: Activity, words: Sequence[int]) -> Activity:
-    """The activity with what its other words say; the same object if they say nothing new."""
+    """Return the activity with what its other words say; the same object if they say nothing new."""
     found = [seals.unseal(activity.number, words[which]) for which in ActivityWord]
     size, files, storage, explanation = (None if one is None else one[0] for one in found)
     known = msgspec.structs.replace(

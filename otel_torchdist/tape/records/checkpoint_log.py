@@ -48,12 +48,12 @@ class CheckpointParts:
         return CHECKPOINT_OPERATIONS.get(activity.kind) or self._operations.get(activity.parent, "")
 
     def stage_of(self, activity: Activity) -> str:
-        """The stage that an activity is; '' if it is a whole checkpoint."""
+        """Return the stage that an activity is; '' if it is a whole checkpoint."""
         return self._names.text(activity.detail) or "" if activity.kind is ActivityKind.CHECKPOINT_STAGE else ""
 
 
 def inner_first(activities: Iterable[Activity]) -> list[Activity]:
-    """Checkpoints and their stages by the time of their end, those that are within others first."""
+    """Return the checkpoints and their stages by the time of their end, those that are within others first."""
     found = (one for one in activities if one.kind in CHECKPOINTS)
     return sorted(found, key=lambda one: (one.completed_ns or 0, -one.number))
 

@@ -111,7 +111,7 @@ def bits_of_places(count: int) -> int:
 
 
 def position_of(bit: int, bits: int) -> tuple[int, int, int]:
-    """The word with the sum by one of some bits of places, how far that is shifted there, and its modulus."""
+    """Return the word with the sum by one of some bits of places, how far that is shifted there, and its modulus."""
     width = next(width for width in _SUM_BITS if bits <= WORDS * (_WORD_BITS // width))
     word, nth = divmod(bit, _WORD_BITS // width)
     return word, nth * width, 1 << width

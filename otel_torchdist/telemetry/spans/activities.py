@@ -30,7 +30,7 @@ SYSTEM: Final = "torch"
 
 
 def kind_of(activity: Activity) -> SpanKind:
-    """The kind of an activity's span."""
+    """Return the kind of an activity's span."""
     match SIDES.get(activity.kind) if activity.call is not None else None:
         case None:
             return SpanKind.INTERNAL
@@ -43,7 +43,7 @@ def kind_of(activity: Activity) -> SpanKind:
 def parent_of(
     activity: Activity, call: RemoteCall, nonce: int, run_id: int, run_of: Callable[[int], int | None]
 ) -> LinkTarget | None:
-    """The parent of a call's span; None if it is under the anchor of its segment, like other activities.
+    """Return the parent of a call's span; None if it is under the anchor of its segment, like other activities.
 
     Args:
         activity: The activity.

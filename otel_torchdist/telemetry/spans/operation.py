@@ -119,7 +119,7 @@ def of_label(label: LabelName) -> dict[str, AttributeValue]:
 
 
 def of_piece(label: LabelName, piece: int) -> dict[str, AttributeValue]:
-    """The bucket or microbatch of one call.
+    """Return the bucket or microbatch of one call.
 
     Args:
         label: The call's label.

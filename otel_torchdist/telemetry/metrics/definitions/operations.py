@@ -38,7 +38,7 @@ def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnap
 
 
 def timed_bytes(node: NodeSnapshot) -> Numbers:
-    """Bytes contributed to these operations."""
+    """Yield the bytes contributed to these operations."""
     for label, run in node.runs.items():
         for labels, one in run.timed.items():
             yield (label, *labels), one.message_bytes
@@ -160,14 +160,14 @@ _CALL: Final = ("run", "rpc_system_name", "rpc_method", "error_type")
 
 
 def operation_durations(node: NodeSnapshot) -> Histograms:
-    """Durations of each operation of each group, by size."""
+    """Yield the durations of each operation of each group, by size."""
     for label, run in node.runs.items():
         for labels, one in run.timed.items():
             yield (label, *labels), one.durations
 
 
 def step_durations(node: NodeSnapshot) -> Histograms:
-    """Durations of the steps of each run; a run without an ended step has no series."""
+    """Yield the durations of the steps of each run; a run without an ended step has no series."""
     for label, run in node.runs.items():
         if run.steps.count:
             yield (label,), run.steps

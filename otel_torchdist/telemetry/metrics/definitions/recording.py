@@ -29,7 +29,7 @@ def group_info(node: NodeSnapshot) -> Numbers:
 
 
 def group_members(node: NodeSnapshot) -> Numbers:
-    """Number of members of each group."""
+    """Yield the number of members of each group."""
     for label, run in node.runs.items():
         for group, info in run.groups.items():
             yield (label, group), info.size
@@ -119,7 +119,7 @@ RECORDING_METRICS: Final = (
 
 
 def rank_info(node: NodeSnapshot) -> Numbers:
-    """The node and the GPU of each rank; no series if the machine is not read."""
+    """Yield the node and the GPU of each rank; no series if the machine is not read."""
     for rank in node.ranks:
         if rank.gpu is not None:
             yield (rank.run, str(rank.rank), node.host, label_value(rank.gpu)), 1
@@ -178,7 +178,7 @@ JOB_METRICS: Final = (
 
 
 def unseen_operations(node: NodeSnapshot) -> Numbers:
-    """Operations of each rank whose inputs were not looked at, by the reason."""
+    """Yield the number of operations of each rank whose inputs were not looked at, by the reason."""
     for rank in node.ranks:
         for reason, count in rank.totals.unseen.items():
             yield (rank.run, str(rank.rank), reason), count

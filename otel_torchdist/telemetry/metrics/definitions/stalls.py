@@ -18,7 +18,7 @@ def stalled(node: NodeSnapshot) -> Numbers:
 
 
 def stall_info(node: NodeSnapshot) -> Numbers:
-    """The verdict on each stalled run."""
+    """Yield the verdict on each stalled run."""
     for label, run in node.runs.items():
         if run.stall:
             stall = run.stall
@@ -37,21 +37,21 @@ def attempt_ended(node: NodeSnapshot) -> Numbers:
 
 
 def finding_info(node: NodeSnapshot) -> Numbers:
-    """Findings in each run that are not stalls, each once."""
+    """Yield the findings in each run that are not stalls, each once."""
     for label, run in node.runs.items():
         for found in dict.fromkeys(run.findings):
             yield (label, found.group, found.operation, found.verdict, found.ranks, found.trace_id), 1
 
 
 def arrivals(node: NodeSnapshot) -> Numbers:
-    """Calls of each group whose arrivals have been compared."""
+    """Yield the number of calls of each group whose arrivals have been compared."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             yield (label, group), counts.calls
 
 
 def last_arrivals(node: NodeSnapshot) -> Numbers:
-    """Number of compared calls of each group in which each rank came last."""
+    """Yield the number of compared calls of each group in which each rank came last."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             for rank, number in counts.last.items():
@@ -59,7 +59,7 @@ def last_arrivals(node: NodeSnapshot) -> Numbers:
 
 
 def lateness(node: NodeSnapshot) -> Numbers:
-    """Seconds for which the others waited for each rank alone, by group."""
+    """Yield the seconds for which the others waited for each rank alone, by group."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             for rank, seconds in counts.late_s.items():
@@ -67,7 +67,7 @@ def lateness(node: NodeSnapshot) -> Numbers:
 
 
 def waited(node: NodeSnapshot) -> Numbers:
-    """Seconds for which a rank waited on average for the last one, in the compared calls of each group."""
+    """Yield the seconds for which a rank waited on average for the last one, in the compared calls of each group."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             yield (label, group), counts.waited_s
@@ -184,7 +184,7 @@ STALL_METRICS: Final = (
 
 
 def path_kinds(node: NodeSnapshot) -> Numbers:
-    """Seconds of each run's critical path, by what happens on it."""
+    """Yield the seconds of each run's critical path, by what happens on it."""
     for label, run in node.runs.items():
         if run.path is not None:
             for kind, seconds in run.path.kinds.items():
@@ -192,7 +192,7 @@ def path_kinds(node: NodeSnapshot) -> Numbers:
 
 
 def path_ranks(node: NodeSnapshot) -> Numbers:
-    """Seconds for which ranks compute on each run's critical path."""
+    """Yield the seconds for which ranks compute on each run's critical path."""
     for label, run in node.runs.items():
         if run.path is not None:
             for rank, seconds in run.path.ranks.items():
@@ -200,7 +200,7 @@ def path_ranks(node: NodeSnapshot) -> Numbers:
 
 
 def path_gains(node: NodeSnapshot) -> Numbers:
-    """Seconds by which steps of each run would be shorter without one cause."""
+    """Yield the seconds by which steps of each run would be shorter without one cause."""
     for label, run in node.runs.items():
         if run.path is not None:
             for labels, seconds in run.path.gains.items():

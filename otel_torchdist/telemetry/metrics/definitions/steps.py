@@ -134,7 +134,7 @@ def of_checkpoints(
 
 
 def saved_age(node: NodeSnapshot) -> Numbers:
-    """Seconds since the last save that has ended well on a rank of the run; no series before the first."""
+    """Yield the seconds since the last save that has ended well on a rank of the run; no series before the first."""
     newest: dict[str, float] = {}
     for rank in node.ranks:
         if rank.saved_age_s is not None and rank.up:
