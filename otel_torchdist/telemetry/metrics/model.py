@@ -13,6 +13,7 @@ from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot, OperationSn
 Labels: TypeAlias = tuple[str, ...]
 Numbers: TypeAlias = Iterable[tuple[Labels, float]]
 Histograms: TypeAlias = Iterable[tuple[Labels, DurationHistogram]]
+Reader: TypeAlias = Callable[[NodeSnapshot], Numbers]
 
 
 class MetricKind(Enum):
@@ -65,12 +66,27 @@ class NumberMetric:
     unit: Unit
     help: str
     labels: Labels
-    read: Callable[[NodeSnapshot], Numbers]
+    read: Reader
 
     @property
     def name(self) -> str:
         """Its name in Prometheus, by OpenTelemetry's rules: `torchdist_blocked_seconds_total`."""
         return _prometheus_name(self.otel_name, self.unit) + ("_total" if self.kind is MetricKind.COUNTER else "")
+
+
+def counter(otel_name: str, unit: Unit, help: str, labels: Labels, read: Reader) -> NumberMetric:
+    """Define a counter."""
+    return NumberMetric(otel_name, MetricKind.COUNTER, unit, help, labels, read)
+
+
+def gauge(otel_name: str, unit: Unit, help: str, labels: Labels, read: Reader) -> NumberMetric:
+    """Define a gauge."""
+    return NumberMetric(otel_name, MetricKind.GAUGE, unit, help, labels, read)
+
+
+def info(otel_name: str, help: str, labels: Labels, read: Reader) -> NumberMetric:
+    """Define a metric that is always 1, with the information in its labels."""
+    return NumberMetric(otel_name, MetricKind.INFO, Unit.NONE, help, labels, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +115,6 @@ BY_RANK: Final = ("run", "rank")
 BY_GROUP: Final = ("run", "rank", "group")
 BY_OPERATION: Final = ("run", "rank", "group", "operation")
 
-Reader: TypeAlias = Callable[[NodeSnapshot], Numbers]
-
 
 def of_rank(value: Callable[[RankSnapshot], float | None]) -> Reader:
     """Make a reader of one number per rank; ranks with None have no series."""
@@ -114,7 +128,7 @@ def of_rank(value: Callable[[RankSnapshot], float | None]) -> Reader:
     return read
 
 
-def of_operation(value: Callable[[OperationSnapshot], float]) -> Callable[[NodeSnapshot], Numbers]:
+def of_operation(value: Callable[[OperationSnapshot], float]) -> Reader:
     """Make a reader of one number per operation of each rank."""
 
     def read(node: NodeSnapshot) -> Numbers:

@@ -15,7 +15,10 @@ from otel_torchdist.telemetry.metrics.model import (
     MetricKind,
     NumberMetric,
     Numbers,
+    Reader,
     Unit,
+    counter,
+    gauge,
     of_operation,
     of_rank,
 )
@@ -24,7 +27,7 @@ from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapsh
 _BY_SIZE: Final = ("run", "group", "operation", "message_size")
 
 
-def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnapshot], Numbers]:
+def of_group(value: Callable[[GroupSnapshot], int | None]) -> Reader:
     """Make a reader of one number per group of each rank; groups with None have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
@@ -44,18 +47,16 @@ def timed_bytes(node: NodeSnapshot) -> Numbers:
             yield (label, *labels), one.message_bytes
 
 
-OLDEST_AGE: Final = NumberMetric(
+OLDEST_AGE: Final = gauge(
     "torchdist.operation.oldest_age",
-    MetricKind.GAUGE,
     Unit.SECONDS,
     "Age of the oldest operation in flight, 0 if there is none. It counts from the wait for an operation whose end "
     "only a wait can show, and from the start on the device for one that runs there.",
     BY_OPERATION,
     of_operation(lambda one: one.oldest_age_s),
 )
-LAST_STARTED_SEQUENCE: Final = NumberMetric(
+LAST_STARTED_SEQUENCE: Final = gauge(
     "torchdist.last_started_sequence",
-    MetricKind.GAUGE,
     Unit.NONE,
     "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
     BY_GROUP,
@@ -71,83 +72,73 @@ OPERATION_METRICS: Final = (
         of_operation(lambda one: one.in_flight),
     ),
     OLDEST_AGE,
-    NumberMetric(
+    counter(
         "torchdist.operations",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Operations that the rank has entered.",
         BY_OPERATION,
         of_operation(lambda one: one.entered),
     ),
-    NumberMetric(
+    counter(
         "torchdist.message",
-        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes that the rank has contributed to its operations.",
         BY_OPERATION,
         of_operation(lambda one: one.message_bytes),
     ),
-    NumberMetric(
+    counter(
         "torchdist.timed_operations",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
         BY_OPERATION,
         of_operation(lambda one: one.timed),
     ),
-    NumberMetric(
+    counter(
         "torchdist.timed_operation",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Sum of the rank's known operation durations.",
         BY_OPERATION,
         of_operation(lambda one: one.timed_s),
     ),
-    NumberMetric(
+    counter(
         "torchdist.timed_message",
-        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes that the node's ranks have contributed to operations whose duration is known.",
         _BY_SIZE,
         timed_bytes,
     ),
-    NumberMetric(
+    counter(
         "torchdist.blocked",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time in which a thread of the rank was inside an operation's call or inside a wait for one. "
         "Waits in C++, such as DDP's, are not seen.",
         BY_RANK,
         of_rank(lambda rank: rank.blocked_s),
     ),
-    NumberMetric(
+    counter(
         "torchdist.communication",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time with at least one operation of the rank in flight, whether it overlapped with computation or not.",
         BY_RANK,
         of_rank(lambda rank: rank.communicating_s),
     ),
     LAST_STARTED_SEQUENCE,
-    NumberMetric(
+    gauge(
         "torchdist.last_completed_sequence",
-        MetricKind.GAUGE,
         Unit.NONE,
         "Sequence number of the newest collective of the group that is known to have ended on the rank.",
         BY_GROUP,
         of_group(lambda group: group.completed_sequence),
     ),
-    NumberMetric(
+    counter(
         "torchdist.operations.untracked",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations that were handed to a device and whose end there is not known.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.untracked),
     ),
-    NumberMetric(
+    counter(
         "torchdist.operations.failed",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations that ended with an exception.",
         BY_RANK,

@@ -12,10 +12,12 @@ from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.model import (
     BY_OPERATION,
     BY_RANK,
-    MetricKind,
-    NumberMetric,
     Numbers,
+    Reader,
     Unit,
+    counter,
+    gauge,
+    info,
     of_rank,
 )
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
@@ -24,15 +26,15 @@ from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 def group_info(node: NodeSnapshot) -> Numbers:
     """Purpose and size of each group."""
     for label, run in node.runs.items():
-        for group, info in run.groups.items():
-            yield (label, group, info.description, str(info.size)), 1
+        for group, described in run.groups.items():
+            yield (label, group, described.description, str(described.size)), 1
 
 
 def group_members(node: NodeSnapshot) -> Numbers:
     """Yield the number of members of each group."""
     for label, run in node.runs.items():
-        for group, info in run.groups.items():
-            yield (label, group), info.size
+        for group, described in run.groups.items():
+            yield (label, group), described.size
 
 
 def capture_info(node: NodeSnapshot) -> Numbers:
@@ -43,73 +45,62 @@ def capture_info(node: NodeSnapshot) -> Numbers:
 
 
 RECORDING_METRICS: Final = (
-    NumberMetric(
+    info(
         "torchdist.group.info",
-        MetricKind.INFO,
-        Unit.NONE,
         "What a group is for and how many members it has.",
         ("run", "group", "description", "size"),
         group_info,
     ),
-    NumberMetric(
+    gauge(
         "torchdist.group.members",
-        MetricKind.GAUGE,
         Unit.NONE,
         "How many members a group has.",
         ("run", "group"),
         group_members,
     ),
-    NumberMetric(
+    counter(
         "torchdist.groups.folded",
-        MetricKind.COUNTER,
         Unit.GROUPS,
         'Groups of the rank that are counted under group="other", because the node has too many.',
         BY_RANK,
         of_rank(lambda rank: rank.groups_folded),
     ),
-    NumberMetric(
+    info(
         "torchdist.capture.info",
-        MetricKind.INFO,
-        Unit.NONE,
         "What records the rank's calls (native or python), and the version of its torch.",
         (*BY_RANK, "kernel", "torch"),
         capture_info,
     ),
-    NumberMetric(
+    counter(
         "torchdist.overhead",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Estimated time that the instrumentation has taken on the rank's threads.",
         BY_RANK,
         of_rank(lambda rank: rank.overhead_s),
     ),
-    NumberMetric(
+    counter(
         "torchdist.records.lost",
-        MetricKind.COUNTER,
         Unit.RECORDS,
         "Records that the rank could not write, or that were overwritten before they were read.",
         BY_RANK,
         of_rank(lambda rank: rank.records_lost),
     ),
-    NumberMetric(
+    counter(
         "torchdist.names.dropped",
-        MetricKind.COUNTER,
         Unit.NAMES,
         "Names of groups, call sites, labels and operations that did not fit into the rank's dictionary.",
         BY_RANK,
         of_rank(lambda rank: rank.names_dropped),
     ),
-    NumberMetric(
+    counter(
         "torchdist.spans.dropped",
-        MetricKind.COUNTER,
         Unit.SPANS,
         "Spans that could not be exported, or that a receiver rejected in a request that it accepted.",
         (),
         lambda node: (((), node.spans_dropped),),
     ),
-    NumberMetric(
+    counter(
         "torchdist.archive.operations.dropped",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Operations that could not be archived; no series without an archive.",
         (),
@@ -147,18 +138,14 @@ def job_info(node: NodeSnapshot) -> Numbers:
 
 
 JOB_METRICS: Final = (
-    NumberMetric(
+    info(
         "torchdist.rank.info",
-        MetricKind.INFO,
-        Unit.NONE,
         "The node and the GPU (its UUID) of a rank, to join its series with those of node-exporter and dcgm-exporter.",
         ("run", "rank", "host_name", "hw_id"),
         rank_info,
     ),
-    NumberMetric(
+    info(
         "torchdist.job.info",
-        MetricKind.INFO,
-        Unit.NONE,
         "What launchers and trackers call the job; no series if its environment says nothing.",
         (
             "run",
@@ -184,7 +171,7 @@ def unseen_operations(node: NodeSnapshot) -> Numbers:
             yield (rank.run, str(rank.rank), reason), count
 
 
-def of_values(value: Callable[[Numerics], float | None]) -> Callable[[NodeSnapshot], Numbers]:
+def of_values(value: Callable[[Numerics], float | None]) -> Reader:
     """Make a reader of one number per operation of each rank whose inputs were sampled; None and NaN have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
@@ -198,25 +185,22 @@ def of_values(value: Callable[[Numerics], float | None]) -> Callable[[NodeSnapsh
 
 
 VALUE_METRICS: Final = (
-    NumberMetric(
+    counter(
         "torchdist.sampled_operations",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose tensors' statistics were taken; no series if there are none, as for those below.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.sampled or None),
     ),
-    NumberMetric(
+    counter(
         "torchdist.non_finite_operations",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations with an input that was infinite or not a number, of those that were looked at.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.non_finite if rank.totals.sampled or rank.totals.non_finite else None),
     ),
-    NumberMetric(
+    counter(
         "torchdist.unseen_operations",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose inputs should have been looked at and were not, all or some: because of their "
         "type, layout or device, while a graph was captured, because too much was on its way from the device (full), "
@@ -224,57 +208,50 @@ VALUE_METRICS: Final = (
         ("run", "rank", "unseen"),
         unseen_operations,
     ),
-    NumberMetric(
+    counter(
         "torchdist.amp.skipped_steps",
-        MetricKind.COUNTER,
         Unit.STEPS,
         "The rank's steps that a gradient scaler has left out because of an overflow.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.skipped_steps or None),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.amp.scale",
-        MetricKind.GAUGE,
         Unit.NONE,
         "The scale of the rank's gradient scaler in its newest step; no series if it is not known.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.loss_scale),
     ),
-    NumberMetric(
+    counter(
         "torchdist.parameter_checksums",
-        MetricKind.COUNTER,
         Unit.CHECKSUMS,
         "Checksums that the rank has taken of parameters that other ranks must have alike.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.compared_parameters or None),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.replicas.left_out",
-        MetricKind.GAUGE,
         Unit.NONE,
         "The rank's models and optimizers whose parameters are not compared, because there are too many of them.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.replicas_left_out if rank.totals.compared_parameters else None),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.input.norm",
-        MetricKind.GAUGE,
         Unit.NONE,
         "L2 norm of the inputs of the newest sampled operation.",
         BY_OPERATION,
         of_values(lambda values: values.norm),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.input.absmax",
-        MetricKind.GAUGE,
         Unit.NONE,
         "Largest magnitude in the inputs of the newest sampled operation.",
         BY_OPERATION,
         of_values(lambda values: values.absmax),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.input.headroom",
-        MetricKind.GAUGE,
         Unit.NONE,
         "How often that magnitude could be doubled before it overflowed its type.",
         BY_OPERATION,

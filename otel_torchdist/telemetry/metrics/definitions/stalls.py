@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.model.finding import FindingKind
-from otel_torchdist.telemetry.metrics.model import BY_GROUP, BY_RANK, MetricKind, NumberMetric, Numbers, Unit, of_rank
+from otel_torchdist.telemetry.metrics.model import BY_GROUP, BY_RANK, Numbers, Unit, counter, gauge, info, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -73,18 +73,15 @@ def waited(node: NodeSnapshot) -> Numbers:
             yield (label, group), counts.waited_s
 
 
-STALLED: Final = NumberMetric(
+STALLED: Final = gauge(
     "torchdist.stalled",
-    MetricKind.GAUGE,
     Unit.NONE,
     "1 while the run is stalled and this group's operation is the cause, else 0.",
     ("run", "group"),
     stalled,
 )
-STALL_INFO: Final = NumberMetric(
+STALL_INFO: Final = info(
     "torchdist.stall.info",
-    MetricKind.INFO,
-    Unit.NONE,
     "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
     (
         "run",
@@ -97,10 +94,8 @@ STALL_INFO: Final = NumberMetric(
     ),
     stall_info,
 )
-FINDING_INFO: Final = NumberMetric(
+FINDING_INFO: Final = info(
     "torchdist.finding.info",
-    MetricKind.INFO,
-    Unit.NONE,
     "A finding without a stall: " + "; ".join(f"{kind.meaning} ({kind.value})" for kind in FindingKind) + ".",
     (
         "run",
@@ -113,17 +108,15 @@ FINDING_INFO: Final = NumberMetric(
     finding_info,
 )
 STALL_METRICS: Final = (
-    NumberMetric(
+    gauge(
         "torchdist.up",
-        MetricKind.GAUGE,
         Unit.NONE,
         "1 while the rank's process is alive, 0 after it has failed or died, no series after it has finished.",
         BY_RANK,
         of_rank(lambda rank: None if rank.up is None else int(rank.up)),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.idle",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "Time since the rank last entered or left an operation, or ended a step; no series of a rank that is over.",
         BY_RANK,
@@ -131,10 +124,8 @@ STALL_METRICS: Final = (
     ),
     STALLED,
     STALL_INFO,
-    NumberMetric(
+    info(
         "torchdist.attempt_ended.info",
-        MetricKind.INFO,
-        Unit.NONE,
         "How the job's last attempt has ended, until the next one steps or the agent exits: the last verdict, with the "
         "ranks that it names; finished if all ranks have; ended if they failed or were ended, and no rank is named.",
         (
@@ -148,33 +139,29 @@ STALL_METRICS: Final = (
         attempt_ended,
     ),
     FINDING_INFO,
-    NumberMetric(
+    counter(
         "torchdist.arrivals_compared",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Collectives of the group for which the arrival times of the node's ranks were compared.",
         ("run", "group"),
         arrivals,
     ),
-    NumberMetric(
+    counter(
         "torchdist.last_arrivals",
-        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Compared collectives at which the rank arrived last.",
         BY_GROUP,
         last_arrivals,
     ),
-    NumberMetric(
+    counter(
         "torchdist.lateness",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the other ranks of the node waited in compared collectives for this rank alone.",
         BY_GROUP,
         lateness,
     ),
-    NumberMetric(
+    counter(
         "torchdist.waited",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
         ("run", "group"),
@@ -208,26 +195,23 @@ def path_gains(node: NodeSnapshot) -> Numbers:
 
 
 PATH_METRICS: Final = (
-    NumberMetric(
+    gauge(
         "torchdist.critical_path",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "Length of the critical path through an average one of the newest steps, by what happens on it; only where the "
         "run is judged.",
         ("run", "kind"),
         path_kinds,
     ),
-    NumberMetric(
+    gauge(
         "torchdist.critical_path.rank",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "How long the rank computes on that path, of the 16 ranks that do so longest.",
         BY_RANK,
         path_ranks,
     ),
-    NumberMetric(
+    gauge(
         "torchdist.critical_path.gain",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "What such a step would be shorter at most without one cause: a line, rank, node or stage that computes longer "
         "than its peers, or a transfer; at most eight.",

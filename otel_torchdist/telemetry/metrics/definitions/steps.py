@@ -7,103 +7,106 @@ from typing import Final
 
 from otel_torchdist.tape.figures import StepFigures
 from otel_torchdist.telemetry.metrics.counts import WHOLE, CheckpointCounts
-from otel_torchdist.telemetry.metrics.model import BY_RANK, MetricKind, NumberMetric, Numbers, Reader, Unit, of_rank
+from otel_torchdist.telemetry.metrics.model import (
+    BY_RANK,
+    Numbers,
+    Reader,
+    Unit,
+    counter,
+    gauge,
+    of_rank,
+)
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
-def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigures], float]) -> Reader:
-    """Make a reader of one number per rank; a rank that has counted nothing of the kind has no series."""
-    return of_rank(lambda rank: value(rank.figures) if count(rank.figures) else None)
+def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigures], float] | None = None) -> Reader:
+    """Make a reader of one number per rank.
+
+    Args:
+        value: The number.
+        count: What it is a sum over; a rank that has counted none has no series. None if the number is that count.
+    """
+    counted = count or value
+    return of_rank(lambda rank: value(rank.figures) if counted(rank.figures) else None)
 
 
 STEP_METRICS: Final = (
-    NumberMetric(
+    counter(
         "torchdist.timed_steps",
-        MetricKind.COUNTER,
         Unit.STEPS,
         "The rank's steps whose duration is known.",
         BY_RANK,
         of_rank(lambda rank: rank.steps.count),
     ),
-    NumberMetric(
+    counter(
         "torchdist.timed_step",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Sum of the rank's known step durations.",
         BY_RANK,
         of_rank(lambda rank: rank.steps.sum_s),
     ),
-    NumberMetric(
+    counter(
         "torchdist.data_wait",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank's training thread waited for batches of a DataLoader, or in data_wait(). A rank without "
         "any has no series, and likewise in the metrics below.",
         BY_RANK,
         of_figures(lambda one: one.data_wait_ns / 1e9, lambda one: one.batches),
     ),
-    NumberMetric(
+    counter(
         "torchdist.batches",
-        MetricKind.COUNTER,
         Unit.BATCHES,
         "Batches that the rank has got by these waits.",
         BY_RANK,
-        of_figures(lambda one: one.batches, lambda one: one.batches),
+        of_figures(lambda one: one.batches),
     ),
-    NumberMetric(
+    counter(
         "torchdist.backward",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank's backward passes have taken on the host. On a device they are only enqueued in that time, "
         "as far as nothing in them waits for the device.",
         BY_RANK,
         of_figures(lambda one: one.backward_ns / 1e9, lambda one: one.backward_passes),
     ),
-    NumberMetric(
+    counter(
         "torchdist.optimizer",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the steps of the rank's optimizers have taken on the host, at most 16 in a training step, outside "
         "of backward passes and of compiled code. On a device they are only enqueued in that time.",
         BY_RANK,
         of_figures(lambda one: one.optimizer_ns / 1e9, lambda one: one.optimizer_steps),
     ),
-    NumberMetric(
+    counter(
         "torchdist.samples",
-        MetricKind.COUNTER,
         Unit.SAMPLES,
         "Samples that the rank has processed, as given to mark_step(samples=).",
         BY_RANK,
-        of_figures(lambda one: one.samples, lambda one: one.samples),
+        of_figures(lambda one: one.samples),
     ),
-    NumberMetric(
+    counter(
         "torchdist.tokens",
-        MetricKind.COUNTER,
         Unit.TOKENS,
         "Tokens that the rank has processed, as given to mark_step(tokens=).",
         BY_RANK,
-        of_figures(lambda one: one.tokens, lambda one: one.tokens),
+        of_figures(lambda one: one.tokens),
     ),
-    NumberMetric(
+    counter(
         "torchdist.flops",
-        MetricKind.COUNTER,
         Unit.FLOPS,
         "Floating-point operations of the rank, as given to mark_step(flops=).",
         BY_RANK,
-        of_figures(lambda one: one.flops, lambda one: one.flops),
+        of_figures(lambda one: one.flops),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.gradient_sync",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "How long DDP reduced gradients in the newest step that it has timed itself: one of the first ten, or every "
         "hundredth. On a device by the device's clock.",
         BY_RANK,
         of_figures(lambda one: one.sync_ns / 1e9, lambda one: one.syncs_timed),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.gradient_sync.exposed",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "How much of that the computation of gradients did not hide.",
         BY_RANK,
@@ -116,9 +119,7 @@ _CHECKPOINT: Final = ("run", "rank", "operation")
 _STAGE: Final = ("run", "rank", "operation", "stage")
 
 
-def of_checkpoints(
-    value: Callable[[CheckpointCounts], float], only_whole: bool = False
-) -> Callable[[NodeSnapshot], Numbers]:
+def of_checkpoints(value: Callable[[CheckpointCounts], float], only_whole: bool = False) -> Reader:
     """Make a reader of one number per operation and stage of each rank, or per operation; zeros have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
@@ -154,57 +155,50 @@ def save_interval(node: NodeSnapshot) -> Numbers:
 
 
 CHECKPOINT_METRICS: Final = (
-    NumberMetric(
+    counter(
         "torchdist.checkpoints",
-        MetricKind.COUNTER,
         Unit.CHECKPOINTS,
         "The rank's saves and loads that have ended well; `async_save` counts when it returns, its `save` at the end.",
         _CHECKPOINT,
         of_checkpoints(lambda one: one.ended, only_whole=True),
     ),
-    NumberMetric(
+    counter(
         "torchdist.checkpoint",
-        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank has spent in checkpoints, by stage, and as a whole (`whole`).",
         _STAGE,
         of_checkpoints(lambda one: one.duration_ns / 1e9),
     ),
-    NumberMetric(
+    counter(
         "torchdist.checkpoint.size",
-        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes of checkpoints that the rank has written or read, as far as the storage tells.",
         _CHECKPOINT,
         of_checkpoints(lambda one: one.message_bytes, only_whole=True),
     ),
-    NumberMetric(
+    counter(
         "torchdist.checkpoint.files",
-        MetricKind.COUNTER,
         Unit.FILES,
         "Files of checkpoints that the rank has written or read, as far as the storage tells.",
         _CHECKPOINT,
         of_checkpoints(lambda one: one.files, only_whole=True),
     ),
-    NumberMetric(
+    counter(
         "torchdist.checkpoint.failures",
-        MetricKind.COUNTER,
         Unit.CHECKPOINTS,
         "The rank's checkpoints, and stages of these, that have ended with an exception.",
         _STAGE,
         of_checkpoints(lambda one: one.failed),
     ),
-    NumberMetric(
+    gauge(
         "torchdist.checkpoint.age",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "Time since a live rank of the run has last finished a save, of those that this node's ranks have finished.",
         ("run",),
         saved_age,
     ),
-    NumberMetric(
+    gauge(
         "torchdist.checkpoint.interval",
-        MetricKind.GAUGE,
         Unit.SECONDS,
         "The longest of the last eight intervals between saves of a rank, of those of a minute or more.",
         ("run",),
