@@ -95,10 +95,6 @@ class NativeTapeWriter(TapeWriter):
         self.library.tape_add(self.session, LiveWord.OVERHEAD_NS, nanoseconds)
         self.library.tape_add(self.session, LiveWord.OVERHEAD_CALLS, calls)
 
-    def drop_record(self) -> None:
-        """Count an operation that could not be recorded."""
-        self.library.tape_add(self.session, LiveWord.RECORDS_DROPPED, 1)
-
 
 _UNUSED: Final = 16_384
 """Forgotten counters that are kept back before the first is used again."""

@@ -85,10 +85,6 @@ class LiveWords:
         self._words[LiveWord.OVERHEAD_NS] += nanoseconds
         self._words[LiveWord.OVERHEAD_CALLS] += calls
 
-    def drop_record(self) -> None:
-        """Count an operation that could not be recorded."""
-        self._words[LiveWord.RECORDS_DROPPED] += 1
-
     def set_run_id(self, run_id: int, state: RunIdState) -> None:
         """Publish the run's id; the state is written last, and is NONE while the two halves change."""
         words = self._words

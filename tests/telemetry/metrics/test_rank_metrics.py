@@ -9,7 +9,7 @@ from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How, Kernel, RecordKind, TapeState
 from otel_torchdist.model.names import MAX_NAMES
 from otel_torchdist.model.numerics import NumberFormat, Parameters
-from otel_torchdist.tape.layout import Word
+from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.records.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
@@ -326,7 +326,7 @@ def test_own_cost_and_losses(node: Node, tmp_path: Path) -> None:
     """Overhead comes from the tape; lost records are those that the rank could not write and we could not read."""
     rank = node.add()
     rank.writer.add_overhead(2_500_000, 10)
-    rank.writer.drop_record()
+    rank.writer.view().cast("Q")[LiveWord.RECORDS_DROPPED] = 1
     small = FakeTape(tmp_path, rank=1, capacity=64)
     metrics = node.metrics.track(small.reader)
     for sequence in range(200):
