@@ -143,7 +143,7 @@ def _turn_for(reader: Reader, seconds: float) -> float:
     while (began_s := time.monotonic()) < end_s:
         reader.turn()
         longest_s = max(longest_s, time.monotonic() - began_s)
-        time.sleep(reader.next_turn_s)
+        time.sleep(reader.watch.next_check_s)
     return longest_s
 
 

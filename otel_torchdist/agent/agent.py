@@ -187,7 +187,7 @@ class Agent:
             self.reader.turn()
             self._part_with_those_that_fail()
             self._part_with_the_largest()
-            ongoing, tapes = self.reader.ongoing, self.reader.tapes
+            ongoing, tapes = self.reader.watch.ongoing, self.reader.tapes
             own = [tape for tape in tapes if tape.path.parent in self._own]
             self._verdicts.update(ongoing, own)
             self._watch_paths()
@@ -206,7 +206,7 @@ class Agent:
         if self._paths is None:
             return
         paths = {tape.identity.nonce: tape.path for tape in self.reader.tapes}
-        runs = self.reader.seen
+        runs = self.reader.watch.seen
         tapes = {
             seen.world.run: tuple(paths[view.nonce] for view in seen.world.in_order if _is_own(view, paths))
             for seen in runs

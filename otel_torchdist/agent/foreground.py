@@ -86,7 +86,7 @@ class Foreground:
 
     def _follow(self, stop: StopSignals) -> None:
         while stop.received is None and (self._agent.reader.any_running or self._stays()):
-            stop.wait(self._agent.reader.next_turn_s)
+            stop.wait(self._agent.reader.watch.next_check_s)
             self._turn()
 
     def _conclude(self, stop: StopSignals) -> None:
@@ -99,9 +99,9 @@ class Foreground:
     def _is_concluding(self, stop: StopSignals) -> bool:
         reader = self._agent.reader
         if stop.received is not None:
-            return reader.is_concluding
-        is_known = not reader.awaits_last_verdict and RankLife.RUNNING not in self._log.latest
-        return reader.is_concluding or not is_known or self._agent.is_announcing
+            return reader.watch.is_concluding
+        is_known = not reader.watch.awaits_last_verdict and RankLife.RUNNING not in self._log.latest
+        return reader.watch.is_concluding or not is_known or self._agent.is_announcing
 
     def _linger(self, stop: StopSignals) -> None:
         """Stay for a final scrape, and for ranks that are restarted."""

@@ -80,7 +80,7 @@ class NodeWatch:
                     self.search()
                 self._agent.turn()
                 self._log.update()
-                stop.wait(self._agent.reader.next_turn_s)
+                stop.wait(self._agent.reader.watch.next_check_s)
         finally:
             self._agent.close()
 

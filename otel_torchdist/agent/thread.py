@@ -99,7 +99,7 @@ class ReaderThread:
                     self._turn(reader)
                     if server is not None:
                         server.start()  # does nothing if it already serves
-                    self._wake.wait(reader.next_turn_s)
+                    self._wake.wait(reader.watch.next_check_s)
                     self._wake.clear()
                 self._take_up(reader)
             finally:
@@ -119,7 +119,7 @@ class ReaderThread:
                 for tape in election.tapes.new(only_alive=True):
                     reader.follow(tape, exported=False)
             reader.turn(watches=election.is_won)
-            ongoing = reader.ongoing
+            ongoing = reader.watch.ongoing
             self._actions.start_due(ongoing, reader.tapes, suspended_among(ongoing))
             self._finding_actions.start(reader.take_findings(), reader.tapes)
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import select
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +23,13 @@ from otel_torchdist.files.kept import move_up, open_epoll
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.files.others import open_regular
 from otel_torchdist.job.ancestry import parent_of
-from otel_torchdist.job.runs.lives import read_death, write_death
+from otel_torchdist.job.runs.lives import read_death
 from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, Death, Stopped
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.cgroups import OomKills
 from otel_torchdist.processes.endings import LONGEST_NS, error_file_of, error_in, is_any_killed, is_launcher_awake
 from otel_torchdist.processes.state import belongs_to, name_of, outlives_request
+from otel_torchdist.processes.watched_process import WatchedProcess
 from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_start_ticks, shares_pids
 
 IDLE_S: Final = 1.0
@@ -45,52 +44,6 @@ zombie may not be read."""
 STATUS_DUE_NS: Final = 5_000_000_000
 """A launcher that has not waited for a process by then never will."""
 _SIGKILL: Final = 9
-
-_logger = logging.getLogger("otel_torchdist")
-
-
-@dataclass(slots=True)
-class _Watched:
-    """A watched process.
-
-    Attributes:
-        tape: The path of its tape.
-        identity: Its identity.
-        owner: Its owner, as seen on the open tape: its path may lead to another user's at any later moment.
-        pidfd: A pidfd of the process; -1 if there is none.
-        lock: Descriptor of its tape if there is no pidfd; -1 otherwise.
-        counter: Counter of out-of-memory kills in its cgroup.
-        launcher: The name of its parent process.
-        outlives_request: Whether SIGTERM would not have ended it, as of the last check.
-        error_file: torchelastic's file for the exception that ends it; None if it has none.
-        stopped: How it was prevented from running at the last check.
-        ran_ns: When it was last seen to run without a heartbeat; 0 for never.
-        death: What is known of its end.
-        is_published: Whether others learn of its end: they get the cause with it.
-        was_gone: Whether it had already ended at the first check.
-    """
-
-    tape: Path
-    identity: TapeIdentity
-    owner: int
-    pidfd: int = -1
-    lock: int = -1
-    counter: Path | None = None
-    launcher: str = ""
-    outlives_request: bool = False
-    error_file: Path | None = None
-    stopped: Stopped | None = None
-    ran_ns: int = 0
-    death: Death | None = None
-    is_published: bool = False
-    was_gone: bool = False
-
-    def close(self) -> None:
-        """Close its descriptors."""
-        for file in (self.pidfd, self.lock):
-            if file >= 0:
-                os.close(file)
-        self.pidfd = self.lock = -1
 
 
 class DeathWatch:
@@ -114,9 +67,9 @@ class DeathWatch:
         """
         self._zombie_status, self._wait_status, self._soon_ns = zombie_status, wait_status, soon_ns
         self._lock = threading.Lock()
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, WatchedProcess] = {}
         self._oom = OomKills()
-        self._just_ended: list[_Watched] = []
+        self._just_ended: list[WatchedProcess] = []
         self._last_ns = 0
         self._epoll: select.epoll | None = None
         self._wake = -1
@@ -132,7 +85,7 @@ class DeathWatch:
             owner: Its owner, who must not learn how other users' processes end.
         """
         death = read_death(tape, owner)
-        watched = _Watched(tape, identity, owner, death=death, is_published=death is not None)
+        watched = WatchedProcess(tape, identity, owner, death=death, is_published=death is not None)
         with self._lock:
             self._watched[identity.nonce] = watched
             if watched.death is None:
@@ -201,7 +154,7 @@ class DeathWatch:
             self._thread = threading.Thread(target=self._run, name="otel-torchdist-deaths", daemon=True)
             self._thread.start()
 
-    def _hold(self, watched: _Watched) -> None:
+    def _hold(self, watched: WatchedProcess) -> None:
         """Watch a process through its pidfd, else the lock on its tape, as far as descriptors are available."""
         if self._epoll is not None and watched.pidfd < 0 and shares_pids(watched.identity):
             with contextlib.suppress(OSError):
@@ -216,7 +169,7 @@ class DeathWatch:
                 os.close(file)
                 watched.was_gone = True
 
-    def _hold_by_pid(self, watched: _Watched, epoll: select.epoll) -> None:
+    def _hold_by_pid(self, watched: WatchedProcess, epoll: select.epoll) -> None:
         pid = watched.identity.pid
         file = move_up(pidfd.open_process(pid))
         with contextlib.ExitStack() as undo:
@@ -232,7 +185,7 @@ class DeathWatch:
         watched.pidfd, watched.counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
         watched.launcher, watched.outlives_request = name_of(parent_of(pid)), outlives_request(pid) or False
 
-    def _let_go(self, watched: _Watched) -> None:
+    def _let_go(self, watched: WatchedProcess) -> None:
         if watched.pidfd >= 0 and self._epoll is not None:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(watched.pidfd)
@@ -274,7 +227,7 @@ class DeathWatch:
         by_file = {watched.pidfd: watched for watched in self._watched.values() if watched.pidfd >= 0}
         found = [by_file[file] for file in ready if file in by_file]
         for watched in found:
-            watched.death = self._death(watched, now_ns, 0)
+            watched.has_ended(self._next_ns(now_ns), 0)
             self._just_ended.append(watched)
             if self._epoll is not None:
                 self._epoll.unregister(watched.pidfd)
@@ -283,40 +236,22 @@ class DeathWatch:
                 os.eventfd_read(self._wake)
         for watched in self._watched.values():
             if watched.lock >= 0 and not is_locked_elsewhere(watched.lock):
-                watched.death = self._death(watched, now_ns, round(2e9 * self._pause_s()))
+                watched.has_ended(self._next_ns(now_ns), round(2e9 * self._pause_s()))
                 watched.close()
                 found.append(watched)
         # Statuses first: they are gone once the parent has waited for its child.
         for watched in found:
             self._find_cause(watched)
         for watched in found:
-            self._write(watched)
+            watched.record()
         if self._just_ended:
             self._find_others(now_ns)
         self._ask_again(now_ns)
 
-    def _death(self, watched: _Watched, now_ns: int, resolution_ns: int) -> Death:
-        self._last_ns = at_ns = max(now_ns, self._last_ns + 1)
-        stopped = watched.stopped
-        state, since_ns = (stopped.state, stopped.since_ns) if stopped is not None else ("", 0)
-        if watched.pidfd >= 0:
-            self._note_handler(watched)  # a zombie still shows it
-        return Death(
-            at_ns,
-            resolution_ns,
-            stopped=state,
-            stopped_since_ns=since_ns,
-            ran_ns=watched.ran_ns,
-            outlives_request=watched.outlives_request,
-            launcher=watched.launcher,
-        )
-
-    def _note_handler(self, watched: _Watched) -> None:
-        """Note whether SIGTERM would end a process, as long as it is there."""
-        pid = watched.identity.pid
-        shown = outlives_request(pid)
-        if shown is not None and process_start_ticks(pid) == watched.identity.pid_start_ticks:
-            watched.outlives_request = shown
+    def _next_ns(self, now_ns: int) -> int:
+        """Return a time for the next end: no two have the same."""
+        self._last_ns = max(now_ns, self._last_ns + 1)
+        return self._last_ns
 
     def _find_others(self, now_ns: int) -> None:
         """Find out whether those that have just ended did so alone; they stay as long as that may still change."""
@@ -331,14 +266,14 @@ class DeathWatch:
         for watched, death in ended:
             if not death.with_others and (is_another_killed or signals.count(death.signal) > 1):
                 watched.death = dataclasses.replace(death, with_others=True)
-                self._write(watched)
+                watched.record()
         first, first_death = ended[0]
         was_lowest = all(first.identity.rank < rank for rank in living.values())  # launchers signal that first
         is_due = is_another_killed or not was_lowest or now_ns - first_death.at_ns > LONGEST_NS
         if is_due or not is_launcher_awake(living):
             self._just_ended.clear()
 
-    def _find_cause(self, watched: _Watched) -> None:
+    def _find_cause(self, watched: WatchedProcess) -> None:
         death, identity = watched.death, watched.identity
         assert death is not None
         status = self._zombie_status(identity.pid, identity.pid_start_ticks) if watched.pidfd >= 0 else None
@@ -356,7 +291,7 @@ class DeathWatch:
             watched.is_published = True
             watched.close()
 
-    def _ask_for_error(self, watched: _Watched) -> None:
+    def _ask_for_error(self, watched: WatchedProcess) -> None:
         """Read the error file of a process with a nonzero exit code, on a thread: its file system may hang."""
         death, path = watched.death, watched.error_file
         if death is None or path is None or not death.exit_code:
@@ -367,13 +302,13 @@ class DeathWatch:
         )
         reader.start()
 
-    def _add_error(self, watched: _Watched, path: Path) -> None:
+    def _add_error(self, watched: WatchedProcess, path: Path) -> None:
         with guard.guarded("the error file of a rank"):
             error = error_in(path)
             with self._lock:
                 if error and watched.death is not None:
                     watched.death = dataclasses.replace(watched.death, error=error)
-                    self._write(watched)
+                    watched.record()
 
     def _ask_again(self, now_ns: int) -> None:
         """Retry missing statuses: they appear once the parent has waited for the process."""
@@ -388,7 +323,7 @@ class DeathWatch:
                 keeps_oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL
                 watched.death = dataclasses.replace(death, status=status, oom=death.oom if keeps_oom else "")
                 watched.is_published = True
-                self._write(watched)
+                watched.record()
                 self._ask_for_error(watched)
             elif is_released or now_ns - death.at_ns > self._soon_ns:
                 watched.is_published = True
@@ -404,18 +339,10 @@ class DeathWatch:
                 self._hold(watched)
         for watched in self._watched.values():
             if watched.death is None and watched.pidfd >= 0:
-                self._note_handler(watched)
+                watched.note_handler()
         counters = {watched.counter for watched in self._watched.values() if watched.death is None and watched.counter}
         self._oom.forget_all_but(counters)
         self._oom.read()
-
-    def _write(self, watched: _Watched) -> None:
-        if watched.death is None:
-            return
-        try:
-            write_death(watched.tape, watched.death, watched.owner)
-        except OSError as error:
-            _logger.debug("%s: the end of its process cannot be recorded: %s", watched.tape, error)
 
     def _interrupt(self) -> None:
         if self._wake >= 0:

@@ -32,8 +32,7 @@ from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.endings import SilentEnds
-from otel_torchdist.stall.events import Event, OngoingStall, VerdictGiven
-from otel_torchdist.stall.peer_agents import RunSeen
+from otel_torchdist.stall.events import Event, VerdictGiven
 from otel_torchdist.stall.reporting.attributes import Announcer
 from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
@@ -62,6 +61,7 @@ class Reader:
 
     Attributes:
         metrics: The metrics of all exported tapes, to be served.
+        watch: Watches for stalls.
         incidents: Verdicts given and incidents resolved in the last turn.
         failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
         shares: What the tapes of each user take; tapes of a user whose share is exceeded are not read on.
@@ -97,7 +97,7 @@ class Reader:
         self._archive = archive
         self._span_budget = span_budget
         self._ranks: dict[int, FollowedRank] = {}
-        self._watch = watch
+        self.watch = watch
         self._announcer = announcer
         self._reporter = StallReporter(outputs.sink, outputs.events, self, announcer)
         self._findings: list[Finding | FindingOver] = []
@@ -155,9 +155,9 @@ class Reader:
         rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics, is_neighbour=is_neighbour)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)
-        self._watch.follow(tape, exported and before is None, is_neighbour)
+        self.watch.follow(tape, exported and before is None, is_neighbour)
         if before is not None:
-            self._watch.observe(identity.nonce, rank.resume(before))
+            self.watch.observe(identity.nonce, rank.resume(before))
 
     def _run_of(self, nonce: int) -> int | None:
         """The run of a tape that is exported here."""
@@ -192,29 +192,9 @@ class Reader:
         return self._silent_ends.life_of(tape, self.tapes)
 
     @property
-    def ongoing(self) -> list[OngoingStall]:
-        """Ongoing stalls."""
-        return self._watch.ongoing
-
-    @property
     def any_running(self) -> bool:
         """Whether any tape's writer is alive and has not recorded its end; that of a neighbour does not count."""
         return any(rank.ended_at is None for rank in self._ranks.values() if not rank.is_neighbour)
-
-    @property
-    def next_turn_s(self) -> float:
-        """Seconds until the next turn."""
-        return self._watch.next_check_s
-
-    @property
-    def is_concluding(self) -> bool:
-        """Whether ranks of other nodes are still compared with those of this node, which have ended."""
-        return self._watch.is_concluding
-
-    @property
-    def awaits_last_verdict(self) -> bool:
-        """Once all ranks have ended: whether it is not known yet how, or a verdict on it is pending."""
-        return self._watch.awaits_last_verdict
 
     def turn(self, watches: bool = True, is_last: bool = False) -> None:
         """Read everything that is new.
@@ -230,22 +210,24 @@ class Reader:
             self._machine.update([WatchedRank(tape.path, tape.identity, tape.owner) for tape in ranks])
         self.incidents = []
         if watches:
-            self.incidents = self._watch.check(time.monotonic_ns(), is_last, looked_ns)
+            self.incidents = self.watch.check(time.monotonic_ns(), is_last, looked_ns)
             self.report(self.incidents)
-            self.failed |= self._watch.failed
+            self.failed |= self.watch.failed
         else:
-            self._watch.stand_down()
+            self.watch.stand_down()
         tapes = {nonce: rank.tape for nonce, rank in self._ranks.items()}
-        has_ended = self._ends.update(self.incidents, self.seen if watches else (), tapes, self.awaits_last_verdict)
-        is_open = self.awaits_last_verdict or (self._announcer is not None and self._announcer.is_announcing)
-        self._conclusions.update(self.seen if watches else (), tapes, is_open)
+        has_ended = self._ends.update(
+            self.incidents, self.watch.seen if watches else (), tapes, self.watch.awaits_last_verdict
+        )
+        is_open = self.watch.awaits_last_verdict or (self._announcer is not None and self._announcer.is_announcing)
+        self._conclusions.update(self.watch.seen if watches else (), tapes, is_open)
         if has_ended or any(isinstance(event, VerdictGiven) for event in self.incidents):
             self._push.request()
         for nonce, rank in list(self._ranks.items()):
             self._retire(nonce, rank)
         if self._live is not None:
             with guard.guarded("the live page"):
-                self._live.end_turn(self._watch, self.tapes, self.metrics, watches)
+                self._live.end_turn(self.watch, self.tapes, self.metrics, watches)
 
     def _read_all(self, keeps_up: bool) -> None:
         """Read all tapes; if that has taken long, not every record, until none is far behind any more.
@@ -280,11 +262,6 @@ class Reader:
         found, self._findings = self._findings, []
         return found
 
-    @property
-    def seen(self) -> list[RunSeen]:
-        """What was seen of each run in the last turn."""
-        return self._watch.seen
-
     def _read(self, nonce: int, now_ns: int) -> None:
         rank = self._ranks[nonce]
         if rank.ended_at is not None:
@@ -302,8 +279,8 @@ class Reader:
             return
         self._has_cut |= batch.is_cut
         self._losses.note(rank, batch)
-        self._watch.observe(nonce, batch)
-        self.shares.update(rank.tape, self._watch.channels_of(nonce))
+        self.watch.observe(nonce, batch)
+        self.shares.update(rank.tape, self.watch.channels_of(nonce))
         if self._live is not None and self._live.is_watched:
             self._live.observe(rank.tape, batch)
         rank.consume(batch, status, now_ns)
@@ -342,7 +319,7 @@ class Reader:
     def _forget(self, nonce: int) -> None:
         rank = self._ranks.pop(nonce)
         self.shares.forget(nonce)
-        self._watch.forget(nonce)
+        self.watch.forget(nonce)
         rank.end(time.monotonic_ns())
         self._spans_dropped += rank.spans_dropped
         if rank.metrics is not None:

@@ -136,12 +136,14 @@ def test_no_process_of_another_user_is_killed(
     theirs.send(0, "enter 1")
     with contextlib.closing(Ranks(base / JOB, 2, run=OWN_RUN)) as own:
         agent.add(Job(base / JOB))
-        until(lambda: agent.turn() or agent.reader.ongoing)
+        until(lambda: agent.turn() or agent.reader.watch.ongoing)
         own.send(0, "enter 1")
         until(lambda: agent.turn() or any(ABORTED in record.getMessage() for record in caplog.records))
     until(lambda: "torchdist-on-stall" not in {thread.name for thread in threading.enumerate()})
     assert victim.poll() is None
-    assert STRANGER << 64 in {stall.ruling.incident.run for stall in agent.reader.ongoing}, "it was seen, and goes on"
+    assert STRANGER << 64 in {stall.ruling.incident.run for stall in agent.reader.watch.ongoing}, (
+        "it was seen, and goes on"
+    )
     [outcome] = [record.getMessage() for record in caplog.records if ABORTED in record.getMessage()]
     assert outcome == f"{ABORTED} ended 2 ranks"
 
