@@ -49,7 +49,7 @@ def answer_of(
     groups = _Groups()
     snapshots = [world, *before]
     ranks = tuple(
-        replace(_wire_rank(view, groups), windows=_windows(view.rank, snapshots, calls))
+        _wire_rank(view, groups, _windows(view.rank, snapshots, calls))
         for view in world.in_order
         if not isinstance(view.rank, MemberRank)
     )
@@ -97,47 +97,51 @@ class _Groups:
         return self._places[key]
 
 
-def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
+def _wire_rank(view: RankView, groups: _Groups, windows: Mapping[Channel, tuple[Window, ...]]) -> WireRank:
     channels = _channels_that_matter(view)
     outputs = view.values.outputs[-MAX_OUTPUTS:]
     for key in {one.operation_id.channel.group for one in outputs}:
         groups.place_of(view.groups.get(key))
-    return WireRank(
-        rank=view.rank,
-        nonce=view.nonce,
-        run_is_sure=view.run_is_sure,
-        host=view.host,
-        created_ns=view.created_ns,
-        alive=view.alive,
-        state=view.state,
-        failure=view.failure,
-        raised=view.raised,
-        gone_since_ns=view.gone_since_ns,
-        heartbeat_ns=view.heartbeat_ns,
-        seen_alive_ns=view.seen_alive_ns,
-        step=view.step,
-        open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
-        last=None if view.last is None else _wire_operation(view.last, groups),
+    sent = replace(
+        passed_on(view),
         progress={channel: _without_needless(channel, view, view.progress[channel]) for channel in channels},
         # Operations that are left out must not look as if they had ended.
         losses=view.losses + (len(view.open) > MAX_OPEN),
         forgotten=view.forgotten or len(channels) < len(view.progress),
-        stacks=view.stacks,
-        stopped=view.stopped,
-        expects_until_ns=view.expects_until_ns,
-        windows={},
-        death=view.death,
-        child=view.child,
+        windows=windows,
         values=_newest_values(view.values),
-        rescue=view.rescue,
-        asked_signal=view.asked_signal,
-        asked_ns=view.asked_ns,
         symptoms=view.symptoms[:MAX_SYMPTOMS],
-        shared_groups=view.shared_groups,
         checkpoints=replace(view.checkpoints, open=view.checkpoints.open[:MAX_OPEN]),
-        worker=view.worker,
-        pace=view.pace,
         occupations=view.occupations[:MAX_OPEN],
+    )
+    return WireRank(
+        sent,
+        open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
+        last=None if view.last is None else _wire_operation(view.last, groups),
+    )
+
+
+def passed_on(view: RankView) -> RankView:
+    """Drop what agents do not tell each other, or do not believe each other, and what the answer has elsewhere."""
+    return replace(
+        view,
+        run=0,
+        open=(),
+        last=None,
+        arrivals={},
+        groups={},
+        wall_offset_ns=0,
+        is_new=False,
+        ran_ns=0,
+        is_remote=False,
+        fell_silent=False,
+        world="",
+        world_size=0,
+        places={},
+        other_sizes={},
+        data_wait_ns=0,
+        clock_error_ns=0,
+        twins=(),
     )
 
 
@@ -192,21 +196,7 @@ def _without_names(output: OutputChecksum) -> OutputChecksum:
 
 
 def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
-    return WireOperation(
-        record=operation.record,
-        name=operation.name,
-        operation_id=operation.operation_id,
-        group=groups.place_of(operation.group),
-        signature=operation.signature,
-        call_site=operation.call_site,
-        label=operation.label,
-        failure=operation.failure,
-        waiting_since_ns=operation.waiting_since_ns,
-        tolerance_ns=operation.tolerance_ns,
-        longest_ns=operation.longest_ns,
-        path=operation.path,
-        caller=operation.caller,
-    )
+    return WireOperation(replace(operation, group=None), groups.place_of(operation.group))
 
 
 def _view(
@@ -215,63 +205,42 @@ def _view(
     def operation(wire: WireOperation) -> OperationView:
         if wire.group >= len(groups):
             raise WireError("an operation refers to a group that is not listed")
-        return OperationView(
-            record=_moved(wire.record, offset_ns),
-            name=wire.name,
-            operation_id=wire.operation_id,
+        view = wire.view
+        return replace(
+            view,
+            record=_moved(view.record, offset_ns),
             group=groups[wire.group] if wire.group >= 0 else None,
-            signature=wire.signature,
-            call_site=wire.call_site,
-            label=wire.label,
-            failure=wire.failure,
-            waiting_since_ns=_later(wire.waiting_since_ns, offset_ns),
-            tolerance_ns=wire.tolerance_ns,
-            longest_ns=wire.longest_ns,
-            path=wire.path,
-            caller=wire.caller,
+            waiting_since_ns=_later(view.waiting_since_ns, offset_ns),
         )
 
-    stacks, stopped = rank.stacks, rank.stopped
-    return RankView(
-        rank=rank.rank,
-        nonce=rank.nonce,
+    view = passed_on(rank.view)
+    stacks, stopped, child = view.stacks, view.stopped, view.child
+    return replace(
+        view,
         run=run,
-        run_is_sure=rank.run_is_sure,
-        host=rank.host,
-        created_ns=rank.created_ns + offset_ns,
-        alive=rank.alive,
-        state=rank.state,
-        failure=rank.failure,
-        raised=rank.raised,
-        gone_since_ns=_later(rank.gone_since_ns, offset_ns),
-        heartbeat_ns=rank.heartbeat_ns + offset_ns,
-        step=rank.step,
+        is_remote=True,
+        wall_offset_ns=wall_offset_ns,
+        clock_error_ns=error_ns,
+        groups=_by_key(groups),
         open=tuple(map(operation, rank.open)),
         last=None if rank.last is None else operation(rank.last),
-        progress={channel: _moved_progress(progress, offset_ns) for channel, progress in rank.progress.items()},
-        losses=rank.losses,
-        forgotten=rank.forgotten,
-        wall_offset_ns=wall_offset_ns,
+        created_ns=view.created_ns + offset_ns,
+        gone_since_ns=_later(view.gone_since_ns, offset_ns),
+        heartbeat_ns=view.heartbeat_ns + offset_ns,
+        progress={channel: _moved_progress(progress, offset_ns) for channel, progress in view.progress.items()},
         stacks=None if stacks is None else stacks.moved(offset_ns),
         stopped=None if stopped is None else replace(stopped, since_ns=stopped.since_ns + offset_ns),
-        expects_until_ns=rank.expects_until_ns + offset_ns if rank.expects_until_ns else 0,
-        windows=rank.windows,
-        groups=_by_key(groups),
-        seen_alive_ns=rank.seen_alive_ns + offset_ns if rank.seen_alive_ns else 0,
-        is_remote=True,
-        death=None if rank.death is None else _moved_death(rank.death, offset_ns),
-        values=_moved_values(rank.values, offset_ns),
-        rescue=rank.rescue,
-        asked_signal=rank.asked_signal,
-        asked_ns=rank.asked_ns + offset_ns if rank.asked_signal else 0,
-        shared_groups=rank.shared_groups,
-        checkpoints=_moved_checkpoints(rank.checkpoints, offset_ns),
-        child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
-        symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in rank.symptoms[:MAX_SYMPTOMS]),
-        worker=None if rank.worker is None else rank.worker.moved(offset_ns),
-        occupations=tuple(one._replace(since_ns=one.since_ns + offset_ns) for one in rank.occupations),
-        clock_error_ns=error_ns,
-        pace=rank.pace.moved(offset_ns),
+        expects_until_ns=view.expects_until_ns + offset_ns if view.expects_until_ns else 0,
+        seen_alive_ns=view.seen_alive_ns + offset_ns if view.seen_alive_ns else 0,
+        death=None if view.death is None else _moved_death(view.death, offset_ns),
+        values=_moved_values(view.values, offset_ns),
+        asked_ns=view.asked_ns + offset_ns if view.asked_signal else 0,
+        checkpoints=_moved_checkpoints(view.checkpoints, offset_ns),
+        child=None if child is None else replace(child, since_ns=child.since_ns + offset_ns),
+        symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in view.symptoms[:MAX_SYMPTOMS]),
+        worker=None if view.worker is None else view.worker.moved(offset_ns),
+        occupations=tuple(one._replace(since_ns=one.since_ns + offset_ns) for one in view.occupations),
+        pace=view.pace.moved(offset_ns),
     )
 
 

@@ -11,26 +11,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.model.calls import Channel, OperationId, Progress, Window
+from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.incident import Incident
-from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import Death, Stopped
-from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName
-from otel_torchdist.model.occupations import (
-    NO_CHECKPOINTS,
-    NO_PACE,
-    CallPace,
-    ChildWait,
-    Occupation,
-    RankCheckpoints,
-    SharedGroup,
-)
-from otel_torchdist.model.operations import Operation
-from otel_torchdist.model.rank_values import NO_VALUES, RankValues
-from otel_torchdist.model.remote_calls import WorkerView
-from otel_torchdist.model.rescue import NO_RESCUE, Rescue
-from otel_torchdist.model.stacks import Stacks
-from otel_torchdist.model.symptoms import Symptom
+from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import plain_rank
 from otel_torchdist.stall.events import Ruling
 
@@ -80,61 +65,30 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class WireOperation:
-    """An `OperationView`; its group is an index into the groups of the answer, -1 if it is not known."""
+    """An operation of a rank.
 
-    record: Operation
-    name: str
-    operation_id: OperationId
+    Attributes:
+        view: The operation, without its group.
+        group: An index into the groups of the answer; -1 if the group is not known.
+    """
+
+    view: OperationView
     group: int
-    signature: SignatureName | None
-    call_site: CallSiteName | None
-    label: str
-    failure: str
-    waiting_since_ns: int | None
-    tolerance_ns: int
-    path: tuple[str, ...] = ()
-    longest_ns: int = 0
-    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WireRank:
-    """A `RankView`, without what the receiver knows anyway."""
+    """A rank.
 
-    rank: int
-    nonce: int
-    run_is_sure: bool
-    host: str
-    created_ns: int
-    alive: bool
-    state: TapeState
-    failure: str
-    gone_since_ns: int | None
-    heartbeat_ns: int
-    seen_alive_ns: int
-    step: int
+    Attributes:
+        view: The rank, without its operations and without what is not passed on; see `passed_on` of `codec`.
+        open: Its open operations.
+        last: The operation that ended last.
+    """
+
+    view: RankView
     open: tuple[WireOperation, ...]
     last: WireOperation | None
-    progress: dict[Channel, Progress]
-    losses: int
-    forgotten: bool
-    stacks: Stacks | None
-    stopped: Stopped | None
-    expects_until_ns: int
-    windows: dict[Channel, tuple[Window, ...]]
-    death: Death | None = None
-    child: ChildWait | None = None
-    values: RankValues = NO_VALUES
-    rescue: Rescue = NO_RESCUE
-    asked_signal: int = 0
-    asked_ns: int = 0
-    symptoms: tuple[Symptom, ...] = ()
-    checkpoints: RankCheckpoints = NO_CHECKPOINTS
-    shared_groups: tuple[SharedGroup, ...] = ()
-    worker: WorkerView | None = None
-    pace: CallPace = NO_PACE
-    occupations: tuple[Occupation, ...] = ()
-    raised: RaisedName | None = None
 
 
 @dataclass(frozen=True, slots=True)

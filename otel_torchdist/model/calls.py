@@ -218,6 +218,13 @@ class OperationView:
     longest_ns: int = 0
     caller: str = ""
 
+    def involves(self, rank: int) -> bool:
+        """Return whether a rank is known to be one end of this message, or a member of the group."""
+        channel = self.operation_id.channel
+        if channel.is_point_to_point:
+            return rank in (channel.source, channel.destination)
+        return self.group is not None and rank in self.group.members
+
 
 class PartSizes(NamedTuple):
     """How many bytes one rank exchanges with each member of a group, itself included, in the order of the group.

@@ -114,7 +114,7 @@ class Ends:
         own = interrupted_operation(view)
         for operation_id, failed in self._failures.items():
             is_other = own is None or own.operation_id != operation_id
-            if is_other and _takes_part(view.rank, failed[0][1]):
+            if is_other and failed[0][1].involves(view.rank):
                 after = bisect_left(failed, sign_ns, key=lambda one: one[0])
                 ended_ns = min([ended_ns, *(time_ns for time_ns, _ in failed[after : after + 1])])
         return ended_ns
@@ -194,13 +194,6 @@ def _blur_ns(view: RankView) -> int:
     """How inaccurate the time of a death may be when it is compared with others."""
     seen_ns = view.death.resolution_ns if view.death is not None else 0
     return max(seen_ns, OTHER_NODE_NS, view.clock_error_ns) if view.is_remote else seen_ns
-
-
-def _takes_part(rank: int, operation: OperationView) -> bool:
-    channel = operation.operation_id.channel
-    if channel.is_point_to_point:
-        return rank in (channel.source, channel.destination)
-    return operation.group is not None and rank in operation.group.members
 
 
 # --- How a rank ended, as its wait status and its tape show it: what each way proves about who was first --------------

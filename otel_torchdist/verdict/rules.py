@@ -265,7 +265,7 @@ def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Operation
                     *_waits_after(view, seen_ns, world.taken_ns),
                     *_interrupted_after(view, alive_at.get(dead.rank)),
                 ]
-                found.update(operation.operation_id for operation in left if _takes_part(dead.rank, operation))
+                found.update(operation.operation_id for operation in left if operation.involves(dead.rank))
     return found
 
 
@@ -309,7 +309,7 @@ def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]
     else:
         return []
     interrupted = _interrupted_after(view, alive_ns)
-    return [operation.operation_id for operation in interrupted if _takes_part(dead.rank, operation)]
+    return [operation.operation_id for operation in interrupted if operation.involves(dead.rank)]
 
 
 def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
@@ -325,10 +325,3 @@ def _interrupted_after(view: RankView, alive_ns: int | None) -> list[OperationVi
     if last is None or alive_ns is None or last.record.how is not How.FAILED:
         return []
     return [last] if (last.record.completed_ns or 0) >= alive_ns - DYING_NS else []
-
-
-def _takes_part(rank: int, operation: OperationView) -> bool:
-    channel = operation.operation_id.channel
-    if channel.is_point_to_point:
-        return rank in (channel.source, channel.destination)
-    return operation.group is not None and rank in operation.group.members

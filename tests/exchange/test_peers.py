@@ -49,7 +49,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 def ask(port: int, run: int = RUN, token: bytes = TOKEN) -> tuple[int, ...]:
     """The ranks that the agent on a port reports to see."""
     line = Line(peer_at(port), run, token, new_instance())
-    return tuple(rank.rank for rank in decode_answer(line.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
+    return tuple(rank.view.rank for rank in decode_answer(line.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
 
 
 def test_agent_takes_in_a_file(agent_peers: AgentPeers, tmp_path: Path) -> None:

@@ -34,24 +34,6 @@ def life_of(tape: TapeReader) -> RankLife:
     return RankLife.RUNNING if is_alive else RankLife.DEAD
 
 
-def recorded_life_of(tape: TapeReader) -> RankLife:
-    """Return what became of a rank, as its tape shows and the death that its node's agent has recorded.
-
-    Args:
-        tape: Its tape, polled to its end.
-
-    Raises:
-        TapeError: The tape is damaged.
-    """
-    match life_of(tape):
-        case RankLife.RUNNING | RankLife.FAILED as life:
-            return life
-        case RankLife.FINISHED:
-            return life_after_exit(read_death(tape.path, tape.owner))
-        case RankLife.DEAD as life:
-            return RankLife.FINISHED if has_left(tape, read_death(tape.path, tape.owner)) else life
-
-
 def life_after_exit(death: Death | None) -> RankLife:
     """Return what became of a rank that recorded the end of its script.
 

@@ -328,3 +328,23 @@ def test_worlds_made_by_hand() -> None:
     assert (operation.group.members, operation.group.is_inferred) == (frozenset(), True)
     channel = operation.operation_id.channel
     assert (channel.source, channel.destination) == (4, 0)
+
+
+def test_each_time_is_converted_or_left_out() -> None:
+    """No time of a rank arrives as it was on the clock of the other node."""
+    world = snapshot(eventful_world())
+    times = {one.name: 5 * SECOND for one in dataclasses.fields(RankView) if one.name.endswith("_ns")}
+    view = dataclasses.replace(world.ranks[0], **times, asked_signal=15)  # type: ignore[arg-type]
+    [arrived] = sent(dataclasses.replace(world, ranks={0: view}), offset_ns=MINUTE)
+    assert [name for name in times if getattr(arrived, name) == 5 * SECOND] == []
+
+
+def test_what_only_a_reader_of_tapes_knows_is_not_believed() -> None:
+    """Another agent cannot say that a rank is of this node, of another run or world, or has twins."""
+    world = snapshot(eventful_world())
+    answer = answer_of(world, 0, False, world.taken_ns)
+    forged = dataclasses.replace(answer.ranks[0].view, run=1, world="x", twins=(1, 2), fell_silent=True, is_new=True)
+    changed = dataclasses.replace(answer, ranks=(dataclasses.replace(answer.ranks[0], view=forged),))
+    [view] = views_of(decode_answer(encode(changed)), world.run, 0, 0)
+    assert (view.run, view.world, view.twins, view.fell_silent, view.is_new) == (world.run, "", (), False, False)
+    assert view.is_remote
