@@ -21,7 +21,7 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
     OTEL_PYTHON_TORCHDIST_TAPE_DIR,
 )
-from otel_torchdist.this_process.garbage import keeping_what_is_imported
+from otel_torchdist.this_process.commands import keeping_what_is_imported
 from tests.support.browser import Browser, running_browser
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.directories import memory_directory

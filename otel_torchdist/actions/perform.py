@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from otel_torchdist.actions.abort import abort_ranks
 from otel_torchdist.actions.dump import dump
+from otel_torchdist.actions.requests import abort_ranks
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.files.owned import create_anew

@@ -13,7 +13,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 
 if TYPE_CHECKING:
-    from otel_torchdist.model.incident import Incident
+    from otel_torchdist.model.finding import Incident
     from otel_torchdist.tape.reading.reader import TapeReader
 
 

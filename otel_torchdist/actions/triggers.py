@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_torchdist.actions.dump import objection_to
 from otel_torchdist.actions.perform import Act, Callback, called, is_first, perform, report
-from otel_torchdist.actions.rescue import rescue_ranks
+from otel_torchdist.actions.requests import rescue_ranks
 from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR

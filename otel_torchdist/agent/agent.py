@@ -15,11 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
 from otel_torchdist.actions.triggers import FindingActions, StallActions, suspended_among
-from otel_torchdist.agent.job import Job
-from otel_torchdist.agent.limits import Allowance, Priority
-from otel_torchdist.agent.neighbours import Neighbours
+from otel_torchdist.agent.job import Job, Neighbours
+from otel_torchdist.agent.limits import Allowance, MemoryShares, Priority
 from otel_torchdist.agent.notices import Notices
-from otel_torchdist.agent.reading.memory_shares import MemoryShares
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.agent.results import AgentsVerdicts, FindingsLog
 from otel_torchdist.archive.writer import archive_of

@@ -23,7 +23,7 @@ from otel_torchdist.job.description_file import job_in
 from otel_torchdist.job.directory import base_directory
 from otel_torchdist.serving.scrape_target import withdraw_stale
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
-from otel_torchdist.this_process.stop_signals import StopSignals
+from otel_torchdist.this_process.commands import StopSignals
 
 _LINE: Final = "%(asctime)s %(message)s"
 

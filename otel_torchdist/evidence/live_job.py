@@ -16,7 +16,7 @@ from otel_torchdist.evidence.model import Statement
 from otel_torchdist.evidence.texts import py_spy
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.cgroups import kills_so_far
-from otel_torchdist.processes.system_calls import RUNNING, call_of
+from otel_torchdist.processes.state import RUNNING, call_of
 
 _STATES: Final = {
     "R": "running",

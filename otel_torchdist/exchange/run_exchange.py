@@ -27,8 +27,16 @@ from otel_torchdist.job.runs.membership import of_this_attempt
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Follows, JudgingAgent, Leads, Role, Undecided
+from otel_torchdist.stall.events import (
+    Follows,
+    JudgingAgent,
+    Leads,
+    Role,
+    Ruling,
+    StacksOverdue,
+    StacksWanted,
+    Undecided,
+)
 from otel_torchdist.stall.watch import CHECK_S
 
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012

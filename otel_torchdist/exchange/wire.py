@@ -12,7 +12,7 @@ import msgspec
 
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import RankView

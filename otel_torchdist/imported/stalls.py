@@ -16,7 +16,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.imported.findings import Findings, Judgement
 from otel_torchdist.model.calls import UNREAD
-from otel_torchdist.model.incident import Incident, LinkTarget, incident_name
+from otel_torchdist.model.finding import Incident, LinkTarget, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import imported_nonce
 from otel_torchdist.stall.events import MarkerDue, Occasion, Ruling, VerdictGiven

@@ -16,7 +16,7 @@ from otel_torchdist import semconv
 from otel_torchdist.imported.recording import RecordedRank, Recording
 from otel_torchdist.imported.stalls import Stalls, name_of, recorded, stalls_of
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.kinds import How
 from otel_torchdist.naming import (
     anchor_span_id,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
-from otel_torchdist.job.standard_error import StandardError
+from otel_torchdist.job.ancestry import StandardError
 from otel_torchdist.naming import readable
 
 MAX_BYTES: Final = 1 << 16

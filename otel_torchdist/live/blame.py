@@ -13,8 +13,7 @@ from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import compress_ranks, listed_ranks, readable
-from otel_torchdist.stall.events import Ruling
-from otel_torchdist.stall.peer_agents import RunSeen
+from otel_torchdist.stall.events import Ruling, RunSeen
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import PlaceSource, RankPlace, place_of

@@ -15,7 +15,7 @@ from otel_torchdist.live.ranks import MAX_RANKS, Crowd, RankRow, RankState, crow
 from otel_torchdist.live.texts import MAX_SENTENCE, shown, shown_group
 from otel_torchdist.live.timeline import MAX_LANES, LiveTimeline, timeline_of
 from otel_torchdist.naming import MemberRank, compress_ranks, listed_ranks, readable, run_label
-from otel_torchdist.stall.peer_agents import JudgingAgent
+from otel_torchdist.stall.events import JudgingAgent
 
 MAX_LISTED: Final = 64
 """Runs in the list."""

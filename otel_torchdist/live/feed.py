@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_torchdist.live.model import AgentFacts, LiveRun, LiveSnapshot
 from otel_torchdist.live.recent import CATCH_UP_S, RecentPast
-from otel_torchdist.stall.peer_agents import RunSeen
+from otel_torchdist.stall.events import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader

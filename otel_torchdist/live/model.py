@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from otel_torchdist.stall.peer_agents import RunSeen
+from otel_torchdist.stall.events import RunSeen
 from otel_torchdist.telemetry.metrics.snapshots import RunFindings
 
 

@@ -14,8 +14,7 @@ from otel_torchdist import guard
 from otel_torchdist.files.kept import move_up
 from otel_torchdist.machine.gpus import GpuProcess
 from otel_torchdist.machine.nvml import GpuReading
-from otel_torchdist.machine.reader import MachineReader, WatchedRank
-from otel_torchdist.machine.symptoms import ErrorCounters, MachineReading, SymptomLog
+from otel_torchdist.machine.reader import ErrorCounters, MachineReader, MachineReading, SymptomLog, WatchedRank
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
 
 READ_S: Final = 5.0

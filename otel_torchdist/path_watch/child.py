@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _BOOT: Final = """\
 import sys
 sys.path[:] = sys.argv[1:]
-from otel_torchdist.this_process.garbage import keeping_what_is_imported
+from otel_torchdist.this_process.commands import keeping_what_is_imported
 with keeping_what_is_imported():
     from otel_torchdist.path_watch.child import main
 main()

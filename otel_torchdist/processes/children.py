@@ -16,8 +16,7 @@ from typing import Final
 
 from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY
 from otel_torchdist.naming import readable
-from otel_torchdist.processes.state import threads_of
-from otel_torchdist.processes.system_calls import SystemCall, call_of
+from otel_torchdist.processes.state import SystemCall, call_of, threads_of
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 MAX_CHILDREN: Final = 256

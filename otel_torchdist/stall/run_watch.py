@@ -12,14 +12,13 @@ from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.stall.events import Event, MarkerDue, Ruling, TimeoutShort, VerdictGiven
+from otel_torchdist.stall.events import Event, JudgingAgent, MarkerDue, Ruling, RunSeen, TimeoutShort, VerdictGiven
 from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.stall.findings.watch import FindingWatch, LastingFinder
 from otel_torchdist.stall.incidents.ages import MarkerClock, WaitAges
 from otel_torchdist.stall.incidents.incident import RunIncident, run_of
 from otel_torchdist.stall.incidents.stacks import EarlyStacks, Sight
-from otel_torchdist.stall.peer_agents import JudgingAgent, RunSeen
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.giving_up import backend_of, ends_waits
 from otel_torchdist.verdict.model import Outcome, Verdict, locate

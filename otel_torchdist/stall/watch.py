@@ -8,11 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from otel_torchdist.machine.symptoms import RankSymptoms
+from otel_torchdist.machine.reader import RankSymptoms
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Follows, Leads, PeerAgents, RunSeen, Undecided
+from otel_torchdist.stall.events import (
+    Event,
+    Follows,
+    Leads,
+    OngoingStall,
+    PeerAgents,
+    RunSeen,
+    StacksOverdue,
+    StacksWanted,
+    Undecided,
+)
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader

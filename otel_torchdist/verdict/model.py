@@ -20,8 +20,8 @@ from otel_torchdist.verdict.giving_up import Deadline, first_deadline
 from otel_torchdist.verdict.launches import LaunchFacts, address_in_use, file_left_over
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.occupations import RemoteWait, remote_wait
 from otel_torchdist.world.places import RankPlace, in_checkpoint, place_of
-from otel_torchdist.world.remote_calls import RemoteWait, remote_wait
 from otel_torchdist.world.threads import missing_thread
 
 MAX_THREADS_CHOSEN: Final = 16

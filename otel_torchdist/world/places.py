@@ -16,7 +16,7 @@ from otel_torchdist.model.occupations import CheckpointView, ChildWait
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.world.remote_calls import RemoteWait
+from otel_torchdist.world.occupations import RemoteWait
 
 _MAIN_THREAD: Final = "MainThread"
 

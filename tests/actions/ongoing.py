@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.tape.reading.reader import TapeReader

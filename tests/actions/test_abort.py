@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from otel_torchdist.actions.abort import abort_ranks
+from otel_torchdist.actions.requests import abort_ranks
 from otel_torchdist.actions.stalled_run import StalledRun
 
 UNASKED_RANK = """

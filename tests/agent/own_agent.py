@@ -9,8 +9,8 @@ from typing import Any
 
 from otel_torchdist import semconv
 from otel_torchdist.agent.agent import Agent
+from otel_torchdist.agent.foreground import LifeLog
 from otel_torchdist.agent.job import Job
-from otel_torchdist.agent.life_log import LifeLog
 from otel_torchdist.config import Config
 from tests.agent.conftest import quiet_outputs
 from tests.support.receivers.memory_sink import MemorySink

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.client import Envelope, Line, new_instance
+from otel_torchdist.exchange.peers import ExchangeApp
 from otel_torchdist.exchange.wire import decode_question
 from otel_torchdist.serving.http_server import App
 from tests.exchange.listening import HOST, peer_at

@@ -7,14 +7,14 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.client import new_instance
 from otel_torchdist.exchange.pace import ExchangePace
+from otel_torchdist.exchange.peers import ExchangeApp
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.job.peers import Peer, Peers
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.serving.http_server import HttpServer
-from otel_torchdist.stall.peer_agents import Follows, Leads, Role
+from otel_torchdist.stall.events import Follows, Leads, Role
 from tests.exchange.listening import HOST, POLL_S
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, FakeWorld

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from otel_torchdist.job.peers import Peers
-from otel_torchdist.stall.peer_agents import Leads
+from otel_torchdist.stall.events import Leads
 from tests.exchange.listening import HOST
 from tests.exchange.peer_agents import QUICK, Agents, exchange_of, world_of
 from tests.support.waiting import until

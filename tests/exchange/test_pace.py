@@ -10,7 +10,7 @@ import pytest
 
 from otel_torchdist.exchange.peer import STATE_PATH, WAKE_PATH
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode
-from otel_torchdist.stall.peer_agents import Follows
+from otel_torchdist.stall.events import Follows
 from tests.exchange.listening import stranger
 from tests.exchange.peer_agents import QUICK, Agents, agents, exchange_of, world_of
 from tests.support.waiting import core_waits_s, until, waited_for_a_core_s

@@ -8,10 +8,9 @@ import time
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode, wire_ruling
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Follows
+from otel_torchdist.stall.events import Follows, Ruling, StacksOverdue, StacksWanted
 from tests.exchange.peer_agents import QUICK, Agents, exchange_of
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, group_of

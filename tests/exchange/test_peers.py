@@ -19,7 +19,7 @@ from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.peers import UNSEEN_S, AgentPeers
 from otel_torchdist.exchange.wire import Question, decode_answer, encode
 from otel_torchdist.job.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_listening, write_peers
-from otel_torchdist.stall.peer_agents import Leads
+from otel_torchdist.stall.events import Leads
 from tests.exchange.listening import HOST, peer_at, stranger
 from tests.exchange.peer_agents import QUICK
 from tests.job.announced import PEERS, TOKEN, file_of

@@ -13,7 +13,7 @@ from otel_torchdist.exchange.wire import decode_answer, encode
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.peer_agents import Role
+from otel_torchdist.stall.events import Role
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, group_of

@@ -9,7 +9,7 @@ from otel_torchdist.exchange.client import Answered
 from otel_torchdist.exchange.peer import DRIFT, ClockReading, PeerAgent
 from otel_torchdist.exchange.wire import wire_ruling
 from otel_torchdist.job.peers import Peer
-from otel_torchdist.stall.peer_agents import Leads, Undecided
+from otel_torchdist.stall.events import Leads, Undecided
 from tests.exchange.listening import HOST
 from tests.exchange.peer_agents import QUICK, TOKEN, Agents
 from tests.exchange.test_passed_on import ruling

@@ -13,7 +13,7 @@ import pytest
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.job.peers import Peers
-from otel_torchdist.stall.peer_agents import Follows, Leads, Undecided
+from otel_torchdist.stall.events import Follows, Leads, Undecided
 from otel_torchdist.stall.watch import CHECK_S
 from tests.exchange.listening import HOST, peer_at, stranger
 from tests.exchange.peer_agents import QUICK, TOKEN, Agents, agents, exchange_of

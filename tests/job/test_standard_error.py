@@ -12,7 +12,7 @@ import pytest
 
 RANK = """
 import dataclasses, json, os
-from otel_torchdist.job.standard_error import find_standard_error
+from otel_torchdist.job.ancestry import find_standard_error
 found = find_standard_error(os.environ)
 print(json.dumps(found and [found.path, [pid for pid, _ in found.holders], os.getpid()]))
 """

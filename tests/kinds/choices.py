@@ -13,7 +13,7 @@ ENUMS: Final = {
     "How": "model/kinds.py",
     "RecordKind": "model/kinds.py",
     "AtTimeout": "model/names.py",
-    "CallStage": "world/remote_calls.py",
+    "CallStage": "world/occupations.py",
     "CauseKind": "critical_path/model.py",
     "Doubt": "verdict/model.py",
     "Field": "world/mismatch.py",

@@ -13,7 +13,7 @@ from deploy.native.ports import free_port
 from otel_torchdist.config import PageAccess
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.stall.peer_agents import JudgingAgent, RunSeen
+from otel_torchdist.stall.events import JudgingAgent, RunSeen
 from otel_torchdist.telemetry.metrics.snapshots import RunFindings, ShownVerdict
 from tests.support.browser import Browser, loaded
 from tests.support.waiting import until

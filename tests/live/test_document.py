@@ -14,7 +14,7 @@ from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.stall.peer_agents import JudgingAgent
+from otel_torchdist.stall.events import JudgingAgent
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, RunFindings, ShownVerdict
 from tests.support.worlds.fake_world import SECOND
 from tests.support.worlds.live_pages import FACTS, seen_in, snapshot_of, stalled_world, with_stack

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.machine.reader import MAX_PORTS, MachineReader, WatchedRank, read_link_downs, stalled_share
-from otel_torchdist.machine.symptoms import KEPT_NS, ErrorCounters
+from otel_torchdist.machine.reader import (
+    KEPT_NS,
+    MAX_PORTS,
+    ErrorCounters,
+    MachineReader,
+    WatchedRank,
+    read_link_downs,
+    stalled_share,
+)
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.tape.identity import TapeIdentity, identify
 from tests.machine.trees import PSI, Tree

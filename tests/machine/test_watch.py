@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 from otel_torchdist.machine.gpus import GpuProcess
-from otel_torchdist.machine.reader import MachineReader, WatchedRank
-from otel_torchdist.machine.symptoms import MachineReading
+from otel_torchdist.machine.reader import MachineReader, MachineReading, WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.tape.identity import identify
 from tests.support.waiting import until

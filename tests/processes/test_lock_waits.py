@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from otel_torchdist.processes.children import lock_wait_of, waits_for_own_lock
-from otel_torchdist.processes.system_calls import SystemCall
+from otel_torchdist.processes.state import SystemCall
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.standard_error import StandardError, descriptor_path
-from otel_torchdist.processes.reopened_stderr import NoticeDelivery, write_to
+from otel_torchdist.agent.notices import NoticeDelivery, write_to
+from otel_torchdist.job.ancestry import StandardError, descriptor_path
 from otel_torchdist.tape.identity import process_start_ticks
 
 NOTICE = b"otel_torchdist: rank 2 is late\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from otel_torchdist.exchange.app import ExchangeApp
+from otel_torchdist.exchange.peers import ExchangeApp
 from otel_torchdist.serving.clients import MAX_HEAD
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.serving.metrics_page import MetricsServer

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from otel_torchdist.model.incident import Incident
-from otel_torchdist.stall.events import IncidentHandedOver, Occasion
-from otel_torchdist.stall.peer_agents import Leads
+from otel_torchdist.model.finding import Incident
+from otel_torchdist.stall.events import IncidentHandedOver, Leads, Occasion
 from otel_torchdist.stall.reporting.spans import incident_spans
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from tests.support.worlds.detectors import EVERYBODY, Accompanied, a_ruling, follows, stalled

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.events import MarkerDue
-from otel_torchdist.stall.peer_agents import Leads, Undecided
+from otel_torchdist.stall.events import Leads, MarkerDue, Undecided
 from otel_torchdist.stall.reporting.spans import marker_span
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.wording.sentence import sentence

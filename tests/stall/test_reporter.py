@@ -11,7 +11,7 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 
 from otel_torchdist import semconv
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.model.snapshot import RankView

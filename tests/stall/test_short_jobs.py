@@ -8,7 +8,7 @@ from collections.abc import Collection
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.peer_agents import Follows, Leads, Role
+from otel_torchdist.stall.events import Follows, Leads, Role
 from tests.support.worlds.detectors import EVERYBODY, Accompanied
 from tests.support.worlds.fake_world import FakeWorld
 

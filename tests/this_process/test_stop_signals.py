@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from otel_torchdist.this_process.stop_signals import StopSignals
+from otel_torchdist.this_process.commands import StopSignals
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])

@@ -22,8 +22,8 @@ from otel_torchdist.job.description_file import job_in
 from otel_torchdist.job.leftovers import clean_up
 from otel_torchdist.serving.scrape_target import withdraw_stale
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
+from otel_torchdist.this_process.commands import StopSignals
 from otel_torchdist.this_process.stderr_logging import LevelFormatter
-from otel_torchdist.this_process.stop_signals import StopSignals
 
 LOG_BYTES: Final = 512 * 1024
 LINE: Final = "%(asctime)s %(levelname)s %(message)s"

@@ -30,7 +30,7 @@ for fd in map(int, os.listdir("/proc/self/fd")):
     try: fd > 2 and os.get_inheritable(fd) and os.close(fd)
     except OSError: pass  # it was that of the folder
 os.environ[{OTEL_PYTHON_TORCHDIST_ENABLED!r}] = "true"
-from otel_torchdist.this_process.garbage import keeping_what_is_imported
+from otel_torchdist.this_process.commands import keeping_what_is_imported
 with keeping_what_is_imported():
     from otel_torchdist.agent.launch.background import main
 report({READY!r})

@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.reading.attempt_ends import AttemptEnds, Conclusions
+from otel_torchdist.agent.limits import MemoryShares
 from otel_torchdist.agent.reading.followed_rank import FollowedRank, LossLog, ReadingState
-from otel_torchdist.agent.reading.memory_shares import MemoryShares
-from otel_torchdist.agent.reading.stall_metrics import show
+from otel_torchdist.agent.reading.outcomes import AttemptEnds, Conclusions, show
 from otel_torchdist.archive.tapes import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
-from otel_torchdist.model.finding import Finding, FindingOver
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import Finding, FindingOver, LinkTarget
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch

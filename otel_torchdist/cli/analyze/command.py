@@ -28,7 +28,7 @@ from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, with
 from otel_torchdist.critical_path.analysis import MOST_CALLS
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 
 PIPE_WIDTH: Final = 200
 """Width if there is no terminal."""

@@ -31,7 +31,7 @@ from otel_torchdist.job.directory import base_directory, job_directories
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.report.build import ReportChoice
 from otel_torchdist.report.document import MARKER
-from otel_torchdist.this_process.stop_signals import StopSignals
+from otel_torchdist.this_process.commands import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 
 _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}" for fault in Fault)

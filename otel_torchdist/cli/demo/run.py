@@ -17,7 +17,7 @@ from otel_torchdist.cli.watch.passive import Observation, PassiveWatch, Rates
 from otel_torchdist.cli.watch.screen import Screen, Training, View, WatchRow, screen_of
 from otel_torchdist.job.directory import job_directories
 from otel_torchdist.live.ranks import RankRow, starting
-from otel_torchdist.this_process.stop_signals import StopSignals
+from otel_torchdist.this_process.commands import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 
 TURN_S: Final = 0.1

@@ -23,7 +23,7 @@ from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import have, name_ranks, readable
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 
 _MAX_NAMES: Final = 8
 

@@ -30,7 +30,7 @@ from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.outputs import Delivery, file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 from otel_torchdist.verdict.rules import StallRules
 
 _ENDPOINT: Final = "--otlp-endpoint"

@@ -20,7 +20,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import readable
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 
 
 def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, force: bool) -> None:

@@ -17,7 +17,7 @@ from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.history.call_table import CallTable
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 from otel_torchdist.timeline.model import Extent, RankTimeline
 from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import MARK, TraceWriter

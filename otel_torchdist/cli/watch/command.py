@@ -28,7 +28,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import job_directory, tapes_in
 from otel_torchdist.job.runs.runs import SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.job.tapes import newest_live_job
-from otel_torchdist.this_process.stop_signals import StopSignals
+from otel_torchdist.this_process.commands import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 
 

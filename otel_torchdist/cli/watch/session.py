@@ -20,7 +20,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.reporting.attributes import resolution
-from otel_torchdist.this_process.stop_signals import StopSignals
+from otel_torchdist.this_process.commands import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.standing import verdict_of_all_nodes
 

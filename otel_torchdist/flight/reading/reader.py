@@ -18,7 +18,7 @@ from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.tape.layout import MAX_RANKS
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 
 _ENDINGS: Final = frozenset(
     {"json", "et", "pkl", "pickle", "p", "bin", "pt", "dump", "trace", "log", "txt", "gz", "fr"}

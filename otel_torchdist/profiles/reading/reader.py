@@ -24,7 +24,7 @@ from otel_torchdist.profiles.reading.document import (
 )
 from otel_torchdist.profiles.reading.kineto import decode_profile
 from otel_torchdist.profiles.reading.trace_nodes import decode_execution_trace
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 
 LARGE_BYTES: Final = 64 << 20
 _LIMITS: Final = ReadingLimits(file_bytes=MAX_TRACE_BYTES)

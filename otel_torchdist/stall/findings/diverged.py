@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import GroupView, OperationId
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
-from otel_torchdist.model.incident import incident_name
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
 from otel_torchdist.model.numerics import Places
 from otel_torchdist.model.rank_values import OutputChecksum, ParameterRange
 from otel_torchdist.model.snapshot import WorldSnapshot

@@ -12,8 +12,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import GroupView, OperationId
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
-from otel_torchdist.model.incident import incident_name
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.rank_values import NonFiniteInput, ParameterRange
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

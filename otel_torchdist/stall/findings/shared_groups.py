@@ -15,7 +15,7 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.attributes import of_group
 from otel_torchdist.verdict.judging.sharing import swapped_callers
 from otel_torchdist.verdict.model import Sharing
-from otel_torchdist.verdict.wording.mismatches import describe_sharing
+from otel_torchdist.verdict.wording.calls import describe_sharing
 from otel_torchdist.world.occupations import CERTAIN
 
 SETTLED_NS: Final = 2_000_000_000

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
-from otel_torchdist.model.incident import incident_name
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.attributes import of_mismatch, of_operation_id
-from otel_torchdist.verdict.wording.mismatches import describe_mismatch
+from otel_torchdist.verdict.wording.calls import describe_mismatch
 from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.model.incident import Incident, incident_name
+from otel_torchdist.model.finding import Incident, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import lone_run_id

@@ -8,8 +8,7 @@ from typing import Final, Protocol
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.finding import Finding
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Finding, Incident
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import compress_ranks, readable, run_label

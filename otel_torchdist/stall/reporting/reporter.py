@@ -14,8 +14,7 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE,
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
 )
-from otel_torchdist.model.finding import Finding, FindingOver, Severity
-from otel_torchdist.model.incident import Incident, LinkTarget
+from otel_torchdist.model.finding import Finding, FindingOver, Incident, LinkTarget, Severity
 from otel_torchdist.naming import run_label
 from otel_torchdist.stall.events import (
     Event,

@@ -13,8 +13,7 @@ import msgspec
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.finding import Finding
-from otel_torchdist.model.incident import Incident, LinkTarget
+from otel_torchdist.model.finding import Finding, Incident, LinkTarget
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, VerdictGiven

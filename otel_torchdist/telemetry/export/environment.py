@@ -32,7 +32,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.job.description import JobDescription
 from otel_torchdist.job.description_file import read_description
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point

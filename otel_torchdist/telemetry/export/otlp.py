@@ -36,7 +36,7 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import guard
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.protobuf import varint
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.spans.model import FinishedSpan

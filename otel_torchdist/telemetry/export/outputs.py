@@ -19,7 +19,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.job.description import JobDescription
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,

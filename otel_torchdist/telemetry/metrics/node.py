@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.job.description_file import read_description
-from otel_torchdist.machine.symptoms import MachineReading
+from otel_torchdist.machine.reader import MachineReading
 from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.semconv import OTHER

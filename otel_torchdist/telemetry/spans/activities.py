@@ -10,8 +10,8 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, SIDES, TRAITS, Detail
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity
-from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.remote_calls import RemoteCall, Side
 from otel_torchdist.naming import activity_span_id, anchor_span_id, trace_id_of_step

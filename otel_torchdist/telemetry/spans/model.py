@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 
 
 class FinishedSpan(msgspec.Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.model.names import OTHER, ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
 from otel_torchdist.model.numerics import Numerics

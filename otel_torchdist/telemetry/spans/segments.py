@@ -17,8 +17,8 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity, Interval
-from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import anchor_span_id, compress_ranks, run_label, trace_id_of_step
 from otel_torchdist.tape.identity import TapeIdentity

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from opentelemetry.util.types import AttributeValue
 
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity, Interval
-from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import (

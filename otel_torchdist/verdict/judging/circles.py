@@ -12,7 +12,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.mismatched import other_call
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall, Standing
-from otel_torchdist.world.remote_calls import RemoteWait
+from otel_torchdist.world.occupations import RemoteWait
 from otel_torchdist.world.threads import ThreadStand, Tie
 
 

@@ -33,7 +33,7 @@ from otel_torchdist.verdict.roll_call import ELSEWHERE, RollCall, Standing, call
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.remote_calls import remote_wait
+from otel_torchdist.world.occupations import remote_wait
 from otel_torchdist.world.threads import ThreadStand, Tie, stand_of, tie_of
 
 SETTLED_NS: Final = 1_000_000_000

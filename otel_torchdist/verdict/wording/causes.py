@@ -13,9 +13,14 @@ from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.model import Doubt, Link, Verdict
 from otel_torchdist.verdict.roll_call import GONE, Standing
 from otel_torchdist.verdict.wording.calls import (
+    MAX_PARTIES,
     at_line,
+    describe_creations,
     describe_frame,
+    describe_mismatch,
     describe_operation,
+    describe_sharing,
+    describe_ways,
 )
 from otel_torchdist.verdict.wording.ends import (
     describe_deaths,
@@ -26,13 +31,6 @@ from otel_torchdist.verdict.wording.launches import (
     describe_launch,
     describe_sizes,
     has_own_words,
-)
-from otel_torchdist.verdict.wording.mismatches import (
-    MAX_PARTIES,
-    describe_creations,
-    describe_mismatch,
-    describe_sharing,
-    describe_ways,
 )
 from otel_torchdist.verdict.wording.places import (
     describe_checkpoint,

@@ -22,8 +22,8 @@ from otel_torchdist.verdict.wording.calls import (
     describe_raised,
     describe_through,
 )
+from otel_torchdist.world.occupations import CallStage
 from otel_torchdist.world.places import PlaceSource, RankPlace
-from otel_torchdist.world.remote_calls import CallStage
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The children that a rank waits for, in words: `DataLoader worker 1 (pid 81), which has been in read() of …`.

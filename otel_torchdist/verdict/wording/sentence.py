@@ -16,8 +16,12 @@ from otel_torchdist.verdict.model import Doubt, Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.standing import is_about_failure, names_departed
 from otel_torchdist.verdict.wording.calls import (
+    describe_ends,
     describe_frame,
+    describe_libraries,
     describe_operation,
+    describe_values,
+    describe_ways,
 )
 from otel_torchdist.verdict.wording.causes import cause_of, is_gone
 from otel_torchdist.verdict.wording.ends import (
@@ -35,12 +39,6 @@ from otel_torchdist.verdict.wording.launches import (
     unanswered,
 )
 from otel_torchdist.verdict.wording.machine import describe_machine
-from otel_torchdist.verdict.wording.mismatches import (
-    describe_ends,
-    describe_libraries,
-    describe_values,
-    describe_ways,
-)
 from otel_torchdist.verdict.wording.places import (
     describe_call,
     describe_checkpoint,

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
-from otel_torchdist.machine.symptoms import RankSymptoms
+from otel_torchdist.machine.reader import RankSymptoms
 from otel_torchdist.model.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
 from otel_torchdist.model.collectives import SizeRule, operations_where
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
@@ -31,9 +31,8 @@ from otel_torchdist.world.following.baselines import Baselines, PaceLog
 from otel_torchdist.world.following.channels import ChannelProgress, RankLogs
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.values import ValueLog
-from otel_torchdist.world.occupations import SharedGroups, occupations_of
+from otel_torchdist.world.occupations import SharedGroups, occupations_of, worker_of
 from otel_torchdist.world.part_sizes import part_sizes
-from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
 
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)

@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import Job
-from otel_torchdist.agent.reading.memory_shares import MAX_BYTES_OF_USER, MemoryShares, footprint
+from otel_torchdist.agent.limits import MAX_BYTES_OF_USER, MemoryShares, footprint
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.stall.watch import StallWatch

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.agent.reading.attempt_ends import AttemptEnds, Conclusions
+from otel_torchdist.agent.reading.outcomes import AttemptEnds, Conclusions
 from otel_torchdist.job.agent_notes import concluded_ns
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.stall.events import Event, IncidentResolved, Ruling, VerdictGiven
-from otel_torchdist.stall.peer_agents import JudgingAgent, RunSeen
+from otel_torchdist.stall.events import Event, IncidentResolved, JudgingAgent, Ruling, RunSeen, VerdictGiven
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.verdict.model import Outcome

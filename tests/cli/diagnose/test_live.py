@@ -21,7 +21,7 @@ from deploy.native.ports import free_port
 from otel_torchdist.evidence import live_recorder
 from otel_torchdist.evidence.live_ranks import LiveProcess
 from otel_torchdist.evidence.texts import py_spy
-from otel_torchdist.processes.system_calls import call_of
+from otel_torchdist.processes.state import call_of
 from tests.flight.made_dumps import SECOND, START_NS, late_rank, write_json
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running, environment

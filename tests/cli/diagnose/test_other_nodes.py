@@ -18,7 +18,7 @@ from otel_torchdist.agent.results import AgentsVerdicts
 from otel_torchdist.job.kept_results import remove_agents_verdict
 from otel_torchdist.job.runs.lives import write_death
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import How, RecordKind, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.stall.events import OngoingStall, Ruling

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from otel_torchdist.exchange.app import MAX_QUESTION
 from otel_torchdist.exchange.client import SIGNATURE_HEADER, Envelope, Line, NoAnswerError, envelope_from
+from otel_torchdist.exchange.peers import MAX_QUESTION
 from tests.exchange.echo_agent import (
     OTHER_TOKEN,
     PARSED,

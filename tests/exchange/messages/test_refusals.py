@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.exchange import client as envelopes
-from otel_torchdist.exchange.app import MAX_QUESTION, ExchangeApp
 from otel_torchdist.exchange.client import SIGNATURE_HEADER, TO_HEADER, Envelope, NoAnswerError, Numbers
+from otel_torchdist.exchange.peers import MAX_QUESTION, ExchangeApp
 from tests.exchange.echo_agent import (
     OTHER_TOKEN,
     PATH,

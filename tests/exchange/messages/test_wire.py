@@ -18,7 +18,7 @@ from otel_torchdist.exchange.wire import (
     wire_ruling,
 )
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.stall.events import Ruling
 from tests.exchange.messages.test_codec import EVERYBODY, eventful_world, snapshot

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import Channel
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.stall.events import (
     Event,
+    Follows,
     IncidentResolved,
+    Leads,
     MarkerDue,
+    Role,
     Ruling,
     StacksOverdue,
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.worlds.fake_world import FIRST_NONCE, RUN, SECOND, START_NS, FakeWorld, group_of

@@ -18,7 +18,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.serving.site import Site
-from otel_torchdist.stall.peer_agents import RunSeen
+from otel_torchdist.stall.events import RunSeen
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeRank, group_of

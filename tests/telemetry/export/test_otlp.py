@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.export.otlp import MAX_KEPT, OtlpBatch, OtlpEncoder, takes_batches

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, ParentBasedTraceIdRatio, Sampler, TraceIdRatioBased
 
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, TraceIdRatioBased
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
-from otel_torchdist.model.incident import LinkTarget
+from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.provider_sink import ProviderSink, provider_sampler
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.waiting import until

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.reading.stall_metrics import show
-from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, Gain, PathLengths, Severity
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.agent.reading.outcomes import show
+from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, Gain, Incident, PathLengths, Severity
 from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.slow import PathMeasured

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from otel_torchdist import semconv
 from otel_torchdist.job.description import JobDescription, RankDescription, write_description
-from otel_torchdist.machine.symptoms import MachineReading
+from otel_torchdist.machine.reader import MachineReading
 from otel_torchdist.model.kinds import Kernel, RunIdState
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS

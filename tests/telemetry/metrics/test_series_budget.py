@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.machine.symptoms import MachineReading
+from otel_torchdist.machine.reader import MachineReading
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS

@@ -8,7 +8,7 @@ from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.wording.mismatches import describe_creations
+from otel_torchdist.verdict.wording.calls import describe_creations
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field
 from otel_torchdist.world.ways import CallSide, Ways

@@ -7,8 +7,7 @@ import dataclasses
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.stall.events import Occasion
-from otel_torchdist.stall.peer_agents import Leads
+from otel_torchdist.stall.events import Leads, Occasion
 from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.detectors import LOCAL, Accompanied, stalled, with_others

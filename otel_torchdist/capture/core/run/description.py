@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from otel_torchdist.capture.core.recorder import Recorder
+from otel_torchdist.job.ancestry import find_standard_error
 from otel_torchdist.job.description import JobDescription, RankDescription, describe_job, write_description
-from otel_torchdist.job.standard_error import find_standard_error
 
 _logger = logging.getLogger("otel_torchdist")
 

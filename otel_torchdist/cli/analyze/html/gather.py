@@ -27,7 +27,7 @@ from otel_torchdist.report.document import Conclusion, Heading, RunReport
 from otel_torchdist.report.figures import MOST_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
 from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.statistics.model import CountDifference, Statistics
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 from otel_torchdist.verdict.rules import StallRules
 
 _MOST_SKEWS: Final = 200

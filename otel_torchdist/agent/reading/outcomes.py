@@ -1,23 +1,89 @@
-"""How attempts of jobs have ended: in the metrics, and for the launcher that waits for it."""
+"""Shows stalls, findings and the ends of attempts in the metrics, and tells the launcher what is concluded."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from otel_torchdist import semconv
 from otel_torchdist.job.agent_notes import note_concluded
+from otel_torchdist.model.finding import Finding, FindingOver, PathLengths
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import WorldSnapshot, life_in
-from otel_torchdist.naming import listed_ranks
-from otel_torchdist.stall.events import Event, IncidentResolved, Ruling, VerdictGiven
+from otel_torchdist.naming import compress_ranks, listed_ranks
+from otel_torchdist.stall.events import (
+    Event,
+    IncidentHandedOver,
+    IncidentResolved,
+    MarkerDue,
+    Ruling,
+    RunSeen,
+    StacksOverdue,
+    StacksWanted,
+    TimeoutShort,
+    VerdictGiven,
+)
+from otel_torchdist.stall.findings.slow import PathMeasured
+from otel_torchdist.stall.findings.stragglers import ArrivalsCompared, Lateness
 from otel_torchdist.stall.incidents.incident import run_of
-from otel_torchdist.stall.peer_agents import RunSeen
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.snapshots import VerdictStatus
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot, VerdictStatus
 from otel_torchdist.verdict.model import Outcome, Verdict
+
+# --- Shows stalls and findings in the metrics -------------------------------------------------------------------------
+
+
+def show(event: Event, metrics: NodeMetrics) -> None:
+    """Show a stall, a finding or a measurement, or remove what no longer holds."""
+    match event:
+        case VerdictGiven():
+            metrics.set_stall(_status_of(event))
+        case IncidentResolved() | IncidentHandedOver():
+            metrics.clear_stall(event.incident.run)
+        case Finding():
+            metrics.add_finding(event)
+        case FindingOver():
+            metrics.drop_finding(event)
+        case ArrivalsCompared():
+            for one in event.lateness:
+                metrics.add_arrivals(event.run, one.group, _counts_of(one))
+        case PathMeasured():
+            metrics.set_path(event.run, _path_of(event.lengths))
+        case MarkerDue() | TimeoutShort() | StacksWanted() | StacksOverdue():
+            pass
+
+
+def _status_of(event: VerdictGiven) -> VerdictStatus:
+    verdict = event.verdict
+    return VerdictStatus(
+        run_id=event.incident.run,
+        group_key=verdict.operation_id.channel.group,
+        operation=verdict.operation,
+        verdict=verdict.kind.value,
+        ranks=tuple(sorted(verdict.ranks)),
+        coverage=f"{verdict.reporting}/{verdict.members}",
+        trace_id=event.incident.trace_id,
+    )
+
+
+def _counts_of(lateness: Lateness) -> ArrivalCounts:
+    late_s = {rank: late_ns / 1e9 for rank, late_ns in lateness.late_ns.items()}
+    return ArrivalCounts(lateness.calls, lateness.waited_ns / 1e9, Counter(lateness.last), late_s)
+
+
+def _path_of(lengths: PathLengths) -> PathSnapshot:
+    gains: dict[tuple[str, str, str], float] = {}
+    for gain in lengths.gains:  # the greatest comes first; two lines of one rank may differ only in their place
+        gains.setdefault((gain.cause, compress_ranks(gain.ranks), label_value(gain.operation)), gain.seconds)
+    return PathSnapshot(lengths.kinds, lengths.ranks, gains)
+
+
+# --- How attempts of jobs have ended: in the metrics, and for the launcher that waits for it --------------------------
+
 
 # --- Shows in the metrics how the last attempt of each job has ended, until the next one steps ------------------------
 # A job that crashes resolves its stall at once, within less than a scrape interval.
@@ -79,7 +145,9 @@ class AttemptEnds:
 
     def _take(self, event: Event, runs: Mapping[int, RunSeen], tapes: Mapping[int, TapeReader]) -> None:
         if isinstance(event, VerdictGiven):
-            self._verdicts[event.incident.run] = _status_of(event.verdict, event.incident.run, event.incident.trace_id)
+            self._verdicts[event.incident.run] = _end_status_of(
+                event.verdict, event.incident.run, event.incident.trace_id
+            )
         if not isinstance(event, IncidentResolved):
             return
         match event.outcome:
@@ -98,7 +166,7 @@ class AttemptEnds:
         if seen.judge is None:
             return
         if seen.ruling is not None:
-            self._verdicts[run] = _status_of_ruling(seen.ruling, run)
+            self._verdicts[run] = _end_status_of_ruling(seen.ruling, run)
         elif not is_gone(seen.world):
             self._verdicts.pop(run, None)
 
@@ -171,12 +239,12 @@ def _step(world: WorldSnapshot) -> int:
     return max(view.step for view in world.ranks.values() if not view.is_remote)
 
 
-def _status_of(verdict: Verdict, run: int, trace_id: int) -> VerdictStatus:
+def _end_status_of(verdict: Verdict, run: int, trace_id: int) -> VerdictStatus:
     group, ranks = verdict.operation_id.channel.group, tuple(sorted(verdict.ranks))
     return VerdictStatus(run, group, verdict.operation, verdict.kind.value, ranks, trace_id)
 
 
-def _status_of_ruling(ruling: Ruling, run: int) -> VerdictStatus:
+def _end_status_of_ruling(ruling: Ruling, run: int) -> VerdictStatus:
     group, ranks = ruling.operation_id.channel.group, tuple(listed_ranks(ruling.ranks))
     return VerdictStatus(run, group, ruling.operation, ruling.verdict, ranks, ruling.incident.trace_id)
 

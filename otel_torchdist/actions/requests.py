@@ -1,11 +1,8 @@
-"""Ends the ranks of a stalled run on this node, so that their launcher restarts them from the checkpoint.
-
-A rank is asked first, because it can report the reason to its launcher. One that cannot answer (its GIL is held, or it
-is stopped) is killed. No torch function is called: aborting a process group can block for as long as its timeout.
-"""
+"""Actions that ask the ranks of a stalled run on this node: to save their state, and to end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -18,16 +15,75 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.files.owned import create_anew
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.requests.commands import MAX_REASON_BYTES as MAX_BYTES
-from otel_torchdist.job.requests.commands import abort_path
+from otel_torchdist.job.requests.commands import RescueRequest, abort_path, request_rescue
+from otel_torchdist.model.rescue import NO_RESCUE, RescueState
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.state import can_signal
+from otel_torchdist.stall.events import OngoingStall
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.verdict.wording.ends import describe_rescue
+
+# --- Has the ranks of a stalled run save their state, and reports which of it fits together ---------------------------
+# Each agent asks the ranks of its own node, and waits for those of all nodes: what follows, usually `abort`, ends the
+# job, and launchers then end the ranks of the other nodes too.
+
+
+RESCUE_CHECK_S: Final = 0.2
+BEGIN_S: Final = 15.0
+"""A rank checks for requests once a second, and the grace period of another node's agent may end some seconds later."""
+MARGIN_S: Final = 3.0
+
+
+def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], OngoingStall | None]) -> str:
+    """Have the ranks of this node save their state; returns as text what those of all nodes have saved.
+
+    Args:
+        stall: The stall.
+        timeout_s: How long a rank may take.
+        ongoing: Returns the stall as it was last seen; None once it is over.
+    """
+    asked, world_size = _ask(stall)
+    began = time.monotonic()
+    seen, over = ongoing(), ""
+    if seen is None:
+        return "skipped: the stall is over"
+    while not over and _may_come(seen, world_size, time.monotonic() - began, timeout_s):
+        time.sleep(RESCUE_CHECK_S)
+        now = ongoing()
+        seen, over = (now, "") if now is not None else (seen, "; the stall is over")
+    return f"asked {asked} ranks: {describe_rescue(seen.rescues, world_size)}{over}"
+
+
+def _ask(stall: StalledRun) -> tuple[int, int]:
+    """Request it of each rank of this node; returns how many were asked, and the number of ranks of the run."""
+    request = RescueRequest(stall.run, stall.trace_id, stall.verdict, stall.ranks, stall.text)
+    asked, world_size = 0, 0
+    for path in tapes_in(stall.directory):
+        with contextlib.suppress(TapeError), contextlib.closing(TapeReader(path, os.geteuid())) as tape:
+            if tape.identity.nonce in stall.nonces and tape.is_alive():
+                request_rescue(path, request)
+                asked, world_size = asked + 1, tape.identity.world_size
+    return asked, world_size
+
+
+def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
+    """Whether a rank may yet save its state; of those of other nodes it may take a moment to learn anything."""
+    states = {seen.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
+    if RescueState.NONE in states and passed_s < BEGIN_S:
+        return True
+    return RescueState.RUNNING in states and passed_s < BEGIN_S + timeout_s + MARGIN_S
+
+
+# --- Ends the ranks of a stalled run on this node, so that their launcher restarts them from the checkpoint -----------
+# A rank is asked first, because it can report the reason to its launcher. One that cannot answer (its GIL is held, or
+# it is stopped) is killed. No torch function is called: aborting a process group can block for as long as its timeout.
+
 
 ANSWER_S: Final = 5.0
 """A rank checks for requests once a second, and then has its own cleanup to do."""
-CHECK_S: Final = 0.1
+ABORT_CHECK_S: Final = 0.1
 
 
 def abort_ranks(stall: StalledRun, is_on: Callable[[], bool], answer_s: float = ANSWER_S) -> str:
@@ -39,10 +95,10 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool], answer_s: float = 
             return "skipped: the stall is over"
         for tape in wanted:
             _request_end(tape.path, stall.text)
-        for _ in range(round(answer_s / CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
+        for _ in range(round(answer_s / ABORT_CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
             if not any(tape.is_alive() for tape in wanted):
                 break
-            time.sleep(CHECK_S)
+            time.sleep(ABORT_CHECK_S)
         killed = [tape for tape in wanted if tape.is_alive() and _kill(tape)]
         left = [tape for tape in wanted if tape not in killed and tape.is_alive()]
         return _account(wanted, killed, left) + _missing(stall, tapes)
