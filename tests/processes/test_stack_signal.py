@@ -8,17 +8,19 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist.job.leftovers import find_leftovers
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.seals import seal_live
+from otel_torchdist.world.following.follower import TapeFollower
 from tests.processes import signalled_rank
 from tests.processes.conftest import SIGNAL, RankProcess, needs_signals_for_threads
 from tests.support.waiting import until
@@ -262,3 +264,56 @@ def test_leftovers(start: Start) -> None:
     rank.file.with_name("." + rank.file.name).touch()
     find_leftovers([directory])
     assert list(directory.iterdir()) == []
+
+
+# --- Stacks by signal in the snapshot of a rank -----------------------------------------------------------------------
+
+
+class Followed:
+    """A rank whose GIL is held, and its follower."""
+
+    def __init__(self, rank: RankProcess) -> None:
+        self.rank = rank
+        self.thread = int(rank.send("enter_elsewhere"))
+        self.reader = TapeReader(rank.tape.path)
+        self.follower = TapeFollower(self.reader)
+        self.follower.observe(self.reader.poll())
+
+    def stacks(self) -> Stacks:
+        """The rank's stacks in its snapshot."""
+        view = self.follower.view(time.monotonic_ns())
+        assert view is not None
+        assert view.stacks is not None
+        return view.stacks
+
+
+@pytest.fixture
+def followed(start: Callable[..., RankProcess]) -> Iterator[Followed]:
+    """A rank in an operation, in another thread than the main one."""
+    one = Followed(start())
+    yield one
+    one.reader.close()
+
+
+@needs_signals_for_threads
+def test_thread_of_the_operation(followed: Followed) -> None:
+    """The stack is that of the thread that is in the operation, and is marked as taken by a signal."""
+    followed.follower.ask_for_stacks(1)
+    assert followed.stacks() == Stacks(1, None)
+    followed.follower.ask_by_signal()
+    [stack] = until(lambda: followed.stacks().threads)
+    assert followed.stacks() == Stacks(1, (stack,), by_signal=True)
+    assert stack.thread == followed.thread
+    assert "enter" in [frame.function for frame in stack.frames]
+
+
+def test_next_request(followed: Followed) -> None:
+    """A stack that answered one request does not answer the next."""
+    followed.follower.ask_for_stacks(1)
+    followed.follower.ask_by_signal()
+    assert until(lambda: followed.stacks().threads)
+    followed.follower.ask_for_stacks(2)
+    assert (followed.stacks().asked_ns, followed.stacks().threads) == (2, None)
+    followed.follower.ask_by_signal()
+    assert until(lambda: followed.stacks().threads)
+    assert followed.stacks().by_signal

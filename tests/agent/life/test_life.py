@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist import semconv
-from tests.agent.training import RANKS, WORKERS, Training
+from otel_torchdist.job.directory import CHECKPOINT_NAME
+from tests.agent.conftest import JOB
+from tests.agent.own_agent import OwnAgent
+from tests.agent.training import RANKS, WORKERS, Training, environment
+from tests.support.commands.asking import ask
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of
-from tests.support.receivers.otlp_receiver import ReceivedSpan
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until, waited_for_a_core_s
 
 PROMISE_S = 2.0
@@ -116,3 +127,96 @@ def test_agent_that_dies_is_started_again(training: Training) -> None:
     until(lambda: count_on(training.scrape(), "all_reduce") == [steps] * RANKS)
     until(training.scraped_to_the_end)
     check_once_without_orphans(training.receiver.spans())
+
+
+# --- Programs that had no agent while they ran ------------------------------------------------------------------------
+
+
+def test_it_gets_one_when_it_ends(warm_python: WarmPython, base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
+    """No agent starts beside its `os.wait()`; one does at its end, silently, though Python starts no threads then."""
+    environ = {**environment(base, receiver), ORDINARY_END: "true"}
+    [done] = warm_python.run(WORKERS / "awaits_children.py", [environ], tmp_path, [str(tmp_path / "store")])
+    word, pid = done.out.split()[-2:]
+    os.kill(int(pid), signal.SIGKILL)
+    assert (done.code, word, done.err) == (0, "trained", "")
+    until(lambda: [span.name for span in receiver.spans()].count("all_reduce") == 3)
+
+
+@pytest.mark.parametrize(
+    ("reader", "operations"), [("none", [1, 2]), ("thread", [2]), ("an agent", [2])], ids=["none", "thread", "agent"]
+)
+def test_agent_of_the_next_run(begin: Callable[..., Ranks], base: Path, reader: str, operations: list[int]) -> None:
+    """It exports the run before its own if nothing has: neither that run's ranks, nor maybe an agent before it."""
+    first = begin(1, run=1 << 112)
+    first.meet(1)
+    if reader == "thread":
+        first.send(0, "exports")
+    elif reader == "an agent":
+        (base / JOB / CHECKPOINT_NAME).write_bytes(b"damaged")
+    first.exit()
+    second = begin(1, run=2 << 112)
+    second.meet(2)
+    with contextlib.closing(OwnAgent(base / JOB)) as own:
+        own.turn_until(lambda: own.shown("torchdist_up"))
+        second.exit()
+    assert own.exported("all_reduce") == [(0, sequence) for sequence in operations]
+
+
+# --- Ranks whose tapes do not show how they ended: the exit code does -------------------------------------------------
+
+
+RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
+FATES = (
+    ("exit 0", "has ended", "finished"),
+    ("exit 3", "is dead: its process is gone", "dead"),
+    ("finish 0", "has ended", "finished"),
+    ("finish 3", "has failed with exit code 3", "failed"),
+    ("give-up", "is dead: its process is gone with BackendGaveUp", "dead"),
+)
+"""How each rank ends, and what the agent and `diagnose` say of it."""
+
+
+@pytest.fixture
+def ranks(base: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """A rank for each fate, and one more, which stays."""
+    directory, size = base / JOB, len(FATES) + 1
+    directory.mkdir(mode=0o700, parents=True)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, RANK, directory, str(rank), str(size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_exit_codes(base: Path, ranks: list[subprocess.Popen[str]], caplog: pytest.LogCaptureFixture) -> None:
+    """By `os._exit`, or at the end of its script: only code 0 is no failure in series, lines and `diagnose`."""
+    caplog.set_level(logging.INFO, "otel_torchdist")
+    up = dict.fromkeys(range(len(ranks)), 1.0)
+    with contextlib.closing(OwnAgent(base / JOB)) as own:
+        own.turn_until(lambda: own.shown("torchdist_up") == up)
+        for rank, (command, fate, _) in enumerate(FATES):
+            deaths = caplog.text.count("is dead")
+            stdin = ranks[rank].stdin
+            assert stdin is not None
+            stdin.write(f"{command}\n")
+            stdin.flush()
+            own.turn_until(lambda rank=rank, fate=fate: f"rank {rank} {fate}" in caplog.messages)
+            if command.endswith("0"):
+                del up[rank]
+            else:
+                up[rank] = 0.0
+            own.turn_until(lambda: own.shown("torchdist_up") == up)  # which may come a turn after the line
+            assert (caplog.text.count("is dead") > deaths) == fate.startswith("is dead")
+    lives = [rank["life"] for rank in ask(base, "--json").document["ranks"]]
+    assert lives == [*(life for *_, life in FATES), "running"]
