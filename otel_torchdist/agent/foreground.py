@@ -138,7 +138,8 @@ class Foreground:
             _logger.info("all ranks have ended; everything they recorded was exported%s", loss)
 
 
-# --- Logs when ranks are found and how they end -----------------------------------------------------------------------
+# --- what became of ranks ----------------------------------------------------------------------------------------------
+# Logs when ranks are found and how they end.
 
 
 def _words(life: RankLife, several: bool) -> str:

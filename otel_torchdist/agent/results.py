@@ -25,7 +25,8 @@ from otel_torchdist.naming import compress_ranks
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.tape.reading.reader import TapeReader
 
-# --- Records agents' verdicts on runs with ranks on other nodes, which the tapes of one node do not show --------------
+# --- verdicts ----------------------------------------------------------------------------------------------------------
+# Records agents' verdicts on runs with ranks on other nodes, which the tapes of one node do not show.
 
 
 _logger = logging.getLogger("otel_torchdist")
@@ -96,7 +97,8 @@ def _to_record(ruling: Ruling) -> AgentsVerdict:
     )
 
 
-# --- Writes the findings on runs into their job directories, for readers that come after the agent --------------------
+# --- findings ----------------------------------------------------------------------------------------------------------
+# Writes the findings on runs into their job directories, for readers that come after the agent.
 
 
 class FindingsLog:

@@ -156,7 +156,8 @@ class ReaderLock:
         self._file.close()
 
 
-# --- Finds the jobs with live ranks on this node ----------------------------------------------------------------------
+# --- live jobs ---------------------------------------------------------------------------------------------------------
+# Finds the jobs with live ranks on this node.
 
 
 MAX_TAPES: Final = 4096

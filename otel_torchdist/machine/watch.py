@@ -120,7 +120,8 @@ class MachineWatch:
             os.eventfd_read(self._wake)
 
 
-# --- What was read of the GPUs, as symptoms ---------------------------------------------------------------------------
+# --- symptoms of GPUs --------------------------------------------------------------------------------------------------
+# What was read of the GPUs, as symptoms.
 
 
 class GpuLog:

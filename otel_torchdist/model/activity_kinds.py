@@ -12,7 +12,8 @@ from typing import Final
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.remote_calls import Side
 
-# --- What a thread spends time on between its calls -------------------------------------------------------------------
+# --- kinds of time -----------------------------------------------------------------------------------------------------
+# What a thread spends time on between its calls.
 
 
 class TimeKind(enum.Enum):

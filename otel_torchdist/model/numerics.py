@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-# --- The types of floating numbers whose range is narrow enough to matter, and the largest number of each -------------
+# --- formats of numbers ------------------------------------------------------------------------------------------------
+# The types of floating numbers whose range is narrow enough to matter, and the largest number of each.
 
 
 class NumberFormat(enum.IntEnum):

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.model.names import CallSiteName
 
-# --- What the threads of a rank are busy with besides operations, as records and stacks show it -----------------------
+# --- threads -----------------------------------------------------------------------------------------------------------
+# What the threads of a rank are busy with besides operations, as records and stacks show it.
 
 
 class Engagement(enum.Enum):
@@ -104,7 +105,8 @@ class CallPace:
 NO_PACE: Final = CallPace()
 
 
-# --- In which checkpoint a rank is, and which it could not save: all that those who judge see of activities -----------
+# --- checkpoints -------------------------------------------------------------------------------------------------------
+# In which checkpoint a rank is, and which it could not save: all that those who judge see of activities.
 # It is evidence for words and for patience. That a rank waits is shown by operations alone, and so is for whom.
 
 

@@ -73,7 +73,8 @@ def _mounts(root: Path) -> list[_Mount]:
     return found
 
 
-# --- Counts the kernel's out-of-memory kills, in a rank's cgroup and on the whole node --------------------------------
+# --- out-of-memory kills -----------------------------------------------------------------------------------------------
+# Counts the kernel's out-of-memory kills, in a rank's cgroup and on the whole node.
 
 
 _EVENTS: Final = CgroupFile("memory.events", "memory", "memory.oom_control")

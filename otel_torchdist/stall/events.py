@@ -209,7 +209,8 @@ Event: TypeAlias = (
 )
 
 
-# --- Interface to the agents of other nodes that see ranks of the same run; one of them judges for all ----------------
+# --- agents of other nodes ---------------------------------------------------------------------------------------------
+# Interface to the agents of other nodes that see ranks of the same run; one of them judges for all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,8 @@ class PeerAgents(Protocol):
         ...
 
 
-# --- What a reader sees of a run after a pass, for pages that show it while it runs. Frozen data only -----------------
+# --- runs as seen in a pass --------------------------------------------------------------------------------------------
+# What a reader sees of a run after a pass, for pages that show it while it runs. Frozen data only.
 
 
 @dataclass(frozen=True, slots=True)

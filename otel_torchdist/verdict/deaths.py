@@ -196,7 +196,8 @@ def _blur_ns(view: RankView) -> int:
     return max(seen_ns, OTHER_NODE_NS, view.clock_error_ns) if view.is_remote else seen_ns
 
 
-# --- How a rank ended, as its wait status and its tape show it: what each way proves about who was first --------------
+# --- ways of ending ----------------------------------------------------------------------------------------------------
+# How a rank ended, as its wait status and its tape show it: what each way proves about who was first.
 
 
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

@@ -207,7 +207,8 @@ def _last_sign_ns(view: RankView) -> int:
     return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signalled_ns)
 
 
-# --- The waits of a snapshot: open operations that are evidence, and those that a death left behind -------------------
+# --- waits -------------------------------------------------------------------------------------------------------------
+# The waits of a snapshot: open operations that are evidence, and those that a death left behind.
 
 
 DYING_NS: Final = 500_000_000
