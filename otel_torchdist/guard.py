@@ -136,7 +136,8 @@ class guarded:
         return contained
 
 
-# --- Determines whether an exception that we have caught is ours, or the program's and only passing through -----------
+# --- whose exception it is --------------------------------------------------------------------------------------------
+# Determines whether an exception that we have caught is ours, or the program's and only passing through.
 # A signal handler runs between any two instructions of the main thread, a tracer at any line, and another thread can
 # have an exception raised anywhere (`PyThreadState_SetAsyncExc`). So the exception of a program's timeout may be raised
 # inside our code, and must not be swallowed there. Its origin is read from the traceback, by modules rather than files,

@@ -74,7 +74,8 @@ def report(when: str, what: str, act: Act) -> None:
         _logger.warning("%s: %s failed: %s: %s", when, what, type(error).__name__, error)
 
 
-# --- Runs a user's command, with the stall in its environment and on its standard input -------------------------------
+# --- commands ---------------------------------------------------------------------------------------------------------
+# Runs a user's command, with the stall in its environment and on its standard input.
 
 
 TIMEOUT_S: Final = 60.0

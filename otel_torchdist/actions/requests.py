@@ -25,7 +25,8 @@ from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.ends import describe_rescue
 
-# --- Has the ranks of a stalled run save their state, and reports which of it fits together ---------------------------
+# --- rescue -----------------------------------------------------------------------------------------------------------
+# Has the ranks of a stalled run save their state, and reports which of it fits together.
 # Each agent asks the ranks of its own node, and waits for those of all nodes: what follows, usually `abort`, ends the
 # job, and launchers then end the ranks of the other nodes too.
 
@@ -76,7 +77,8 @@ def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: f
     return RescueState.RUNNING in states and passed_s < BEGIN_S + timeout_s + MARGIN_S
 
 
-# --- Ends the ranks of a stalled run on this node, so that their launcher restarts them from the checkpoint -----------
+# --- abort ------------------------------------------------------------------------------------------------------------
+# Ends the ranks of a stalled run on this node, so that their launcher restarts them from the checkpoint.
 # A rank is asked first, because it can report the reason to its launcher. One that cannot answer (its GIL is held, or
 # it is stopped) is killed. No torch function is called: aborting a process group can block for as long as its timeout.
 

@@ -20,7 +20,8 @@ from otel_torchdist.stall.events import OngoingStall
 from otel_torchdist.stall.reporting.attributes import of_finding
 from otel_torchdist.tape.reading.reader import TapeReader
 
-# --- Runs the configured actions on stalls: each once per stall, after a grace period, on a thread --------------------
+# --- stalls -----------------------------------------------------------------------------------------------------------
+# Runs the configured actions on stalls: each once per stall, after a grace period, on a thread.
 
 
 _logger = logging.getLogger("otel_torchdist")
@@ -148,7 +149,8 @@ def doable_here(actions: Iterable[Action], variable: str) -> list[Action]:
     return [action for action in wanted if not action.is_local]
 
 
-# --- Runs the configured actions on findings: each once per finding, at once, on a thread -----------------------------
+# --- findings ---------------------------------------------------------------------------------------------------------
+# Runs the configured actions on findings: each once per finding, at once, on a thread.
 # A finding stalls nothing, so there is nothing to wait for. Nodes do not report findings to each other: only the agent
 # that has found something acts, on the ranks of its own node.
 

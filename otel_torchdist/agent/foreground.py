@@ -138,7 +138,7 @@ class Foreground:
             _logger.info("all ranks have ended; everything they recorded was exported%s", loss)
 
 
-# --- what became of ranks ----------------------------------------------------------------------------------------------
+# --- what became of ranks ---------------------------------------------------------------------------------------------
 # Logs when ranks are found and how they end.
 
 

@@ -161,7 +161,7 @@ def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeR
     return [tape for tape in tapes if tape not in exported]
 
 
-# --- neighbouring jobs -------------------------------------------------------------------------------------------------
+# --- neighbouring jobs ------------------------------------------------------------------------------------------------
 # Finds the other jobs on this node whose processes meet those of an agent's own in worlds that were made by hand.
 # And what may be other parts of a launch that waits for ranks: started by hand, ranks have a job for each address. The
 # tapes are read only to see who waits for whom; their own agents export them. Which agent judges is no matter of

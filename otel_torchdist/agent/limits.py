@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_torchdist.tape.reading.reader import TapeReader
 
-# --- open files --------------------------------------------------------------------------------------------------------
+# --- open files -------------------------------------------------------------------------------------------------------
 # Limits what an agent has open: job directories and tapes take descriptors, and one user must not use them up.
 
 
@@ -80,7 +80,7 @@ def _soft_limit() -> int:
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 
 
-# --- cores -------------------------------------------------------------------------------------------------------------
+# --- cores ------------------------------------------------------------------------------------------------------------
 # The agent's place behind training: where all cores are busy it reads with a small share of one, and never with more.
 # At nice 5 it weighs a third of a rank. It is not put at the very end (nice 19, SCHED_IDLE): there, a pass over the
 # tapes that takes 10 ms would take a second where foreign programs keep all cores busy, and a verdict some seconds.
@@ -161,7 +161,7 @@ def _has_own_session() -> bool:
     return leader == os.getpid() or (leader != 0 and not os.path.exists(f"/proc/{leader}"))
 
 
-# --- memory ------------------------------------------------------------------------------------------------------------
+# --- memory -----------------------------------------------------------------------------------------------------------
 # Estimates the memory that reading each user's tapes takes here, so that no user's take all of it.
 # Measured with up to 2,660 names a tape and groups of 3 to 1,024 members, the estimate is 0.8 to 1.6 times what is
 # allocated. What is kept of a tape grows with its names, the bytes of these beyond a usual name's (members of groups,

@@ -218,7 +218,7 @@ class _Notice:
         return False
 
 
-# --- writing to another process's standard error -----------------------------------------------------------------------
+# --- writing to another process's standard error ----------------------------------------------------------------------
 # Writes a few lines to the standard error of a job, from a process that does not have it.
 # The file is opened anew for each text and closed at once: a pipe that stays open blocks whoever reads it to its end.
 # It is opened through `/proc` while a process has it as its standard error. A regular file may also be opened by its

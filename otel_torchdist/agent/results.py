@@ -25,7 +25,7 @@ from otel_torchdist.naming import compress_ranks
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.tape.reading.reader import TapeReader
 
-# --- verdicts ----------------------------------------------------------------------------------------------------------
+# --- verdicts ---------------------------------------------------------------------------------------------------------
 # Records agents' verdicts on runs with ranks on other nodes, which the tapes of one node do not show.
 
 
@@ -97,7 +97,7 @@ def _to_record(ruling: Ruling) -> AgentsVerdict:
     )
 
 
-# --- findings ----------------------------------------------------------------------------------------------------------
+# --- findings ---------------------------------------------------------------------------------------------------------
 # Writes the findings on runs into their job directories, for readers that come after the agent.
 
 

@@ -145,7 +145,8 @@ def _left(deadline: float) -> float:
     return left_s
 
 
-# --- Sender, receiver and proof of a message: HMAC-SHA256 with the run's token over the whole message -----------------
+# --- envelopes --------------------------------------------------------------------------------------------------------
+# Sender, receiver and proof of a message: HMAC-SHA256 with the run's token over the whole message.
 # A request names the instance of the agent that it is meant for and a number that only grows, so that it cannot be
 # replayed, neither to the same agent nor, after a restart, to its successor. Clocks are not compared.
 

@@ -41,7 +41,7 @@ PACE: Final = ExchangePace()
 """The pace of agents in production."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- election ---------------------------------------------------------------------------------------------------------
 # Elects the agent that judges: of those alive, the one with the lowest agent_id. Pure; time is passed in.
 
 

@@ -178,7 +178,8 @@ class AgentPeers:
         return [wanted for run in self._runs.values() for wanted in run.requested_stacks()]
 
 
-# --- Answers the requests of other agents. Without the token of a run, a client learns nothing about it ---------------
+# --- answers ----------------------------------------------------------------------------------------------------------
+# Answers the requests of other agents. Without the token of a run, a client learns nothing about it.
 
 
 MAX_QUESTION: Final = 1 << 20

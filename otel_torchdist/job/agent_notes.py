@@ -10,7 +10,7 @@ from typing import Final
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
 
-# --- announced incidents -----------------------------------------------------------------------------------------------
+# --- announced incidents ----------------------------------------------------------------------------------------------
 # Incidents that have been announced on a job's standard error: an agent that follows another one repeats none.
 
 
@@ -47,7 +47,7 @@ def _announced(directory: Path) -> list[str]:
         return []
 
 
-# --- concluded attempts ------------------------------------------------------------------------------------------------
+# --- concluded attempts -----------------------------------------------------------------------------------------------
 # The newest attempt of a job that its agent has concluded: everything on it has been said, and written down.
 # A launcher whose ranks have failed waits a moment for that; see `launch_end`.
 
@@ -75,7 +75,7 @@ def concluded_ns(directory: Path) -> int:
     return 0
 
 
-# --- notices for the launcher ------------------------------------------------------------------------------------------
+# --- notices for the launcher -----------------------------------------------------------------------------------------
 # Notices that an agent cannot write to the job's standard error itself, and leaves for the launcher.
 # The launcher has that descriptor, whatever it is: a socket, which nobody can open again, a file that it writes to at
 # an offset of its own, or another user's. The process that takes a text away, the launcher or the agent that has left

@@ -19,7 +19,7 @@ from otel_torchdist.job.directory import is_tape_name, job_directories, tapes_in
 from otel_torchdist.tape.identity import TapeIdentity, decode_identity, process_start_ticks, shares_pids, stat_fields
 from otel_torchdist.tape.layout import IDENTITY_SIZE
 
-# --- the rank that started this process --------------------------------------------------------------------------------
+# --- the rank that started this process -------------------------------------------------------------------------------
 # Finds the rank that started this process: a process that a rank starts, and that creates its own group, is a helper.
 # `torch.distributed.checkpoint.async_save` starts one for each rank: it has the rank's number and job, but another
 # store, and it is terminated when the rank ends.
@@ -142,7 +142,7 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-# --- standard error ----------------------------------------------------------------------------------------------------
+# --- standard error ---------------------------------------------------------------------------------------------------
 # The standard error of a job, as a rank sees it: which file it is, and which processes have it open.
 # A rank writes it down beside its tape. An agent opens the file anew when it has something to say; see
 # `processes.reopened_stderr`.

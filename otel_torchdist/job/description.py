@@ -174,7 +174,7 @@ def write_description(tape: Path, description: RankDescription) -> None:
     replace_at_once(description_path(tape), tape.with_suffix(".description.new"), content)
 
 
-# --- how the program was launched --------------------------------------------------------------------------------------
+# --- how the program was launched -------------------------------------------------------------------------------------
 # How the program of a rank was launched, and from which commit: only on request, and without secrets.
 # Nothing is run for that: a process of the training that starts another one would see a child that it does not know.
 

@@ -282,7 +282,7 @@ def _filesystem(device: int) -> str:
     return "an unknown file system"
 
 
-# --- the base directory in /dev/shm ------------------------------------------------------------------------------------
+# --- the base directory in /dev/shm -----------------------------------------------------------------------------------
 # Where tapes are in /dev/shm: the usual base directory of a user, and the one beside it if another user has its name.
 # Everyone may create directories in /dev/shm, and the usual name is known beforehand. A container engine that mounts
 # the directory creates it as root; somebody else may do so out of malice. The substitute has 64 random bits in its

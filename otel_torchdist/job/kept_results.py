@@ -16,7 +16,7 @@ from otel_torchdist.files.owned import remove, replace_at_once
 from otel_torchdist.naming import listed_ranks, readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
-# --- files -------------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 # Small JSON files of a job directory, one of a kind for each run: those of earlier attempts are bounded.
 
 
@@ -48,7 +48,7 @@ def _changed_ns(path: Path) -> int:
         return 0
 
 
-# --- verdicts ----------------------------------------------------------------------------------------------------------
+# --- verdicts ---------------------------------------------------------------------------------------------------------
 # The verdict of a job's agents on a run: a small file in the job directory, for later readers.
 # If a run has ranks on other nodes, the tapes of one node do not show what became of those. Its agent knows the verdict
 # of the leading agent, and writes it to this file.
@@ -117,7 +117,7 @@ def read_agents_verdict(directory: Path, run: int) -> AgentsVerdict | None:
     return dataclasses.replace(found, **shown)
 
 
-# --- findings ----------------------------------------------------------------------------------------------------------
+# --- findings ---------------------------------------------------------------------------------------------------------
 # The findings on a run: a small file in the job directory, for readers that come after the agent.
 # Tapes hold the newest calls only, and a rank that is slow shows in no single call: what an agent has found in a run
 # over minutes cannot be found again afterwards.

@@ -97,7 +97,7 @@ def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
     return min(world_size, _MOST_LOCAL_RANKS)
 
 
-# --- cleaning up -------------------------------------------------------------------------------------------------------
+# --- cleaning up ------------------------------------------------------------------------------------------------------
 # Who removes the leftovers of ended runs, and when.
 # The more other jobs have left, the longer it takes. So the agent does it, and a rank starts without looking at other
 # jobs: it cleans up only if no agent of its user does, or if the file system is nearly full.

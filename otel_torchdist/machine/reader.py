@@ -17,7 +17,7 @@ from otel_torchdist.processes.cgroups import CgroupFile, cgroup_files
 from otel_torchdist.processes.state import belongs_to
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
 
-# --- symptoms ----------------------------------------------------------------------------------------------------------
+# --- symptoms ---------------------------------------------------------------------------------------------------------
 # What a machine shows that may explain a stall: evidence beside a verdict, never a verdict by itself.
 MEMORY_IS_SHORT: Final = 0.1
 """Share of time in which everything waits for memory: the node is thrashing."""
@@ -178,7 +178,7 @@ class MachineReader:
         return rank
 
 
-# --- pressure ----------------------------------------------------------------------------------------------------------
+# --- pressure ---------------------------------------------------------------------------------------------------------
 # Reads pressure stall information: how long everything waited for memory or storage, on the node or in a cgroup.
 
 
@@ -223,7 +223,7 @@ class RankCgroup:
         return stalled_share(self._memory)
 
 
-# --- links -------------------------------------------------------------------------------------------------------------
+# --- links ------------------------------------------------------------------------------------------------------------
 # Reads how often the ports of InfiniBand and RoCE adapters have lost their links.
 
 

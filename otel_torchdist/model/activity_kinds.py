@@ -12,7 +12,7 @@ from typing import Final
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.remote_calls import Side
 
-# --- kinds of time -----------------------------------------------------------------------------------------------------
+# --- kinds of time ----------------------------------------------------------------------------------------------------
 # What a thread spends time on between its calls.
 
 

@@ -12,7 +12,7 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import stall_span_id, stall_trace_id
 
-# --- kinds -------------------------------------------------------------------------------------------------------------
+# --- kinds ------------------------------------------------------------------------------------------------------------
 # The kinds of findings. Each is a row here, and a file in `stall/findings` that finds it and says all about it.
 
 
@@ -129,7 +129,7 @@ class JudgedWorld:
         return Incident(self.run, name, self.agent_id)
 
 
-# --- slow steps --------------------------------------------------------------------------------------------------------
+# --- slow steps -------------------------------------------------------------------------------------------------------
 # What makes the steps of a run longer, as the critical path across its ranks shows it.
 
 
@@ -196,7 +196,7 @@ class PathLengths:
     gains: tuple[Gain, ...]
 
 
-# --- incidents ---------------------------------------------------------------------------------------------------------
+# --- incidents --------------------------------------------------------------------------------------------------------
 # The name of a run's incident, and the ids of the spans that report it.
 
 

@@ -17,7 +17,7 @@ from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.model.remote_calls import RemoteCall, Side
 
-# --- activities --------------------------------------------------------------------------------------------------------
+# --- activities -------------------------------------------------------------------------------------------------------
 # Activities: intervals of one thread that are no operations, such as the step of an optimizer.
 
 
@@ -100,7 +100,7 @@ class RankHistory:
     activities: tuple[Activity, ...] = ()
 
 
-# --- time of the thread that trains ------------------------------------------------------------------------------------
+# --- time of the thread that trains -----------------------------------------------------------------------------------
 # Attributes the time of the thread that trains to what it was busy with, as far as activities show it.
 # The only place that does so: between two calls a rank may compute, or wait for data, and readers need to know which.
 

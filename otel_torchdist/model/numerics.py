@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-# --- formats of numbers ------------------------------------------------------------------------------------------------
+# --- formats of numbers -----------------------------------------------------------------------------------------------
 # The types of floating numbers whose range is narrow enough to matter, and the largest number of each.
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.model.names import CallSiteName
 
-# --- threads -----------------------------------------------------------------------------------------------------------
+# --- threads ----------------------------------------------------------------------------------------------------------
 # What the threads of a rank are busy with besides operations, as records and stacks show it.
 
 
@@ -105,7 +105,7 @@ class CallPace:
 NO_PACE: Final = CallPace()
 
 
-# --- checkpoints -------------------------------------------------------------------------------------------------------
+# --- checkpoints ------------------------------------------------------------------------------------------------------
 # In which checkpoint a rank is, and which it could not save: all that those who judge see of activities.
 # It is evidence for words and for patience. That a rank waits is shown by operations alone, and so is for whom.
 

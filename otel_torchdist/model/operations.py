@@ -12,7 +12,7 @@ from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind
 from otel_torchdist.model.names import pack_label
 from otel_torchdist.model.numerics import Numerics
 
-# --- ends --------------------------------------------------------------------------------------------------------------
+# --- ends -------------------------------------------------------------------------------------------------------------
 # How well the end of a call is known, decided once for each `How`, for all that read tapes.
 # Sets of ends are tuples: `in` compares their members by identity, where a set would call Python's `Enum.__hash__`.
 
@@ -247,7 +247,7 @@ class StepMark:
     scale: float | None = None
 
 
-# --- arrivals and departures -------------------------------------------------------------------------------------------
+# --- arrivals and departures ------------------------------------------------------------------------------------------
 # When a rank arrived at a call, and from when to when the call held it up, as far as its record shows that.
 
 

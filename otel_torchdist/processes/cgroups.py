@@ -73,7 +73,7 @@ def _mounts(root: Path) -> list[_Mount]:
     return found
 
 
-# --- out-of-memory kills -----------------------------------------------------------------------------------------------
+# --- out-of-memory kills ----------------------------------------------------------------------------------------------
 # Counts the kernel's out-of-memory kills, in a rank's cgroup and on the whole node.
 
 

@@ -165,7 +165,7 @@ def _mount_of(process: Path, file: str) -> str:
     return f"{kind} at {best}" if best else ""
 
 
-# --- processor time ----------------------------------------------------------------------------------------------------
+# --- processor time ---------------------------------------------------------------------------------------------------
 # How much of a core a rank uses, with the processes that it has started, while it calls no operations.
 # A rank that evaluates, prepares data or compiles works itself, or has children that do. One that waits for a lock, a
 # file or a server does not: it sleeps, or looks every so often.
@@ -232,7 +232,7 @@ def ticks_of_tree(pid: int) -> dict[int, int]:
     return found
 
 
-# --- deadlocks on locks ------------------------------------------------------------------------------------------------
+# --- deadlocks on locks -----------------------------------------------------------------------------------------------
 # Processes that can never go on: all of their threads wait, without a limit, for locks that only they can release.
 # A process that is forked while another thread of its parent holds a lock inherits the lock as held, and not the thread
 # that would release it. Futexes that processes share do not count: a worker without work waits for one, the lock of the

@@ -28,7 +28,7 @@ from otel_torchdist.tape.identity import process_state
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 from otel_torchdist.tape.reading.reader import TapeReader
 
-# --- alone or with others ----------------------------------------------------------------------------------------------
+# --- alone or with others ---------------------------------------------------------------------------------------------
 # Finds out whether a process ended alone, or whether what has ended it was about to end others as well.
 # The kernel shows at once that a signal has killed a process, but freeing a large one's memory takes it 10 ms and more,
 # one with a GPU seconds. So if something ends all ranks, the others are on their way when the first is gone. A launcher
@@ -57,7 +57,7 @@ def _is_runnable(pid: int) -> bool:
     return found is not None and found[0] == _RUNNABLE
 
 
-# --- torchelastic's error file -----------------------------------------------------------------------------------------
+# --- torchelastic's error file ----------------------------------------------------------------------------------------
 # torchelastic's error file: the exception that ended a rank, as written by `torch.distributed.elastic`'s `@record`.
 # torchrun names the file in each worker's environment. Nothing else of the environment, which may hold secrets, is
 # kept.
@@ -131,7 +131,7 @@ def decoded_error(content: bytes) -> RecordedError | None:
     return RecordedError(message) if isinstance(message, str) else message
 
 
-# --- recorded deaths ---------------------------------------------------------------------------------------------------
+# --- recorded deaths --------------------------------------------------------------------------------------------------
 # The ends of processes as recorded by the job's agent, for passive readers.
 
 
@@ -179,7 +179,7 @@ class RecordedDeaths:
         """See `Deaths`; ignored, because the agent remembers it."""
 
 
-# --- silent ends -------------------------------------------------------------------------------------------------------
+# --- silent ends ------------------------------------------------------------------------------------------------------
 # Classifies processes that disappeared without reporting why: not all of them died.
 # A rank may exit through `os._exit(0)`, bypassing every handler, as some programs do when their teardown hangs. A
 # helper, which is a process that a rank has started and that created a group of its own, is terminated when its rank

@@ -167,7 +167,7 @@ class ContextSwitches:
         return sum(map(int, counts)) if counts else -1
 
 
-# --- owners ------------------------------------------------------------------------------------------------------------
+# --- owners -----------------------------------------------------------------------------------------------------------
 # Checks whose process a pid is. A tape only claims a pid, and a reader that runs as root could reach any process.
 
 
@@ -194,7 +194,7 @@ def can_signal(user: int, pid: int) -> bool:
     return found is not None and (user == 0 or user in (int(found[1]), int(found[3])))
 
 
-# --- system calls ------------------------------------------------------------------------------------------------------
+# --- system calls -----------------------------------------------------------------------------------------------------
 # The system call that a process is in, as the kernel shows it, by its name.
 
 

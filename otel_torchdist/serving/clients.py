@@ -126,7 +126,7 @@ class ScrapeClients:
         self._changed.notify_all()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- heads of requests ------------------------------------------------------------------------------------------------
 # Bounds the head of a request: `http.server` would keep 100 headers of 64 KiB for each client that comes.
 
 

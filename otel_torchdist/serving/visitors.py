@@ -52,7 +52,8 @@ def user_of(environ: dict[str, Any]) -> int | None:
         return None
 
 
-# --- Asks the kernel which user's socket is at the other end of a connection within this machine ----------------------
+# --- owners of sockets ------------------------------------------------------------------------------------------------
+# Asks the kernel which user's socket is at the other end of a connection within this machine.
 
 
 TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

@@ -209,7 +209,7 @@ Event: TypeAlias = (
 )
 
 
-# --- agents of other nodes ---------------------------------------------------------------------------------------------
+# --- agents of other nodes --------------------------------------------------------------------------------------------
 # Interface to the agents of other nodes that see ranks of the same run; one of them judges for all.
 
 
@@ -293,7 +293,7 @@ class PeerAgents(Protocol):
         ...
 
 
-# --- runs as seen in a pass --------------------------------------------------------------------------------------------
+# --- runs as seen in a pass -------------------------------------------------------------------------------------------
 # What a reader sees of a run after a pass, for pages that show it while it runs. Frozen data only.
 
 

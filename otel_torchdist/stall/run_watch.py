@@ -300,7 +300,7 @@ def _is_waited_for(waits: Iterable[Wait], operation_id: OperationId) -> bool:
     return any(wait.operation.operation_id == operation_id for wait in waits)
 
 
-# --- short timeouts ----------------------------------------------------------------------------------------------------
+# --- short timeouts ---------------------------------------------------------------------------------------------------
 # Notices groups whose timeout is so short that their backend ends a stall before it is reported and acted on.
 
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-# --- SIGINT, SIGTERM and SIGHUP as requests to stop cleanly, for the foreground processes -----------------------------
+# --- signals ----------------------------------------------------------------------------------------------------------
+# SIGINT, SIGTERM and SIGHUP as requests to stop cleanly, for the foreground processes.
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -94,7 +95,7 @@ def _is_terminal_gone() -> bool:
     return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- garbage ----------------------------------------------------------------------------------------------------------
 # The cyclic garbage collector, in commands: what they import and what they read are many objects, and no garbage.
 
 

@@ -16,7 +16,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation
 
-# --- checkpoints -------------------------------------------------------------------------------------------------------
+# --- checkpoints ------------------------------------------------------------------------------------------------------
 # In which checkpoint the ranks of a verdict are: words for its sentence, and a reason for patience.
 # Nothing here decides which rank is named.
 
@@ -68,7 +68,7 @@ def takes_its_usual_time(checkpoint: CheckpointView | None, now_ns: int) -> bool
     return now_ns - checkpoint.since_ns < min(PATIENCE * usual_ns, usual_ns + MOST_ADDED_NS)
 
 
-# --- waits behind waits ------------------------------------------------------------------------------------------------
+# --- waits behind waits -----------------------------------------------------------------------------------------------
 # Waits that lead from one world of a process through another: who waits behind whom, and where.
 # A trainer waits for its engine in one world, and its other ranks wait for it in another. A verdict is on one
 # operation; without the waits behind it a reader would not see that these are one incident.

@@ -196,7 +196,7 @@ def _blur_ns(view: RankView) -> int:
     return max(seen_ns, OTHER_NODE_NS, view.clock_error_ns) if view.is_remote else seen_ns
 
 
-# --- ways of ending ----------------------------------------------------------------------------------------------------
+# --- ways of ending ---------------------------------------------------------------------------------------------------
 # How a rank ended, as its wait status and its tape show it: what each way proves about who was first.
 
 

@@ -215,7 +215,7 @@ def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> P
     return known._replace(entered=entered, failed=failed, failure=failure, recent=recent)
 
 
-# --- deadlines of backends ---------------------------------------------------------------------------------------------
+# --- deadlines of backends --------------------------------------------------------------------------------------------
 # When the backend itself ends a wait, and how: after its group's timeout.
 # Times count as the backends count them. NCCL's watchdogs count from when an operation was enqueued. gloo's collectives
 # count from the call, wherever they are waited for, and its messages from the wait. The creation of a group obeys other

@@ -207,7 +207,7 @@ def _last_sign_ns(view: RankView) -> int:
     return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signalled_ns)
 
 
-# --- waits -------------------------------------------------------------------------------------------------------------
+# --- waits ------------------------------------------------------------------------------------------------------------
 # The waits of a snapshot: open operations that are evidence, and those that a death left behind.
 
 

@@ -99,7 +99,7 @@ def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
     return progress is not None and progress.completed > verdict.sequence
 
 
-# --- departures --------------------------------------------------------------------------------------------------------
+# --- departures -------------------------------------------------------------------------------------------------------
 # Ranks that exited without an error while others still needed them: one had fewer batches, for example.
 # Some backends let the others wait, which is a stall like any other. gloo closes its connections: the others fail at
 # once with exceptions that name no rank, and their launcher ends them.

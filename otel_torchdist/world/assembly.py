@@ -184,7 +184,7 @@ def as_finished(helper: RankView) -> RankView:
     return dataclasses.replace(helper, state=TapeState.FINISHED, death=None) if is_idle else helper
 
 
-# --- split launches ----------------------------------------------------------------------------------------------------
+# --- split launches ---------------------------------------------------------------------------------------------------
 # Joins the parts of a launch that meet at different addresses, such as a rank that was given another port.
 # Started by hand, ranks have their tapes in a directory for each address. Parts are of one launch only if nothing
 # speaks against it: each lacks the ranks that the other has, all their ranks wait at the same time, in worlds of one

@@ -19,7 +19,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.world.resolved import ResolvedNames
 
-# --- code without records ----------------------------------------------------------------------------------------------
+# --- code without records ---------------------------------------------------------------------------------------------
 # What threads of a rank are in that may wait for operations without any record of it: in C++, or through a device.
 
 
@@ -37,7 +37,7 @@ def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ..
     return tuple(found)
 
 
-# --- shared groups -----------------------------------------------------------------------------------------------------
+# --- shared groups ----------------------------------------------------------------------------------------------------
 # Groups whose collectives two threads of a rank call, in an order that is a matter of chance.
 # Backends pair the calls of a group in the order in which each rank makes them, whatever they are. If two threads make
 # them, a rank may be in the call of one where another rank is in that of the other: the sum of one is added to that of
@@ -129,7 +129,7 @@ def _overlap(one: Operation, other: Operation) -> bool:
     return max(one.entered_ns, other.entered_ns) < min(one.completed_ns, other.completed_ns)
 
 
-# --- open remote calls -------------------------------------------------------------------------------------------------
+# --- open remote calls ------------------------------------------------------------------------------------------------
 # Remote procedure calls that a rank has open.
 # That a call is open is no evidence of anything: one that has a trainer run lasts as long as the training. So these are
 # no operations, no rank waits in them as far as verdicts go, and only what shows that they cannot go on is a finding.
@@ -168,7 +168,7 @@ def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
     return WorkerView(names.text(status.rpc_worker) or "", status.rpc_threads, calls, joins, leaves)
 
 
-# --- waits in remote calls ---------------------------------------------------------------------------------------------
+# --- waits in remote calls --------------------------------------------------------------------------------------------
 # The remote procedure call in which a missing rank waits: an edge from its thread to the one that runs the function.
 # A call that is open proves nothing by itself. But where other ranks wait for a rank in an operation, and the thread of
 # that rank which should enter it waits in a call instead, they wait for what the called worker does.

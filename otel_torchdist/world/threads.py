@@ -238,7 +238,7 @@ def _waits_for_threads(stack: ThreadStack) -> bool:
     return inner is not None and bool(_FOR_THREADS.search(inner.file)) and not is_in_loader
 
 
-# --- recorded stacks ---------------------------------------------------------------------------------------------------
+# --- recorded stacks --------------------------------------------------------------------------------------------------
 # Stacks that a rank has written at the request of another process.
 
 

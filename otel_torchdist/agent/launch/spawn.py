@@ -103,7 +103,8 @@ def _environment() -> dict[str, str]:
     return environ
 
 
-# --- What a starting agent reports on stderr until it has its own log -------------------------------------------------
+# --- what a starting agent reports ------------------------------------------------------------------------------------
+# What a starting agent reports on stderr until it has its own log.
 
 
 READY_TIMEOUT_S: Final = 300.0

@@ -107,7 +107,8 @@ class FollowedRank:
             self.archive.close()
 
 
-# --- Warns of records that are lost while a tape is read --------------------------------------------------------------
+# --- losses -----------------------------------------------------------------------------------------------------------
+# Warns of records that are lost while a tape is read.
 
 
 MANY_LOST: Final = 64

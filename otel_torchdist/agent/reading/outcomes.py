@@ -34,7 +34,8 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot, VerdictStatus
 from otel_torchdist.verdict.model import Outcome, Verdict
 
-# --- Shows stalls and findings in the metrics -------------------------------------------------------------------------
+# --- stalls and findings ----------------------------------------------------------------------------------------------
+# Shows stalls and findings in the metrics.
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
@@ -82,10 +83,8 @@ def _path_of(lengths: PathLengths) -> PathSnapshot:
     return PathSnapshot(lengths.kinds, lengths.ranks, gains)
 
 
-# --- How attempts of jobs have ended: in the metrics, and for the launcher that waits for it --------------------------
-
-
-# --- Shows in the metrics how the last attempt of each job has ended, until the next one steps ------------------------
+# --- ends of attempts -------------------------------------------------------------------------------------------------
+# Shows in the metrics how the last attempt of each job has ended, until the next one steps.
 # A job that crashes resolves its stall at once, within less than a scrape interval.
 
 
@@ -249,7 +248,8 @@ def _end_status_of_ruling(ruling: Ruling, run: int) -> VerdictStatus:
     return VerdictStatus(run, group, ruling.operation, ruling.verdict, ranks, ruling.incident.trace_id)
 
 
-# --- Notes in each job directory that an attempt has been concluded, for the launcher that waits for it ---------------
+# --- concluded attempts -----------------------------------------------------------------------------------------------
+# Notes in each job directory that an attempt has been concluded, for the launcher that waits for it.
 
 
 class Conclusions:

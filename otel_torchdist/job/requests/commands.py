@@ -12,7 +12,8 @@ from typing import Any, Final
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
 
-# --- An agent's request to a rank to end itself, in a small file beside its tape --------------------------------------
+# --- abort ------------------------------------------------------------------------------------------------------------
+# An agent's request to a rank to end itself, in a small file beside its tape.
 # A rank checks once a second whether it should. It ends itself if it can, so that it can report why to its launcher.
 
 
@@ -36,7 +37,8 @@ def abort_reason(tape: Path) -> str:
     return ""
 
 
-# --- An agent's request to a rank to save its state, in a small file beside its tape ----------------------------------
+# --- rescue -----------------------------------------------------------------------------------------------------------
+# An agent's request to a rank to save its state, in a small file beside its tape.
 # It carries the verdict and nothing else: which function saves the state is the rank's own setting, so no file can make
 # a rank run something.
 

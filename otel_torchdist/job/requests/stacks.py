@@ -37,7 +37,7 @@ def _document(stack: ThreadStack) -> dict[str, object]:
     return {"thread": stack.thread, "name": stack.name, "frames": frames, "is_locked": stack.is_locked}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- the fault handler ------------------------------------------------------------------------------------------------
 # How the stack of a rank is got while native code holds the GIL: `faulthandler` writes it when a signal arrives.
 # The file for it exists from when the handler is ready until the tape ends: it shows that the signal does not kill this
 # process. Its first line states the signal, and the process's descriptor to which stacks are written.

@@ -101,7 +101,8 @@ def has_left(tape: TapeReader, death: Death | None) -> bool:
     return death is not None and death.exit_code == 0 and not waits(tape)
 
 
-# --- The death of a rank as seen by its node's agent: a small file beside the tape, for later readers -----------------
+# --- recorded deaths --------------------------------------------------------------------------------------------------
+# The death of a rank as seen by its node's agent: a small file beside the tape, for later readers.
 
 
 MAX_FILE_BYTES: Final = 4096

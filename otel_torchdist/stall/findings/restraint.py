@@ -11,7 +11,8 @@ from typing import Final
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
-# --- Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages -------------------------
+# --- chance -----------------------------------------------------------------------------------------------------------
+# Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages.
 # With few ranks, one of them often comes last by chance alone, and a few very late calls can dominate the mean.
 
 
@@ -129,7 +130,8 @@ def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
     return bool(pairs) and not is_ring
 
 
-# --- Bounds for how long a finder waits for ranks that have not shown their part of an operation ----------------------
+# --- patience ---------------------------------------------------------------------------------------------------------
+# Bounds for how long a finder waits for ranks that have not shown their part of an operation.
 
 
 SETTLED_NS: Final = 5_000_000_000

@@ -223,7 +223,7 @@ class ComparedWindows:
         return {rank: self._calls[number, digest] for rank, digest in of.items()}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- orders of creation -----------------------------------------------------------------------------------------------
 # Finds groups that ranks have created in another order although nothing stalls: their calls go with those of others.
 # Only where the members of a group have it under different numbers: they cannot have met. Two groups of the same number
 # whose members differ may both have come about, if they were created one after the other.

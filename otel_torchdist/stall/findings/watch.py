@@ -169,7 +169,8 @@ def _takes_part(view: RankView, operation_id: OperationId) -> bool:
     return not view.is_over and operation_id.channel in view.progress
 
 
-# --- Finds what is wrong with values, at bounded cost and a bounded number of times -----------------------------------
+# --- values -----------------------------------------------------------------------------------------------------------
+# Finds what is wrong with values, at bounded cost and a bounded number of times.
 
 
 PASSES_APART_NS: Final = 1_000_000_000

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.rules import StallRules, Standstill, Wait
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- ages -------------------------------------------------------------------------------------------------------------
 # How long each wait of a run has counted: without suspensions, and without times that were expected or excused.
 
 
@@ -86,7 +86,8 @@ class WaitAges:
         return found
 
 
-# --- When markers of a stalled operation are due, and how they are numbered -------------------------------------------
+# --- markers ----------------------------------------------------------------------------------------------------------
+# When markers of a stalled operation are due, and how they are numbered.
 # A marker appears at the threshold, then each time the operation's age has doubled; at once for an operation that is
 # known to wait for a rank that will not come.
 #

@@ -215,7 +215,8 @@ def _has_answered(view: RankView, since_ns: int) -> bool:
     return stacks is not None and stacks.asked_ns >= since_ns and stacks.threads is not None
 
 
-# --- Checks early what ranks are doing that make no calls for long ----------------------------------------------------
+# --- early stacks -----------------------------------------------------------------------------------------------------
+# Checks early what ranks are doing that make no calls for long.
 # When others have waited for the threshold, it may be over. A rank that is late only because it compiled has done so
 # for at least the threshold, and so was seen compiling.
 

@@ -146,7 +146,8 @@ def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> 
     return Ruling(incident, epoch, verdict.operation_id, sentence(verdict, age_s), found)
 
 
-# --- The few lines on the job's standard error that tell people of a stall or a crash ---------------------------------
+# --- notices ----------------------------------------------------------------------------------------------------------
+# The few lines on the job's standard error that tell people of a stall or a crash.
 
 
 PREFIX: Final = "otel_torchdist: "

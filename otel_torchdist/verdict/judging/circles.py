@@ -138,7 +138,8 @@ def _link(hop: Hop, after: Hop) -> Link:
     )  # fmt: skip
 
 
-# --- Sends and receives that have gone to another rank than those of the same line before them ------------------------
+# --- messages to another rank -----------------------------------------------------------------------------------------
+# Sends and receives that have gone to another rank than those of the same line before them.
 
 
 def strayed(

@@ -128,7 +128,7 @@ def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- ranks that gave up -----------------------------------------------------------------------------------------------
 # The verdict on a run whose ranks gave up waiting, as it was just before: nothing that came afterwards changes it.
 
 

@@ -17,10 +17,7 @@ from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.part_sizes import COUNTED_IN_ROWS, Misfit
 from otel_torchdist.world.ways import CallSide, Ways
 
-# --- Operations and lines of code, in words ---------------------------------------------------------------------------
-
-
-# --- Operations, in words ---------------------------------------------------------------------------------------------
+# --- operations -------------------------------------------------------------------------------------------------------
 
 
 def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId, label: str = "") -> str:
@@ -55,7 +52,7 @@ def _message(channel: Channel) -> list[str]:
     return [ends, f"tag {channel.tag}"] if channel.tag >= 0 else [ends]
 
 
-# --- Lines of code, in words ------------------------------------------------------------------------------------------
+# --- lines of code ----------------------------------------------------------------------------------------------------
 
 
 def describe_frame(frame: CallSiteName) -> str:
@@ -97,10 +94,7 @@ def describe_raised(subject: str, exception: str, line: str, message: str) -> st
     return f"{subject} raised {exception} in {line}{says}"
 
 
-# --- Calls that do not match, in words --------------------------------------------------------------------------------
-
-
-# --- Where the parties of a mismatch are, in words --------------------------------------------------------------------
+# --- parties of a mismatch --------------------------------------------------------------------------------------------
 
 
 MAX_SIDES: Final = 3
@@ -204,7 +198,8 @@ def _label(side: CallSide) -> str:
     return f" ({side.label})" if side.label else ""
 
 
-# --- Sizes of an exchange that do not fit, in words: `rank 1 sends 3 rows to rank 2, which expects 5` -----------------
+# --- sizes ------------------------------------------------------------------------------------------------------------
+# Sizes of an exchange that do not fit, in words: `rank 1 sends 3 rows to rank 2, which expects 5`.
 
 
 def describe_misfit(misfit: Misfit, operation: str) -> str:
@@ -228,7 +223,7 @@ def _more(misfit: Misfit) -> str:
     return f" ({misfit.pairs} pairs do not fit{alone})"
 
 
-# --- Groups that ranks have not created in the same order, in words ---------------------------------------------------
+# --- orders of creation -----------------------------------------------------------------------------------------------
 
 
 _RULE: Final = "all ranks must create all groups, also those of others, in the same order"

@@ -20,7 +20,7 @@ from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.standing import is_about_failure, names_departed
 
-# --- When the backend ends a wait, in words ---------------------------------------------------------------------------
+# --- deadlines --------------------------------------------------------------------------------------------------------
 
 
 def describe_deadline(deadline: Deadline, moment_ns: int) -> str:
@@ -58,7 +58,7 @@ def span_of_time(seconds: float) -> str:
     return f"{whole // size} {unit} {rest} {smaller_unit}" if rest else f"{whole // size} {unit}"
 
 
-# --- How ranks died, in words -----------------------------------------------------------------------------------------
+# --- deaths -----------------------------------------------------------------------------------------------------------
 
 
 SHORTEST_LEAD_S = 0.001
@@ -151,7 +151,8 @@ def _lead(first: FirstDeath) -> str:
     return f" {seconds(max(lead_s, SHORTEST_LEAD_S), 2 if lead_s >= 0.1 else 3)} before the others ended"
 
 
-# --- What ended a wait for others, in words: the timeout of a backend, and what followed from that --------------------
+# --- timeouts ---------------------------------------------------------------------------------------------------------
+# What ended a wait for others, in words: the timeout of a backend, and what followed from that.
 
 
 MAX_WAYS: Final = 3
@@ -201,7 +202,7 @@ def _named(ranks: Iterable[int]) -> str:
     return name_ranks(tuple(sorted(ranks)))
 
 
-# --- Ranks that exited while others needed them, in words -------------------------------------------------------------
+# --- exits ------------------------------------------------------------------------------------------------------------
 
 
 def describe_exit(verdict: Verdict, rank: int) -> str:
@@ -242,7 +243,8 @@ def _way_out(verdict: Verdict, rank: int) -> str:
     return f"exited with code {code}{after}" if code else f"has exited with code 0{after}"
 
 
-# --- What ranks have saved in a stall, and whether it fits together, as a sentence ------------------------------------
+# --- rescues ----------------------------------------------------------------------------------------------------------
+# What ranks have saved in a stall, and whether it fits together, as a sentence.
 
 
 def _outcome(state: RescueState) -> str:

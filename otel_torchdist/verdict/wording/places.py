@@ -25,7 +25,7 @@ from otel_torchdist.verdict.wording.calls import (
 from otel_torchdist.world.occupations import CallStage
 from otel_torchdist.world.places import PlaceSource, RankPlace
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- children ---------------------------------------------------------------------------------------------------------
 # The children that a rank waits for, in words: `DataLoader worker 1 (pid 81), which has been in read() of …`.
 
 
@@ -58,7 +58,7 @@ def _held(child: ChildWait, they_were: str) -> str:
     return f", which was held when {they_were} forked, as it seems{by}"
 
 
-# --- In which remote procedure call a rank waits, in words ------------------------------------------------------------
+# --- remote calls -----------------------------------------------------------------------------------------------------
 
 
 def describe_call(place: RankPlace, subject: str) -> str:
@@ -87,7 +87,7 @@ def _stage(stage: CallStage, age: str, operation: str) -> str:
             return "is not seen from here"
 
 
-# --- In which checkpoint ranks are, in words --------------------------------------------------------------------------
+# --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 def describe_checkpoint(place: RankPlace) -> str:
@@ -127,7 +127,7 @@ def _only(checkpoints: Iterable[CheckpointView | None]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-# --- Where the ranks are that wait for others, in words ---------------------------------------------------------------
+# --- waits ------------------------------------------------------------------------------------------------------------
 
 
 def where_they_wait(verdict: Verdict) -> str:
@@ -139,7 +139,8 @@ def where_they_wait(verdict: Verdict) -> str:
     return f" in {describe_frame(frames.most_common(1)[0][0])}" if frames else ""
 
 
-# --- Waits behind others through several worlds, as clauses of a sentence ---------------------------------------------
+# --- waits behind waits -----------------------------------------------------------------------------------------------
+# Waits behind others through several worlds, as clauses of a sentence.
 
 
 def describe_waits_behind(verdict: Verdict) -> list[str]:
@@ -154,7 +155,7 @@ def describe_waits_behind(verdict: Verdict) -> list[str]:
     return clauses if verdict.ranks else []
 
 
-# --- A job that stands still outside of operations, in words ----------------------------------------------------------
+# --- idle jobs --------------------------------------------------------------------------------------------------------
 
 
 MAX_LINES: Final = 3

@@ -207,7 +207,7 @@ def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
 # --- names --------------------------------------------------
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- length -----------------------------------------------------------------------------------------------------------
 # Keeps the sentence that is read first short: names are cut until it fits, and what does not fit comes after it.
 
 

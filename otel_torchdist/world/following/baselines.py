@@ -11,7 +11,8 @@ from otel_torchdist.model.occupations import CallPace
 from otel_torchdist.model.operations import EXACT, Operation
 from otel_torchdist.tape.reading.batch import Batch
 
-# --- How long the operations of a call site usually take, so that routine waits are not reported as stalls ------------
+# --- durations --------------------------------------------------------------------------------------------------------
+# How long the operations of a call site usually take, so that routine waits are not reported as stalls.
 # A barrier around a checkpoint that takes a minute each time is as usual as an `all_reduce` that takes a millisecond.
 
 
@@ -127,7 +128,7 @@ def _duration_ns(operation: Operation) -> int:
     return operation.completed_ns - since_ns
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- pace -------------------------------------------------------------------------------------------------------------
 # How often a rank calls operations: when it last did, and the longest time that it has taken to its next call.
 
 

@@ -14,7 +14,8 @@ from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import ASSUMED, Operation
 from otel_torchdist.world.mismatch import comparable
 
-# --- How far one rank has advanced in each channel, kept up to date operation by operation ----------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
+# How far one rank has advanced in each channel, kept up to date operation by operation.
 # What is shown of it is immutable. A busy rank enters thousands of operations between two passes, and most of them in
 # the same few channels: so the state of a channel changes in place, and is frozen once for each poll in which it
 # changed.
@@ -155,7 +156,7 @@ class _Changing:
         )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --- calls ------------------------------------------------------------------------------------------------------------
 # What one rank has called, and when it arrived there, in all its groups, for comparison with other ranks.
 # Ranks are never read at exactly the same moment, and thousands of calls may pass between two reads. So each 64 calls
 # of a channel form a window with one digest, and the last few windows are kept: ranks that made the same calls have the
