@@ -101,18 +101,21 @@ class Switch:
             description = SelfDescription(config.describe_launch, lambda: capture.cuda_device)
             capture.on_tape(description.begin)
             capture.on_beat(description.beat)
-            if config.reader is ReaderHome.THREAD:
-                from otel_torchdist.agent.thread import ReaderThread
+            match config.reader:
+                case ReaderHome.THREAD:
+                    from otel_torchdist.agent.thread import ReaderThread
 
-                on_stall: Callback | None = given.get("on_stall")
-                self._thread = ReaderThread(config, outputs, on_stall)
-                capture.on_tape(lambda recorder: self._read(recorder.tape))
-            elif config.reader is ReaderHome.AGENT:
-                from otel_torchdist.agent.launch.keeper import AgentKeeper
+                    on_stall: Callback | None = given.get("on_stall")
+                    self._thread = ReaderThread(config, outputs, on_stall)
+                    capture.on_tape(lambda recorder: self._read(recorder.tape))
+                case ReaderHome.AGENT:
+                    from otel_torchdist.agent.launch.keeper import AgentKeeper
 
-                keeper = self._keeper = AgentKeeper(has_no_agent=cleaning.has_no_agent)
-                capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
-                capture.on_beat(keeper.check)
+                    keeper = self._keeper = AgentKeeper(has_no_agent=cleaning.has_no_agent)
+                    capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
+                    capture.on_beat(keeper.check)
+                case ReaderHome.NONE:
+                    pass
             if (plan := _rescue_plan(config)) is not None:
                 from otel_torchdist.capture.parts.rescue import Rescuer
 
