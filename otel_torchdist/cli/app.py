@@ -59,7 +59,7 @@ _COMMANDS: Final = {
         _Command("export", "export.command", "export", (*_WRITTEN, ExitCode.UNAVAILABLE, ExitCode.NOT_SENT)),
         _Command(
             "reproduce",
-            "reproduce.command",
+            "reproduce",
             "reproduce",
             (ExitCode.NOTHING_FOUND, ExitCode.NOT_REPRODUCIBLE, ExitCode.NO_DIRECTORY, ExitCode.BROKEN_PIPE),
         ),

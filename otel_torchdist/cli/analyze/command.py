@@ -12,13 +12,11 @@ import typer
 
 from otel_torchdist.analysis.analyzer import ALL_SECTIONS, Analysis, AnalysisSection, Scope, analysis_of
 from otel_torchdist.analysis.result import analysis_result
-from otel_torchdist.cli.analyze.advice import lines_of_advice
-from otel_torchdist.cli.analyze.calls import Report
+from otel_torchdist.cli.analyze.calls import CallsReport as Report
 from otel_torchdist.cli.analyze.graph import lines_of_graph
-from otel_torchdist.cli.analyze.order import Order, ordered, parts_of
-from otel_torchdist.cli.analyze.overview import OVERVIEW_PARTS, lines_of_overview
+from otel_torchdist.cli.analyze.overview import OVERVIEW_PARTS, lines_of_advice, lines_of_overview
 from otel_torchdist.cli.analyze.path import lines_of_path
-from otel_torchdist.cli.analyze.spreadsheet import csv_of
+from otel_torchdist.cli.analyze.rows import Order, csv_of, ordered, parts_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of, source_of_run, timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces, Threshold, check_options

@@ -22,8 +22,7 @@ from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.watch.screen import View
-from otel_torchdist.cli.watch.views import LiveView, PlainView
+from otel_torchdist.cli.watch.views import LiveView, PlainView, View
 from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.outputs import OutputError, check_output

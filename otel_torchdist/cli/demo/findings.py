@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from otel_torchdist import semconv
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, is_of_values, passes, story
-from otel_torchdist.cli.output.alarm import Alarm, alarm
+from otel_torchdist.cli.output.terminal import Alarm, alarm
 from otel_torchdist.cli.output.text import shown
-from otel_torchdist.cli.watch.screen import View
+from otel_torchdist.cli.watch.views import View
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
@@ -22,7 +22,7 @@ from otel_torchdist.verdict.model import Verdict
 
 
 @dataclass(slots=True)
-class Findings:
+class DemoFindings:
     """Collects what was found, and shows it as it comes.
 
     Attributes:
@@ -126,7 +126,7 @@ _UI_PORT: Final = 16686
 """Port of Jaeger's UI, unless it was set up otherwise."""
 
 
-def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
+def closing_lines(findings: DemoFindings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
     """Yield the lines to print when the training is over.
 
     Args:
@@ -155,7 +155,7 @@ def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int
             yield f"  {line}"
 
 
-def _in_jaeger(findings: Findings, endpoint: str, trace: str) -> Iterator[str]:
+def _in_jaeger(findings: DemoFindings, endpoint: str, trace: str) -> Iterator[str]:
     sent = f"They were sent to {endpoint} too. If it is a Jaeger, search for "
     if findings.finding is not None:
         yield f"{sent}{semconv.VERDICT}={findings.options.expected.verdict}"
@@ -164,7 +164,7 @@ def _in_jaeger(findings: Findings, endpoint: str, trace: str) -> Iterator[str]:
     yield f"  http://{_host(endpoint)}:{_UI_PORT}/trace/{trace}"
 
 
-def _verdict(findings: Findings) -> Iterator[str]:
+def _verdict(findings: DemoFindings) -> Iterator[str]:
     """Yield what was expected, and what was reported."""
     options = findings.options
     expected, latest, after_s = options.expected, findings.latest, findings.named_after_s

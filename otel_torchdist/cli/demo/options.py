@@ -58,7 +58,7 @@ class DemoOptions:
         return min(2, self.ranks - 1)
 
     @property
-    def expected(self) -> Expectation:
+    def expected(self) -> ExpectedVerdict:
         """The verdict expected for the fault."""
         return expectation(self.fault, self.faulty_rank, self.ranks)
 
@@ -114,7 +114,7 @@ _STAGED: Final[Mapping[Fault, _Staged]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class ExpectedVerdict:
     """The verdict expected for a fault.
 
     Attributes:
@@ -126,11 +126,11 @@ class Expectation:
     ranks: tuple[int, ...]
 
 
-def expectation(fault: Fault, faulty_rank: int, ranks: int) -> Expectation:
+def expectation(fault: Fault, faulty_rank: int, ranks: int) -> ExpectedVerdict:
     """Return what is expected for a fault of one rank among `ranks`."""
     # If two disagree, nothing shows which of them is wrong.
     names_all = fault is Fault.CIRCULAR or (fault in (Fault.MISMATCH, Fault.BITFLIP) and ranks == 2)
-    return Expectation(_STAGED[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
+    return ExpectedVerdict(_STAGED[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
 
 
 def story(fault: Fault, rank: str, length: str) -> str:

@@ -3,22 +3,112 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.demo.findings import Findings
-from otel_torchdist.cli.demo.job import Job, Scratch, endpoint_in
-from otel_torchdist.cli.demo.observed import AgentSeen, scrape
+from otel_torchdist.agent.log_relay import LOG_NAME, LogTail, pass_on
+from otel_torchdist.cli.demo.findings import DemoFindings
+from otel_torchdist.cli.demo.job import DemoJob as Job
+from otel_torchdist.cli.demo.job import Scratch, endpoint_in
 from otel_torchdist.cli.demo.options import DemoOptions, passes
 from otel_torchdist.cli.output.terminal import ReportHandler
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch, Rates
-from otel_torchdist.cli.watch.screen import Screen, Training, View, WatchRow, screen_of
-from otel_torchdist.job.directory import job_directories
+from otel_torchdist.cli.watch.views import Screen, Training, View, WatchRow, screen_of
+from otel_torchdist.files.locks import is_file_locked
+from otel_torchdist.job.directory import LOCK_NAME, job_directories
 from otel_torchdist.live.ranks import RankRow, starting
+from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.telemetry.metrics.definitions.operations import LAST_STARTED_SEQUENCE, OLDEST_AGE
+from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO, STALLED
 from otel_torchdist.this_process.commands import StopSignals
 from otel_torchdist.verdict.rules import StallRules
+
+_TIMEOUT_S: Final = 2.0
+_SERIES: Final = 4
+"""Series shown of each metric."""
+_SHOWN: Final = (STALLED.name, STALL_INFO.name, OLDEST_AGE.name, LAST_STARTED_SEQUENCE.name)
+
+
+def scrape(target: str, operation: str) -> list[str]:
+    """Return a short sample of `/metrics`, what a stall of `operation` changes; empty if there is no response."""
+    connection = http.client.HTTPConnection(target, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    except (OSError, http.client.HTTPException):
+        return []
+    finally:
+        connection.close()
+    others = 'operation="'
+    wanted = sorted(line for line in lines if others not in line or f'{others}{operation}"' in line)
+    sample: list[str] = []
+    for name in _SHOWN:
+        sample += [line for line in wanted if line.startswith(f"{name}{{")][:_SERIES]
+    return sample
+
+
+_DROPPED: Final = re.compile(r"; (\d+) spans could not be exported$")
+_OF_STALLS: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
+"""Log lines about stalls, which the demo reports itself."""
+_OF_FINDINGS: Final = " WARNING finding: "
+_FINDING: Final = re.compile(r"(.*) (\(run [^()]+\))$")
+"""A finding that is no stall, and its run and trace."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class AgentSeen:
+    """Follows the agent of one job directory.
+
+    Attributes:
+        target: Host and port of `/metrics`; '' as long as it is not served.
+        dropped: Spans that could not be exported, once the agent is gone.
+    """
+
+    def __init__(self, directory: Path, has_page: bool, report_finding: Callable[[str, str], None]) -> None:
+        """Follow an agent.
+
+        Args:
+            directory: Its job directory, which need not exist yet.
+            has_page: Whether it serves a live page.
+            report_finding: Called with each finding in its log that is no stall, and with its run and trace.
+        """
+        self.target = ""
+        self._has_page = has_page
+        self._report_finding = report_finding
+        self.dropped = 0
+        self._directory = directory
+        self._tail = LogTail(directory / LOG_NAME)
+
+    def follow(self) -> None:
+        """Relay the agent's warnings, and find out where it serves `/metrics`."""
+        if not self.target:
+            self.target = ScrapeTarget(self._directory).last_target()
+            if self.target and self._has_page:
+                _logger.info("live page: http://%s/, and /metrics there", self.target)
+            elif self.target:
+                _logger.info("/metrics: http://%s/metrics", self.target)
+        for line in self._tail.new_lines():
+            if (dropped := _DROPPED.search(line)) is not None:
+                self.dropped = int(dropped[1])
+            if (finding := _FINDING.match(line.partition(_OF_FINDINGS)[2])) is not None:
+                self._report_finding(finding[1], finding[2])
+            elif not _OF_STALLS.search(line):
+                pass_on(line)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a process reads the tapes."""
+        try:
+            return is_file_locked(self._directory / LOCK_NAME)
+        except OSError:
+            return False
+
 
 TURN_S: Final = 0.1
 AGENT_ENDS_S: Final = 15.0
@@ -27,8 +117,6 @@ VERDICT_S: Final = 3.0
 """How long the verdict on a death may take here when the agent has gone: it waits for what happens to the others."""
 JOB_ENDS_S: Final = 5.0
 """How long torchrun may take to end when asked to."""
-
-_logger = logging.getLogger("otel_torchdist")
 
 
 class DemoRun:
@@ -59,7 +147,7 @@ class DemoRun:
         self._watch: PassiveWatch | None = None
         self._agent: AgentSeen | None = None
         self._seen: Observation | None = None
-        self.findings = Findings(options, view, self._scrape)
+        self.findings = DemoFindings(options, view, self._scrape)
         self.training = ""
         self.endpoint = ""
         self.dropped = 0

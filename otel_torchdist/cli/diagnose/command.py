@@ -10,16 +10,14 @@ from typing import Annotated, Final
 import typer
 
 from otel_torchdist.archive.reading import is_archive
-from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.diagnose.leftovers import Leftovers, diagnose_leftovers
-from otel_torchdist.cli.diagnose.leftovers_report import print_leftovers
+from otel_torchdist.cli.diagnose.leftovers import Leftovers, diagnose_leftovers, print_leftovers
 from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.diagnose.result import result_of, result_of_leftovers
 from otel_torchdist.cli.diagnose.run_list import list_runs
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize
+from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize, complete_target
 from otel_torchdist.cli.output.terminal import CommandConsole, print_json
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import chosen_run, target_of, warn

@@ -6,10 +6,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist.cli.diagnose.moment import ReportedMoment
-from otel_torchdist.cli.diagnose.standing import NOT_STANDING, IdleStanding, standing_of
 from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.kept_results import read_agents_verdict, read_kept_findings
@@ -20,15 +19,19 @@ from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.naming import compress_ranks, name_ranks
+from otel_torchdist.processes.children import share_between, ticks_of_tree
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.stall.findings.remote_calls import troubled_calls
 from otel_torchdist.stall.findings.watch import FindingWatch
+from otel_torchdist.tape.identity import TapeIdentity, shares_pids
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.verdict.idle import WORKS, idle_of, stand_of
 from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.verdict.wording.places import describe_idle
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import as_finished, left_alone, with_other_parts, with_other_sizes
 from otel_torchdist.world.following.child_waits import ChildWaits
@@ -36,6 +39,56 @@ from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
 from otel_torchdist.world.places import RankPlace, place_of
 from otel_torchdist.world.threads import RecordedStacks
+
+MEASURED_S: Final = 0.5
+"""For how long it is measured whether the ranks of a live run work."""
+
+
+class IdleStanding(NamedTuple):
+    """A run whose ranks call nothing.
+
+    Attributes:
+        text: Where they stand, and for how long; '' if they do not.
+        is_long: Whether that is unusually long for this run.
+        since_ns: Since when, by the wall clock.
+    """
+
+    text: str = ""
+    is_long: bool = False
+    since_ns: int = 0
+
+
+NOT_STANDING: Final = IdleStanding()
+
+
+def standing_of(found: PostMortem, rules: StallRules, identities: Sequence[TapeIdentity]) -> IdleStanding:
+    """Return how a run stands still at its last moment, from the stall timeout on.
+
+    Args:
+        found: What else is known about it.
+        rules: What is long.
+        identities: Its tapes.
+    """
+    world = found.moment.world
+    stands = {view.nonce: stand for view in world.ranks.values() if (stand := stand_of(view)) is not None}
+    idle = None if found.has_verdict else idle_of(world, stands)
+    lasted_ns = world.taken_ns - idle.since_ns if idle is not None else 0
+    if idle is None or lasted_ns < rules.threshold_ns or (found.moment.is_now and _work(identities)):
+        return NOT_STANDING
+    text = describe_idle(idle, lasted_ns / 1e9, not found.moment.is_now)
+    wall_offset_ns = next(iter(world.ranks.values())).wall_offset_ns
+    return IdleStanding(text, idle.is_long(lasted_ns, rules.idle_ns), idle.since_ns + wall_offset_ns)
+
+
+def _work(identities: Sequence[TapeIdentity]) -> bool:
+    """Whether one of these processes works, with those that it has started; of others that is not known."""
+    within_reach = [identity.pid for identity in identities if shares_pids(identity)]
+    before = [ticks_of_tree(pid) for pid in within_reach]
+    time.sleep(MEASURED_S)
+    after = [ticks_of_tree(pid) for pid in within_reach]
+    shares = (share_between(*ticks, MEASURED_S) for ticks in zip(before, after, strict=True))
+    return any(share >= WORKS for share in shares)
+
 
 BETWEEN_CHECKS_S: Final = 0.1
 """Seconds between two checks of silent ranks: a thread that waits for the GIL wakes up every 5 ms."""

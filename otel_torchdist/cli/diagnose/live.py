@@ -9,14 +9,15 @@ import msgspec
 import typer
 from rich.text import Text
 
-from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged
-from otel_torchdist.cli.diagnose.leftovers_report import print_leftovers
+from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged, print_leftovers
 from otel_torchdist.cli.diagnose.result import SCHEMA, DiagnosisResult, result_of_leftovers
-from otel_torchdist.cli.diagnose.texts import TextFindings, judge_texts, lines_of_texts
-from otel_torchdist.cli.diagnose.texts_result import (
+from otel_torchdist.cli.diagnose.texts import (
     StackedRanks,
+    TextFindings,
     TextVerdict,
     ToolFindingResult,
+    judge_texts,
+    lines_of_texts,
     stacked_ranks,
     text_verdict,
     tool_findings,

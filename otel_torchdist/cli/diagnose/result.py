@@ -12,7 +12,7 @@ import msgspec
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers
 from otel_torchdist.cli.diagnose.rank_result import RankResult, dumped_rank, recorded_rank
-from otel_torchdist.cli.diagnose.texts_result import TextsResult, texts_result
+from otel_torchdist.cli.diagnose.texts import TextsResult, texts_result
 from otel_torchdist.cli.diagnose.verdict_result import VerdictResult, agents_verdict_result, verdict_result
 from otel_torchdist.cli.output.text import alike_in_capture, iso_time
 from otel_torchdist.job.runs.runs import Run

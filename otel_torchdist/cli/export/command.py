@@ -7,13 +7,12 @@ from typing import Annotated, Final
 
 import typer
 
-from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.export.flight_recorder import export_flight_recorder
 from otel_torchdist.cli.export.options import choice_of, newest_of, time_of
 from otel_torchdist.cli.export.otlp import SpanOptions, export_otlp
 from otel_torchdist.cli.export.parquet_command import export_parquet
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
-from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize, check_options
+from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize, check_options, complete_target
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of
 from otel_torchdist.imported.selection import Selection
 

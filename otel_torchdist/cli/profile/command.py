@@ -10,14 +10,12 @@ from typing import Annotated
 
 import typer
 
-from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.options import RunDirectory
+from otel_torchdist.cli.options import RunDirectory, complete_run
 from otel_torchdist.cli.output.terminal import print_lines
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.profile.children import ChildProfile, Children
-from otel_torchdist.cli.profile.formats import folded, speedscope
-from otel_torchdist.cli.profile.report import lines_of
+from otel_torchdist.cli.profile.formats import folded, lines_of, speedscope
 from otel_torchdist.cli.profile.taking import Taken, take
 from otel_torchdist.cli.targets import chosen_run
 from otel_torchdist.config import Config

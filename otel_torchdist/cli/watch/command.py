@@ -13,16 +13,14 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.options import Threshold
+from otel_torchdist.cli.options import Threshold, complete_run
 from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.cli.watch.passive import PassiveWatch
-from otel_torchdist.cli.watch.screen import View
 from otel_torchdist.cli.watch.session import WatchSession
-from otel_torchdist.cli.watch.views import LiveView, PlainView
+from otel_torchdist.cli.watch.views import LiveView, PlainView, View
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import job_directory, tapes_in

@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.output.alarm import Alarm, alarm
-from otel_torchdist.cli.output.terminal import ReportHandler
+from otel_torchdist.cli.output.terminal import Alarm, ReportHandler, alarm
 from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
-from otel_torchdist.cli.watch.screen import View, screen_of
+from otel_torchdist.cli.watch.views import View, screen_of
 from otel_torchdist.job.kept_results import AgentsVerdict, read_agents_verdict
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.lives import RankLife

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from otel_torchdist.cli.analyze.spreadsheet import COLUMNS
+from otel_torchdist.cli.analyze.rows import COLUMNS
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.statistics.traffic import bus_factor, described_bytes
 from tests.cli.gloo_jobs import GlooJobs

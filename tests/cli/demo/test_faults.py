@@ -15,10 +15,9 @@ import pytest
 from rich.console import Console
 
 from otel_torchdist.agent.log_relay import LOG_NAME
-from otel_torchdist.cli.demo.findings import Findings, closing_lines
-from otel_torchdist.cli.demo.observed import AgentSeen
+from otel_torchdist.cli.demo.findings import DemoFindings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
-from otel_torchdist.cli.demo.run import is_hopeless
+from otel_torchdist.cli.demo.run import AgentSeen, is_hopeless
 from otel_torchdist.cli.watch.views import PlainView
 from otel_torchdist.live.ranks import RankRow, RankState, starting
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -164,7 +163,7 @@ def test_ranks_that_must_be_named(
 
 def test_closing_lines_without_a_verdict() -> None:
     """Without a verdict, the final report gives the expected one, and the demo has failed."""
-    findings = Findings(options(Fault.KILL), PlainView(Console()), lambda operation: [])
+    findings = DemoFindings(options(Fault.KILL), PlainView(Console()), lambda operation: [])
     words = list(closing_lines(findings, "", "", 0))
     assert words[:4] == [
         "Training has ended without finishing.",
@@ -181,7 +180,7 @@ def test_verdict_that_is_given_again_counts_once() -> None:
     watching.until(18.0)
     [(_, given)] = watching.verdicts
     output = io.StringIO()
-    findings = Findings(options(Fault.LATE, ranks=4), PlainView(Console(file=output)), lambda operation: [])
+    findings = DemoFindings(options(Fault.LATE, ranks=4), PlainView(Console(file=output)), lambda operation: [])
     findings.take([given])
     first = findings.named_after_s
     assert first is not None
@@ -208,7 +207,7 @@ WHERE = "(run 2e4f0fd1, trace 16730d8399743d2efd79f30668b4cec4)"
 def test_finding_is_shown_once(tmp_path: Path, finders: tuple[str, ...], shown: str) -> None:
     """Whether the agent's log has it, the demo has found it, or both: as soon as the first of them has it."""
     output = io.StringIO()
-    findings = Findings(options(Fault.NAN), PlainView(Console(file=output)), lambda operation: [])
+    findings = DemoFindings(options(Fault.NAN), PlainView(Console(file=output)), lambda operation: [])
     agent = AgentSeen(tmp_path, False, findings.report_finding)
     for finder in finders:
         if finder == "demo":

@@ -18,7 +18,7 @@ print("ready", flush=True)
 SCRIPT = """
 import os, select, sys, time
 from pathlib import Path
-from otel_torchdist.cli.demo.process_tree import ProcessTree
+from otel_torchdist.cli.demo.job import ProcessTree
 tree = ProcessTree([sys.executable, "-c", sys.argv[1]], os.environ, Path(sys.argv[2]))
 select.select([tree.output], [], [])
 {then}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis
-from otel_torchdist.cli.reproduce.evidence import diagnosis_and_calls
+from otel_torchdist.cli.reproduce import diagnosis_and_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.runs import index_of

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from otel_torchdist.cli.reproduce.evidence import evidence_of_dumps
+from otel_torchdist.cli.reproduce import evidence_of_dumps
 from otel_torchdist.config import Config
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of

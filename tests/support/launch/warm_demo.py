@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from otel_torchdist.cli import main
-from otel_torchdist.cli.demo import process_tree
+from otel_torchdist.cli.demo import job
 from tests.support.launch.forked_ranks import Forked
 
 TORCHRUN = Path(__file__).with_name("warm_demo_torchrun.py")
@@ -40,5 +40,5 @@ class ForkedTorchrun(Forked):
 
 if __name__ == "__main__":
     # A namespace of its own, as ranks use the module too.
-    process_tree.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": ForkedTorchrun})  # type: ignore[assignment]
+    job.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": ForkedTorchrun})  # type: ignore[assignment]
     sys.exit(main())

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers, diagnose_leftovers
-from otel_torchdist.cli.diagnose.leftovers_report import lines_of as lines_of_leftovers
+from otel_torchdist.cli.diagnose.leftovers import lines_of as lines_of_leftovers
 from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of, lines_of
 from otel_torchdist.cli.output.text import fates
 from otel_torchdist.errors import TapeError

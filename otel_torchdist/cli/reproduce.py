@@ -1,4 +1,4 @@
-"""What a script is written from: a run's tapes, or dumps of PyTorch's flight recorder."""
+"""`otel-torchdist reproduce`: a script that hangs as a run did, to be attached to an issue."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, Final, NoReturn
+
+import typer
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import diagnose_leftovers
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.output.text import day_and_time, fail
-from otel_torchdist.cli.targets import Target, chosen_run
+from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold, WorldSize
+from otel_torchdist.cli.output.text import day_and_time, fail, shown
+from otel_torchdist.cli.targets import Target, chosen_run, target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.history import last_calls_of
@@ -20,13 +23,16 @@ from otel_torchdist.history.tapes import TapeHistory
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning.facts import ScriptOrigin
+from otel_torchdist.reproducer.planning.plan import plan
+from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RecordedHang:
     """A verdict, and the calls behind it.
 
     Attributes:
@@ -44,7 +50,7 @@ class Evidence:
     warnings: tuple[str, ...]
 
 
-def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -> Evidence:
+def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -> RecordedHang:
     """Read the tapes of a run; ends the command if there is no run, or no verdict on it.
 
     Args:
@@ -65,10 +71,12 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
     when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))
     source = f"run {run.label}, {when}" if run.label else when
     origin = ScriptOrigin(source, diagnosis.verdict_text, run.world_size, _versions())
-    return Evidence(found.verdict, found.moment.world, histories, origin, diagnosis.warnings)
+    return RecordedHang(found.verdict, found.moment.world, histories, origin, diagnosis.warnings)
 
 
-def evidence_of_dumps(config: Config, paths: Sequence[Path], world_size: int, threshold_s: float | None) -> Evidence:
+def evidence_of_dumps(
+    config: Config, paths: Sequence[Path], world_size: int, threshold_s: float | None
+) -> RecordedHang:
     """Read dumps of flight recorders; ends the command if there are none, or no verdict on them.
 
     Args:
@@ -89,7 +97,7 @@ def evidence_of_dumps(config: Config, paths: Sequence[Path], world_size: int, th
     source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
     origin = ScriptOrigin(source, dumps.text_of(first), dumps.moment.world_size, _versions())
     histories = last_calls_of(dumps.dumps, world_size)
-    return Evidence(first, dumps.moment.world, histories, origin, (*found.notes, *more))
+    return RecordedHang(first, dumps.moment.world, histories, origin, (*found.notes, *more))
 
 
 def diagnosis_and_calls(run: Run, rules: StallRules) -> tuple[Diagnosis, list[RankHistory]]:
@@ -119,3 +127,52 @@ def _versions() -> str:
         return f"{ours}, beside torch {version('torch')}"
     except PackageNotFoundError:
         return ours
+
+
+_USUAL_NAME: Final = "hang.py"
+
+
+def reproduce(
+    target: RunOrDumps = None,
+    run_dir: RunDirectory = None,
+    threshold: Threshold = None,
+    world_size: WorldSize = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="The file to write; without it, the standard output."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """To report a hang: write a short script that hangs in the same way under torchrun, and needs torch only.
+
+    It makes the last calls of the ranks that the verdict is about, with gloo on one machine: the same operations,
+    groups, shapes and order; the rank that did not come stays away.
+    """
+    if output is not None and output.exists() and not force:
+        fail(f"{shown(output)} exists; --force replaces it", ExitCode.NO_DIRECTORY)
+    evidence = _evidence(target or [], run_dir, world_size, threshold)
+    warn(evidence.warnings)
+    try:
+        script = plan(evidence.verdict, evidence.world, evidence.histories, evidence.origin)
+    except NotReproducibleError as error:
+        no_script(str(error))
+    _write(source_of(script, _USUAL_NAME if output is None else output.name), output, force)
+
+
+def _evidence(target: Sequence[str], run_dir: Path | None, world_size: int, threshold_s: float | None) -> RecordedHang:
+    config, wanted = Config.from_environment(), target_of(target, run_dir)
+    if wanted.paths:
+        return evidence_of_dumps(config, wanted.paths, world_size, threshold_s)
+    return evidence_of_run(config, wanted, threshold_s)
+
+
+def _write(source: str, output: Path | None, force: bool) -> None:
+    if output is None:
+        typer.echo(source, nl=False)
+        return
+    try:
+        with output.open("w" if force else "x", encoding="ascii") as file:
+            file.write(source)
+    except OSError as error:
+        fail(f"{shown(output)}: {error.strerror}", ExitCode.NO_DIRECTORY)
+    typer.echo(f"otel-torchdist: wrote {shown(output)}", err=True)
