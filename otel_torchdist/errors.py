@@ -4,7 +4,7 @@
   Commands print these:
   + TapeError               errors                         a tape or its directory cannot be created or read
   + SeveralRunsError        job.runs.runs                  the first digits of a run's id match more than one run
-  + FolderError             cli.export.folder              dumps cannot be written, or would replace files of others
+  + FolderError             cli.export.flight_recorder     dumps cannot be written, or would replace files of others
   + OutputError             files.outputs                  a file cannot be written, or would replace one of others
   + ParquetError            cli.export.parquet             tables cannot be written, or would be among files of others
   + NotReproducibleError    reproducer.model               no script can show what has happened

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeGuard
 import msgspec
 
 from otel_torchdist.analysis.result import AnalysisResult
+from otel_torchdist.cli.diagnose.command import RunListResult
 from otel_torchdist.cli.diagnose.live import LiveJobResult
 from otel_torchdist.cli.diagnose.result import DiagnosisResult
-from otel_torchdist.cli.diagnose.run_list import RunListResult
 from otel_torchdist.live.document import LiveDocument
 from reference.pages import on_a_line, table, titled_page
 

@@ -25,8 +25,8 @@ from otel_torchdist.history.tapes import history_of
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import readable
-from otel_torchdist.profiles.gaps import gaps_in
 from otel_torchdist.profiles.groups import ProfiledGroups
+from otel_torchdist.profiles.history import gaps_in
 from otel_torchdist.profiles.history import histories_of as histories_of_profiles
 from otel_torchdist.profiles.profile import TraceKind
 from otel_torchdist.profiles.reading.reader import kinds_in, read_profiles

@@ -14,7 +14,8 @@ import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.imported.findings import Findings, Judgement
+from otel_torchdist.imported.recording import ImportedFindings as Findings
+from otel_torchdist.imported.recording import Judgement
 from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.finding import Incident, LinkTarget, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot

@@ -3,21 +3,91 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
 from otel_torchdist.model.calls import UNREAD, Channel, GroupView, OperationId, OperationView
-from otel_torchdist.model.collectives import MESSAGES, SEND, Contribution, operations_where
+from otel_torchdist.model.collectives import BARRIERS, MESSAGES, SEND, Contribution, operations_where
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.operations import Operation, Splits, StepMark
+from otel_torchdist.naming import compress_ranks
 from otel_torchdist.profiles.groups import ProfiledGroups
-from otel_torchdist.profiles.positions import ProfilePositions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
 from otel_torchdist.tape.records.splits import MAX_LISTED
 from otel_torchdist.units import item_bytes
+
+SHOWN_NAMES: Final = 8
+
+
+def gaps_in(profiles: Iterable[RankProfile], groups: ProfiledGroups) -> Iterator[str]:
+    """Describe how many calls have no known group, or no size, and why.
+
+    Args:
+        profiles: One for each rank.
+        groups: The groups of the job.
+    """
+    nameless = total = sizeless = 0
+    unknown: Counter[str] = Counter()
+    users: set[int] = set()
+    for profile in profiles:
+        for arguments, calls in Counter(call.arguments for call in profile.calls).items():
+            total += calls
+            if arguments.elements is None and not arguments.shapes and arguments.operation not in BARRIERS:
+                sizeless += calls
+            if groups.group_of(profile, arguments, aligned=False) is not None:
+                continue
+            if arguments.group is None:
+                nameless += calls
+            else:
+                unknown[arguments.group] += calls
+                users.add(profile.rank)
+    if nameless:
+        yield (
+            f"{nameless:,} of {total:,} calls are in no group that the traces name, as those of gloo, those of "
+            "2023, and kernels alone: neither their bytes nor what they are for can be attributed"
+        )
+    if sizeless:
+        yield (
+            f"{sizeless:,} of {total:,} calls have no size: gloo's have one only in traces with shapes "
+            "(`profile(record_shapes=True)`), kernels alone have none"
+        )
+    if unknown:
+        names = ", ".join(sorted(unknown)[:SHOWN_NAMES]) + (", …" if len(unknown) > SHOWN_NAMES else "")
+        yield (
+            f"{unknown.total():,} of {total:,} calls, of ranks {compress_ranks(users)}, are in groups of which no "
+            f"trace lists the members ({names}): they are left out"
+        )
+
+
+class ProfilePositions:
+    """The positions in each group that all traces of its users hold."""
+
+    def __init__(self, profiles: Iterable[RankProfile]) -> None:
+        """Find, for each group, from where to where that is."""
+        self._shared: dict[str, tuple[int, int]] = {}
+        for profile in profiles:
+            own: dict[str, tuple[int, int]] = {}
+            for call in profile.calls:
+                name, position = call.arguments.group, call.sequence
+                if name is not None and position:
+                    first, last = own.get(name, (position, position))
+                    own[name] = (min(first, position), max(last, position))
+            for name, (first, last) in own.items():
+                known = self._shared.get(name, (first, last))
+                self._shared[name] = (max(known[0], first), min(known[1], last))
+
+    def is_shared(self, call: ProfiledCall) -> bool:
+        """Whether the position of a call can be compared with those of other ranks."""
+        name = call.arguments.group
+        if name is None or not call.sequence:
+            return False
+        first, last = self._shared[name]
+        return first <= call.sequence <= last
+
 
 MAX_TENSORS: Final = 8
 NO_TAG: Final = -1

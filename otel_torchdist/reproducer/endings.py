@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.reproducer.comments import literal
+from otel_torchdist.reproducer.calls import literal
 from otel_torchdist.reproducer.model import End, Ending
 from otel_torchdist.verdict.model import Verdict
 

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from otel_torchdist.reproducer.calls import group_variable, statement, work_variable
-from otel_torchdist.reproducer.comments import WIDTH, comment, literal, plain
+from otel_torchdist.reproducer.calls import WIDTH, comment, group_variable, literal, plain, statement, work_variable
 from otel_torchdist.reproducer.endings import FOREVER_S, SUDDEN, statements_of
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,

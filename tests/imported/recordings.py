@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from otel_torchdist.imported.findings import Findings, Judgement, Provenance
-from otel_torchdist.imported.recording import Recording, recording_of
-from otel_torchdist.imported.selection import Selection, choose
+from otel_torchdist.imported.recording import ImportedFindings as Findings
+from otel_torchdist.imported.recording import Judgement, Provenance, Recording, choose, recording_of
+from otel_torchdist.imported.recording import WantedCalls as Selection
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How

@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 
-from otel_torchdist.imported.selection import MAX_CALLS, MAX_RANKS, USUAL_LAST
+from otel_torchdist.imported.recording import MAX_CALLS, MAX_RANKS, USUAL_LAST
 from otel_torchdist.model.calls import OperationView
 from tests.imported.recordings import RecordedWorld, stalled
 from tests.support.worlds.fake_world import WALL_OFFSET_NS, group_of

@@ -10,8 +10,7 @@ import pytest
 
 from otel_torchdist.config import Config
 from otel_torchdist.live.feed import WATCHED_S, LiveFeed
-from otel_torchdist.live.page import LivePage
-from otel_torchdist.live.site import live_site
+from otel_torchdist.live.site import LivePage, live_site
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.verdict.rules import StallRules

@@ -7,8 +7,8 @@ from typing import Any
 
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.profiles.gaps import gaps_in
 from otel_torchdist.profiles.groups import ProfiledGroups
+from otel_torchdist.profiles.history import gaps_in
 from otel_torchdist.statistics.compute import statistics_of
 from tests.profiles.made import Format, MadeGroup, MadeTrace
 from tests.profiles.reading_traces import graph_in, histories, read

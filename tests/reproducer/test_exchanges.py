@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.model.operations import Splits
-from otel_torchdist.reproducer.planning import sizes
+from otel_torchdist.reproducer import sizes
 from tests.reproducer.test_planning import RecordedWorld, all_ranks, calls_of
 
 Rows = Callable[[int, int], int]

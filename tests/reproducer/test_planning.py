@@ -7,9 +7,9 @@ from typing import Any, Final
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.reproducer.facts import ScriptOrigin
 from otel_torchdist.reproducer.model import Create, End, Script, ScriptCall, ScriptWait
-from otel_torchdist.reproducer.planning.facts import ScriptOrigin
-from otel_torchdist.reproducer.planning.plan import plan
+from otel_torchdist.reproducer.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules

@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 
 from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.reproducer.cast import MOST_RANKS
+from otel_torchdist.reproducer.facts import ScriptOrigin
 from otel_torchdist.reproducer.model import NotReproducibleError
-from otel_torchdist.reproducer.planning.cast import MOST_RANKS
-from otel_torchdist.reproducer.planning.facts import ScriptOrigin
-from otel_torchdist.reproducer.planning.plan import plan
+from otel_torchdist.reproducer.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules

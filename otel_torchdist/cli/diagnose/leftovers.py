@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_torchdist.cli.diagnose.moment import ReportedMoment
-from otel_torchdist.cli.diagnose.operation_lines import operation_lines
+from otel_torchdist.cli.diagnose.report import operation_lines
 from otel_torchdist.cli.diagnose.texts import ReadTexts, contradictions, lines_of_texts, read_texts, with_stacks
 from otel_torchdist.cli.output.text import day_and_time
 from otel_torchdist.evidence.files import read_files

@@ -21,9 +21,9 @@ from otel_torchdist.config import Config
 from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.history import CondensedDump, history_of
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
-from otel_torchdist.imported.findings import Findings, Judgement, Provenance
-from otel_torchdist.imported.recording import Recording, recording_of
-from otel_torchdist.imported.selection import Selection, choose
+from otel_torchdist.imported.recording import ImportedFindings as Findings
+from otel_torchdist.imported.recording import Judgement, Provenance, Recording, choose, recording_of
+from otel_torchdist.imported.recording import WantedCalls as Selection
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import compress_ranks, name_ranks, run_label
 from otel_torchdist.telemetry.export.environment import imported_resource

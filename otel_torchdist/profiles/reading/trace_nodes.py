@@ -24,8 +24,8 @@ from otel_torchdist.profiles.profile import (
 )
 from otel_torchdist.profiles.reading.document import MAX_REASON, TraceDocument, TraceError, decoded, items_of
 from otel_torchdist.profiles.reading.groups import MAX_MEMBERS, MAX_NAME, configured_groups, described, names_by_id
-from otel_torchdist.profiles.reading.host_calls import INPUT_IS_SECOND
-from otel_torchdist.profiles.reading.shapes import shapes_at
+from otel_torchdist.profiles.reading.kineto import INPUT_IS_SECOND
+from otel_torchdist.profiles.reading.lists import shapes_at
 
 _GROUPS: Final = "## process_group:init ##"
 _STEP: Final = "ProfilerStep#"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
+from otel_torchdist.cli.export.flight_recorder import FolderError, check_folder, write_dumps
 from tests.support.commands.asking import Answer, ask
 from tests.support.commands.running import SCRIPT, environment
 from tests.support.tapes.fake_tape import FakeTape

@@ -16,9 +16,9 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.model.history import RankHistory
+from otel_torchdist.reproducer.facts import ScriptOrigin
 from otel_torchdist.reproducer.model import Script
-from otel_torchdist.reproducer.planning.facts import ScriptOrigin
-from otel_torchdist.reproducer.planning.plan import plan
+from otel_torchdist.reproducer.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules

@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.cli.reproduce import evidence_of_dumps
 from otel_torchdist.config import Config
-from otel_torchdist.reproducer.planning.plan import plan
+from otel_torchdist.reproducer.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from tests.jobs.recorded.recorded_jobs import RecordedFault, RecordedJobs
 from tests.reproducer.rehearsal import verdict_on

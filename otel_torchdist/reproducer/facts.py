@@ -11,11 +11,10 @@ from typing import Final
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import name_ranks
+from otel_torchdist.reproducer.cast import Cast, Involved
 from otel_torchdist.reproducer.endings import is_assumed
-from otel_torchdist.reproducer.planning.cast import Cast
-from otel_torchdist.reproducer.planning.involved import Involved
-from otel_torchdist.reproducer.planning.steps import Substituted
-from otel_torchdist.reproducer.planning.tails import Tails
+from otel_torchdist.reproducer.steps import Substituted
+from otel_torchdist.reproducer.tails import Tails
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.places import describe_place

@@ -11,7 +11,9 @@ from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.reproducer.cast import Cast, Involved, cast_for, involved_in
 from otel_torchdist.reproducer.endings import end_of
+from otel_torchdist.reproducer.facts import ScriptOrigin, facts_about, remarks_on
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
     Create,
@@ -22,12 +24,8 @@ from otel_torchdist.reproducer.model import (
     ScriptGroup,
     Step,
 )
-from otel_torchdist.reproducer.planning.cast import Cast, cast_for
-from otel_torchdist.reproducer.planning.facts import ScriptOrigin, facts_about, remarks_on
-from otel_torchdist.reproducer.planning.groups import groups_for, number_of, whole
-from otel_torchdist.reproducer.planning.involved import Involved, involved_in
-from otel_torchdist.reproducer.planning.steps import StepWriter
-from otel_torchdist.reproducer.planning.tails import Event, tails_of
+from otel_torchdist.reproducer.steps import StepWriter, groups_for, number_of, whole
+from otel_torchdist.reproducer.tails import Event, tails_of
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 

@@ -1,4 +1,4 @@
-"""From what a rank of the job has called to what a rank of the script calls."""
+"""From what a rank of the job has called to what a rank of the script calls, and in which groups."""
 
 from __future__ import annotations
 
@@ -7,18 +7,77 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.model.calls import UNREAD, OperationView
+from otel_torchdist.model.calls import UNREAD, GroupView, OperationView
 from otel_torchdist.model.collectives import BARRIERS, ROOTED, operations_where
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 from otel_torchdist.reproducer.calls import OPERATIONS
-from otel_torchdist.reproducer.model import Create, CreateExtra, ScriptCall, ScriptGroup, ScriptWait, Step
-from otel_torchdist.reproducer.planning import substitutes
-from otel_torchdist.reproducer.planning.cast import Cast
-from otel_torchdist.reproducer.planning.exchanges import LISTS, UnevenExchanges
-from otel_torchdist.reproducer.planning.groups import number_of
-from otel_torchdist.reproducer.planning.sizes import PARTED, ScriptSizes, sizes_for
-from otel_torchdist.reproducer.planning.tails import Event
+from otel_torchdist.reproducer.cast import Cast
+from otel_torchdist.reproducer.model import (
+    DEFAULT_GROUP,
+    Create,
+    CreateExtra,
+    ScriptCall,
+    ScriptGroup,
+    ScriptWait,
+    Step,
+)
+from otel_torchdist.reproducer.sizes import (
+    LISTS,
+    PARTED,
+    ScriptSizes,
+    UnevenExchanges,
+    dtype_substitutes,
+    operation_substitutes,
+    reduce_op_substitutes,
+    sizes_for,
+)
+from otel_torchdist.reproducer.tails import Event
 from otel_torchdist.verdict.wording.calls import describe_frame
+
+MOST_DIGITS: Final = 9
+
+
+def groups_for(views: Iterable[GroupView], cast: Cast, world_size: int) -> Mapping[str, ScriptGroup]:
+    """By key of the job's group, that of the script, in the order in which they are created.
+
+    Args:
+        views: The groups that matter.
+        cast: Which ranks have a rank in the script.
+        world_size: Ranks of the job; 0 if that is not known.
+    """
+    found: dict[str, ScriptGroup] = {}
+    for view in sorted({view.key: view for view in views}.values(), key=_created):
+        members = tuple(place for place, rank in enumerate(cast.kept) if rank in view.members)
+        number = (
+            DEFAULT_GROUP if _is_default(view.name, world_size) else 1 + sum(one.number > 0 for one in found.values())
+        )
+        found[view.key] = ScriptGroup(number, members, view.label)
+    return found
+
+
+def whole(cast: Cast) -> ScriptGroup:
+    """The default group."""
+    return ScriptGroup(DEFAULT_GROUP, tuple(range(len(cast.kept))))
+
+
+def number_of(view: GroupView) -> int | None:
+    """The number that torch has named a group by, in the order of their creation; None where names are hashes."""
+    name = view.name.name
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < MOST_DIGITS else None
+
+
+def _created(view: GroupView) -> tuple[int, int, str, str]:
+    number = number_of(view)
+    return 10**MOST_DIGITS if number is None else number, view.name.nth, view.label, view.key
+
+
+def _is_default(name: GroupName, world_size: int) -> bool:
+    """Whether it is the default group: no other with all ranks was created before it."""
+    if name.description == DEFAULT_DESCRIPTION:
+        return True
+    return name.nth == 0 and world_size > 0 and len(name.ranks) == world_size and not name.description
+
 
 MOST_TENSORS: Final = 4_096
 MOST_EXTRA: Final = 4_096
@@ -76,9 +135,9 @@ class StepWriter:
         signatures = [view.signature for view in calls if view.signature is not None]
         self._exchanges = UnevenExchanges(tails, cast)
         known = OPERATIONS - {LISTS} if self._exchanges.has_uneven_lists else OPERATIONS
-        self._operations = substitutes.operations({view.name for view in calls}, known)
-        self._dtypes = substitutes.dtypes({name for one in signatures for name in one.dtypes})
-        self._reduce_ops = substitutes.reduce_ops({one.reduce_op for one in signatures} - {UNREAD})
+        self._operations = operation_substitutes({view.name for view in calls}, known)
+        self._dtypes = dtype_substitutes({name for one in signatures for name in one.dtypes})
+        self._reduce_ops = reduce_op_substitutes({one.reduce_op for one in signatures} - {UNREAD})
         self._sizes = ScriptSizes(1, {})
         plain = {rank: [self._call(rank, event) for event in tail if _is_call(event)] for rank, tail in tails.items()}
         self._sizes = sizes_for(plain.values())
