@@ -17,7 +17,7 @@ from otel_torchdist.analysis.result import AnalysisResult
 from otel_torchdist.cli.diagnose.command import RunListResult
 from otel_torchdist.cli.diagnose.live import LiveJobResult
 from otel_torchdist.cli.diagnose.result import DiagnosisResult
-from otel_torchdist.live.document import LiveDocument
+from otel_torchdist.live.document import LiveAnswer
 from reference.pages import on_a_line, table, titled_page
 
 _INTRO: Final = (
@@ -43,7 +43,7 @@ def results_page() -> str:
         for command, results in _COMMANDS.items()
         for part in (f"## `{command}`", *(part for result in results for part in _new_sections(result, met)))
     ]
-    live = ("## `/live.json`", _LIVE, *_new_sections(LiveDocument, met))
+    live = ("## `/live.json`", _LIVE, *_new_sections(LiveAnswer, met))
     return titled_page("JSON results", "docstrings of structs", _INTRO, *commands, *live)
 
 

@@ -148,7 +148,7 @@ class RunPart:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveDocument:
+class LiveAnswer:
     """What `/live.json` answers.
 
     Attributes:
@@ -174,14 +174,14 @@ class LiveDocument:
     spans_dropped: int
 
 
-def no_document(facts: AgentFacts) -> LiveDocument:
+def no_document(facts: AgentFacts) -> LiveAnswer:
     """The document before anything has been published."""
-    return LiveDocument(facts.instance, shown(facts.host), 0.0, facts.threshold_s, True, (), 0, None, 0)
+    return LiveAnswer(facts.instance, shown(facts.host), 0.0, facts.threshold_s, True, (), 0, None, 0)
 
 
 def document_of(
     snapshot: LiveSnapshot, facts: AgentFacts, user: int | None, key: str = "", lanes: Collection[int] = ()
-) -> LiveDocument:
+) -> LiveAnswer:
     """Describe what one visitor may see.
 
     Args:
@@ -195,7 +195,7 @@ def document_of(
     items = {run.key: _item(run) for run in allowed}
     ordered = sorted(allowed, key=lambda run: (_URGENCY[items[run.key].state], -len(run.seen.world.ranks)))
     chosen = next((run for run in ordered if run.key == key), ordered[0] if ordered else None)
-    return LiveDocument(
+    return LiveAnswer(
         instance=facts.instance,
         host=shown(facts.host),
         at=snapshot.wall_ns / 1e9,

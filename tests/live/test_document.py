@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from otel_torchdist.live.document import LiveDocument, RunPart, chosen_lanes, document_of
+from otel_torchdist.live.document import LiveAnswer, RunPart, chosen_lanes, document_of
 from otel_torchdist.live.model import Bar, LiveSnapshot
 from otel_torchdist.live.ranks import MAX_RANKS
 from otel_torchdist.model.kinds import TapeState
@@ -204,7 +204,7 @@ def test_visitors_see_their_own_runs() -> None:
     stalled, calm = seen_in(stalled_world(2, (1,), 14)), seen_in(stalled_world(4, (), 1))
     snapshot = snapshot_of(calm, stalled, owners=(OURS, THEIRS))
 
-    def keys(document: LiveDocument) -> list[str]:
+    def keys(document: LiveAnswer) -> list[str]:
         return [item.key for item in document.runs]
 
     ours = document_of(snapshot, FACTS, OURS)

@@ -69,7 +69,7 @@ class Coverage(msgspec.Struct, frozen=True):
     unknown: tuple[int, ...]
 
 
-class Moment(msgspec.Struct, frozen=True):
+class DiagnosedMoment(msgspec.Struct, frozen=True):
     """The moment that a diagnosis is about.
 
     Attributes:
@@ -132,7 +132,7 @@ class DiagnosisResult(msgspec.Struct, frozen=True):
     schema: int
     run: DiagnosedRun
     coverage: Coverage
-    moment: Moment
+    moment: DiagnosedMoment
     problem: bool
     threshold_s: float
     verdict: VerdictResult | None
@@ -163,7 +163,7 @@ def result_of(diagnosis: Diagnosis) -> DiagnosisResult:
             capture=_capture(run),
         ),
         coverage=Coverage(tuple(account.view.rank for account in diagnosis.ranks), tuple(diagnosis.found.unseen)),
-        moment=Moment(diagnosis.time_of(diagnosis.moment_ns), diagnosis.is_now, None),
+        moment=DiagnosedMoment(diagnosis.time_of(diagnosis.moment_ns), diagnosis.is_now, None),
         problem=diagnosis.has_problem,
         threshold_s=diagnosis.threshold_s,
         verdict=verdict,
@@ -221,7 +221,7 @@ def result_of_leftovers(found: Leftovers) -> DiagnosisResult:
             tuple(view.rank for view in dumps.ranks) if dumps is not None else (),
             tuple(dumps.moment.unseen) if dumps is not None else (),
         ),
-        moment=_moment_of(dumps) if dumps is not None else Moment(None, False, None),
+        moment=_moment_of(dumps) if dumps is not None else DiagnosedMoment(None, False, None),
         problem=found.has_problem,
         threshold_s=found.threshold_s,
         verdict=verdicts[0] if verdicts else None,
@@ -251,8 +251,8 @@ def _begun(dumps: JudgedDumps) -> str | None:
     return iso_time(begun_ns) if begun_ns else None
 
 
-def _moment_of(dumps: JudgedDumps) -> Moment:
-    return Moment(dumps.time_of(dumps.moment_ns), False, dumps.bound or None)
+def _moment_of(dumps: JudgedDumps) -> DiagnosedMoment:
+    return DiagnosedMoment(dumps.time_of(dumps.moment_ns), False, dumps.bound or None)
 
 
 def _ranks_of(dumps: JudgedDumps) -> tuple[RankResult, ...]:
