@@ -30,6 +30,7 @@ class FittedColumn:
         cells: Its cells.
         stays: Whether it is shown even if all of its cells are empty.
         at_least: Its least width.
+        wraps_last: Whether it stays as wide as it is as long as other text can wrap.
     """
 
     name: str
@@ -38,6 +39,7 @@ class FittedColumn:
     cells: list[Text] = field(default_factory=list[Text])
     stays: bool = False
     at_least: int = 1
+    wraps_last: bool = False
 
     @property
     def width(self) -> int:
@@ -117,7 +119,7 @@ def _widths(columns: Sequence[FittedColumn], width: int, wraps: bool) -> list[in
         ]
         if not wrapping:
             break
-        widths[max(wrapping, key=lambda place: widths[place])] -= 1
+        widths[max(wrapping, key=lambda place: (not columns[place].wraps_last, widths[place]))] -= 1
     return widths
 
 

@@ -72,7 +72,7 @@ def rank_table(rows: Sequence[RankRow], numbers: Mapping[str, Sequence[str]], wi
         FittedColumn("operation", is_text=True, cells=[Text(row.operation) for row in rows], stays=True),
         FittedColumn("group", is_text=True, cells=[Text(row.group) for row in rows], stays=True),
         FittedColumn("age", cells=[Text(_age(row)) for row in rows], stays=True, at_least=_AGE_WIDTH),
-        FittedColumn("where", is_text=True, cells=[Text(row.line) for row in rows], stays=True),
+        FittedColumn("where", is_text=True, cells=[Text(row.line) for row in rows], stays=True, wraps_last=waits),
     ]
     return fitted(columns, width, Narrowing.LEAVES_OUT if waits else Narrowing.CUTS)[0]
 

@@ -144,11 +144,11 @@ def test_line_of_code_has_room() -> None:
     """Where a rank waits on a narrow terminal, rates are left out before the line of code is; nothing is cut."""
     place = "train.py:56 Digits.__getitem__"
     rows = [_row(0, "stalled", 6.0, "train.py:173 train"), _row(1, "absent", 6.0, place)]
-    for width, rates in ((130, ("steps/s", "coll/s")), (120, ("steps/s",)), (110, ()), (80, ())):
+    for width, rates in ((130, ("steps/s", "coll/s")), (120, ("steps/s",)), (100, ()), (80, ())):
         text = _drawn(rows, width)
         assert [name for name in ("steps/s", "coll/s") if name in text] == [*rates], text
         assert "not in" in text and "…" not in text
-        assert (place in text) == (width >= 110) and "Digits.__getitem__" in text
+        assert (place in text) == (width >= 100) and "Digits.__getitem__" in text
 
 
 def test_columns_stay_while_all_run() -> None:
