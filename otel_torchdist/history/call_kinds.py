@@ -22,6 +22,8 @@ TIMED: Final = 4
 """Bit of `RankCalls.known`: the call has ended, and its begin and end are known well enough for a duration."""
 STARTED: Final = 8
 """Bit of `RankCalls.known`: a device has started the call, at `begun`."""
+ENDED: Final = 32
+"""Bit of `RankCalls.known`: the operation has ended, in whichever way."""
 RETURNED: Final = 16
 """Bit of `RankCalls.known`: the call has returned, and its thread did not wait in it for the operation's end."""
 
@@ -187,6 +189,7 @@ def _known_of(record: Operation, flags: int) -> int:
         ARRIVED * has_arrived
         | ARRIVED_ALONE * (has_arrived and is_alone)
         | TIMED * (record.completed_ns is not None and record.is_timed)
+        | ENDED * (record.completed_ns is not None)
         | STARTED * is_started
         | RETURNED * (record.returned_ns is not None)
     )

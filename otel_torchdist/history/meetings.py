@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
-from otel_torchdist.history.call_kinds import ARRIVED_ALONE, CallKind
+from otel_torchdist.history.call_kinds import ARRIVED_ALONE, ENDED, CallKind
 from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, LastArrival, last_of
 from otel_torchdist.model.collectives import RECV, Waiting, waiting_in
@@ -53,6 +53,20 @@ class Member:
         return ascending[0]
 
 
+class _LookedUp(NamedTuple):
+    """The columns of all calls of a meeting.
+
+    Attributes:
+        known: Bits that are set for all of them.
+        begun: When each has begun.
+        operations: Their operations.
+    """
+
+    known: int
+    begun: list[int]
+    operations: set[str]
+
+
 class Meeting:
     """The calls at one position of a channel.
 
@@ -84,10 +98,10 @@ class Meeting:
         """The kind of each call."""
         return [one.calls.kinds[one.calls.kind[place]] for one, place in zip(self.members, self.places, strict=True)]
 
-    @cached_property
+    @property
     def operations(self) -> set[str]:
         """What members have called: one operation, unless they called different ones."""
-        return {kind.operation for kind in self.kinds}
+        return self._looked_up.operations
 
     @cached_property
     def waiting(self) -> Waiting:
@@ -95,18 +109,32 @@ class Meeting:
         found = [waiting_in(operation) for operation in self.operations]
         return found[0] if all(one is found[0] for one in found) else Waiting.UNKNOWN
 
-    @cached_property
+    @property
     def arrived(self) -> list[int] | None:
         """When each member arrived; None unless all have come, by one clock, at times that are known well."""
-        if self.missing or not self.shared.has_one_clock:
+        if self.missing or not self.shared.has_one_clock or not self._looked_up.known & ARRIVED_ALONE:
             return None
-        found: list[int] = []
+        return self._looked_up.begun
+
+    @property
+    def inside(self) -> tuple[int, ...]:
+        """The ranks that have not left."""
+        if self._looked_up.known & ENDED:
+            return ()
+        pairs = zip(self.members, self.places, strict=True)
+        return tuple(one.calls.rank for one, place in pairs if not one.calls.known[place] & ENDED)
+
+    @cached_property
+    def _looked_up(self) -> _LookedUp:
+        """All members at once, because this takes most of the time of an analysis."""
+        known, operations = -1, set[str]()
+        begun: list[int] = []
         for member, place in zip(self.members, self.places, strict=True):
             calls = member.calls
-            if not calls.known[place] & ARRIVED_ALONE:
-                return None
-            found.append(calls.begun[place])
-        return found
+            known &= calls.known[place]
+            begun.append(calls.begun[place])
+            operations.add(calls.kinds[calls.kind[place]].operation)
+        return _LookedUp(known, begun, operations)
 
     def last(self) -> LastArrival | None:
         """Return who came last of all, if everyone waits for the last."""

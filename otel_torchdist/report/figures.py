@@ -20,6 +20,7 @@ from otel_torchdist.report.document import Matrix
 from otel_torchdist.statistics.grouping import Grouping, Part
 from otel_torchdist.statistics.model import CallTotals, GroupCorrelation, Row
 from otel_torchdist.statistics.tally import percentile, sorted_ns
+from otel_torchdist.statistics.traffic import size_of
 
 MOST_ROWS: Final = 300
 """Rows of the table of calls."""
@@ -40,10 +41,10 @@ _DETAILS: Final = (
 
 def parts_for(ranks: Iterable[RankCalls]) -> tuple[Part, ...]:
     """What distinguishes rows, as finely as a table of `MOST_ROWS` rows can show: groups of thousands cannot."""
-    ranks = list(ranks)
+    kinds = [(kind, size_of(kind), one.rank) for one in ranks for kind in one.kinds]
     for parts in _DETAILS[:-1]:
         grouping = Grouping(parts)
-        if len({grouping.key_of(kind, rank.rank) for rank in ranks for kind in rank.kinds}) <= MOST_ROWS:
+        if len({grouping.key_of(*one) for one in kinds}) <= MOST_ROWS:
             return parts
     return _DETAILS[-1]
 

@@ -25,7 +25,8 @@ from otel_torchdist.statistics.model import (
     Statistics,
 )
 from otel_torchdist.statistics.splitting import Splitter
-from otel_torchdist.statistics.tally import Tally, percentile, sorted_ns, tallies_of, union_ns
+from otel_torchdist.statistics.tally import KindRow, Tally, percentile, sorted_ns, tallies_of, union_ns
+from otel_torchdist.statistics.traffic import bus_factor, size_of
 
 
 def statistics_of(
@@ -68,7 +69,7 @@ def statistics_of_calls(
     chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
     rows: dict[RowKey, Tally] = {}
     counted = {rank.rank: _count(rank, rows, Grouping(parts)) for rank in chosen}
-    splitter = Splitter(ranks, {rank: one.tallies for rank, one in counted.items()})
+    splitter = Splitter(ranks, {rank: one.rows for rank, one in counted.items()})
     shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
     labels = labels_of(rank.groups for rank in ranks.values())
     groups = _correlated(shared, (splitter, *observers), ranks, labels)
@@ -91,13 +92,13 @@ class _Counted:
     """The calls of one rank, counted.
 
     Attributes:
-        tallies: By index of kind, the tally of the row that the calls are in.
+        rows: By index of kind, the row that the calls are in.
         open: Calls that have not ended.
         failed: Calls that raised.
         message_bytes: Bytes that the rank contributed.
     """
 
-    tallies: Sequence[Tally]
+    rows: Sequence[KindRow]
     open: int
     failed: int
     message_bytes: int
@@ -106,12 +107,14 @@ class _Counted:
 def _count(calls: RankCalls, rows: dict[RowKey, Tally], grouping: Grouping) -> _Counted:
     """Add the calls of one rank to the rows."""
     counted = tallies_of(calls)
-    tallies: list[Tally] = []
-    for kind, own in zip(calls.kinds, counted, strict=True):
-        tallies.append(rows.setdefault(grouping.key_of(kind, calls.rank), Tally()))
-        tallies[-1].count(calls.rank, kind, own)
+    own: list[KindRow] = []
+    for kind, tally in zip(calls.kinds, counted, strict=True):
+        size = size_of(kind)
+        row = rows.setdefault(grouping.key_of(kind, size, calls.rank), Tally())
+        own.append(KindRow(kind, row, size, bus_factor(kind.operation, kind.members)))
+        row.count(calls.rank, own[-1], tally)
     return _Counted(
-        tallies=tallies,
+        rows=own,
         open=sum(one.open for one in counted),
         failed=sum(one.failed for one in counted),
         message_bytes=sum(kind.message_bytes * one.calls for kind, one in zip(calls.kinds, counted, strict=True)),

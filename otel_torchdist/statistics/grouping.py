@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.history.call_kinds import CallKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.statistics.traffic import size_of
 from otel_torchdist.units import size_class
 
 
@@ -55,13 +54,13 @@ class Grouping:
         """Distinguish rows by these properties."""
         self.parts = frozenset(parts)
 
-    def key_of(self, kind: CallKind, rank: int) -> RowKey:
-        """Return the row of a rank's calls of one kind."""
+    def key_of(self, kind: CallKind, size: int | None, rank: int) -> RowKey:
+        """Return the row of a rank's calls of one kind; `size` is that of the operation, see `traffic.size_of`."""
         parts = self.parts
         return RowKey(
             operation=kind.operation if Part.OPERATION in parts else None,
             group=kind.group_key if Part.GROUP in parts else None,
-            size_class=_class_of(size_of(kind)) if Part.SIZE in parts else None,
+            size_class=_class_of(size) if Part.SIZE in parts else None,
             site=_site_of(kind.site) if Part.SITE in parts else None,
             rank=rank if Part.RANK in parts else None,
             phase=kind.phase.name.lower() if Part.PHASE in parts else None,

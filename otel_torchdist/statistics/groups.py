@@ -68,16 +68,16 @@ class Correlator:
         self._last = max(self._last, meeting.sequence)
         if ends is None and len(meeting.operations) > 1:
             self._counts["mismatched"] += 1
-        pairs = zip(meeting.members, meeting.places, strict=True)
-        inside = [member.calls.rank for member, place in pairs if member.calls.ended[place] == OPEN]
+        inside = meeting.inside
         if inside or meeting.missing:
             self._counts["incomplete" if meeting.missing else "open"] += 1
             names = tuple(sorted(meeting.operations))
-            self._unfinished.append(Unfinished(meeting.sequence, ends, names, meeting.missing, tuple(inside)))
+            self._unfinished.append(Unfinished(meeting.sequence, ends, names, meeting.missing, inside))
             return
         self._counts["complete"] += 1
-        if meeting.arrived is not None:
-            self._skews.append(max(meeting.arrived) - min(meeting.arrived))
+        arrived = meeting.arrived
+        if arrived is not None:
+            self._skews.append(max(arrived) - min(arrived))
 
     def result(self, ranks: Mapping[int, RankCalls], labels: Mapping[str, str]) -> GroupCorrelation:
         """What has been counted; `labels` has what groups are called, by their keys."""

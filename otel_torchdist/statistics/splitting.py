@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from otel_torchdist.history.call_kinds import TIMED
-from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.history.meetings import Meeting
 from otel_torchdist.model.collectives import Waiting
-from otel_torchdist.statistics.tally import Tally, union_ns
-from otel_torchdist.statistics.traffic import bus_factor, size_of
+from otel_torchdist.statistics.tally import KindRow, union_ns
 
 DEFERRED_NS: Final = 1_000_000
 """If a thread begins to wait for a call so long after it was entered, and the last rank had arrived by then, the
@@ -31,24 +28,21 @@ class Splitter:
         compared: By rank, at how many operations its arrival was compared with that of all others.
     """
 
-    def __init__(self, ranks: Mapping[int, RankCalls], tallies: Mapping[int, Sequence[Tally]]) -> None:
+    def __init__(self, ranks: Iterable[int], rows: Mapping[int, Sequence[KindRow]]) -> None:
         """Set up the sums.
 
         Args:
             ranks: All ranks.
-            tallies: By rank and index of kind, what to add to; ranks whose calls are in no row are left out.
+            rows: By rank and index of kind, what to add to; ranks whose calls are in no row are left out.
         """
-        self._rows = {
-            rank: [_Row(tally, size_of(kind), bus_factor(kind.operation, kind.members)) for kind, tally in of_kinds]
-            for rank, of_kinds in ((rank, zip(ranks[rank].kinds, own, strict=True)) for rank, own in tallies.items())
-        }
-        self._waits: dict[int, _Waits] = defaultdict(_Waits)
+        self._ranks = {rank: _RankSums(rows.get(rank)) for rank in ranks}
         self.came_last: Final[defaultdict[int, int]] = defaultdict(int)
         self.compared: Final[defaultdict[int, int]] = defaultdict(int)
 
     def waiting_ns(self, rank: int) -> int | None:
         """Return the time in which a rank waited for another, each moment once; None if none of its calls was split."""
-        return self._waits[rank].union_ns if rank in self._waits else None
+        own = self._ranks[rank]
+        return union_ns(zip(own.begins, own.ends, strict=True)) if own.is_split else None
 
     def add(self, meeting: Meeting) -> None:
         """Split the calls of one meeting, if all who take part are there and their arrivals are known."""
@@ -70,12 +64,19 @@ class Splitter:
             if transfers_ns < 0:  # it left before that rank came: a clock's resolution, or a damaged time
                 transfers_ns = 0
             waits_ns = ended_ns - arrived_ns - transfers_ns
-            waits = self._waits[calls.rank]  # it is there as soon as one call was split, even if none has waited
+            own = self._ranks[calls.rank]
+            own.is_split = True
             if waits_ns:
-                waits.add(arrived_ns, arrived_ns + waits_ns)
-            rows = self._rows.get(calls.rank)
-            if rows is not None:
-                rows[calls.kind[place]].add(waits_ns, transfers_ns)
+                own.begins.append(arrived_ns)
+                own.ends.append(arrived_ns + waits_ns)
+            if own.rows is None:
+                continue
+            _, tally, size, factor = own.rows[calls.kind[place]]
+            tally.split += 1
+            tally.waited_ns += waits_ns
+            tally.transfer_ns += transfers_ns
+            if factor is not None and size:
+                tally.transferred.add(size, factor, transfers_ns)
 
     def _count_last(self, meeting: Meeting) -> None:
         if len(meeting.members) < 2:
@@ -87,38 +88,24 @@ class Splitter:
             return
         calls = meeting.members[last.nth].calls
         self.came_last[calls.rank] += 1
-        rows = self._rows.get(calls.rank)
+        rows = self._ranks[calls.rank].rows
         if rows is not None:
             rows[calls.kind[meeting.places[last.nth]]].tally.came_last(calls.rank, last.late_ns)
 
 
-class _Waits:
-    """The times in which one rank waited for others."""
+class _RankSums:
+    """The calls of one rank that were split.
 
-    def __init__(self) -> None:
-        self._begins, self._ends = array("q"), array("q")
+    Attributes:
+        rows: By index of kind, what to add to; None if its calls are in no row.
+        begins: When it began to wait for others.
+        ends: When each of these waits was over.
+        is_split: Whether any call was split, even if none has waited.
+    """
 
-    def add(self, begin_ns: int, end_ns: int) -> None:
-        self._begins.append(begin_ns)
-        self._ends.append(end_ns)
+    __slots__ = ("begins", "ends", "is_split", "rows")
 
-    @property
-    def union_ns(self) -> int:
-        return union_ns(zip(self._begins, self._ends, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """The tally of all calls of one rank and one kind, and the properties of these calls that it needs."""
-
-    tally: Tally
-    size: int | None
-    factor: float | None
-
-    def add(self, waits_ns: int, transfers_ns: int) -> None:
-        tally = self.tally
-        tally.split += 1
-        tally.waited_ns += waits_ns
-        tally.transfer_ns += transfers_ns
-        if self.factor is not None and self.size:
-            tally.transferred.add(self.size, self.factor, transfers_ns)
+    def __init__(self, rows: Sequence[KindRow] | None) -> None:
+        self.rows: Final = rows
+        self.begins, self.ends = array("q"), array("q")
+        self.is_split = False

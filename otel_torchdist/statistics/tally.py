@@ -6,10 +6,10 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from otel_torchdist.history.call_kinds import TIMED, CallKind
 from otel_torchdist.history.call_table import OPEN, RankCalls
-from otel_torchdist.statistics.traffic import bus_factor, size_of
 
 
 class Moved:
@@ -61,6 +61,22 @@ class KindTally:
         self.open = 0
         self.failed = 0
         self.durations = array("q")
+
+
+class KindRow(NamedTuple):
+    """The row of a rank's calls of one kind.
+
+    Attributes:
+        kind: The kind.
+        tally: The tally of the row.
+        size: Bytes that each operation moves, see `size_of`.
+        factor: Its bus bandwidth divided by its algorithm bandwidth; None if it has none.
+    """
+
+    kind: CallKind
+    tally: Tally
+    size: int | None
+    factor: float | None
 
 
 def tallies_of(calls: RankCalls) -> list[KindTally]:
@@ -132,8 +148,9 @@ class Tally:
         self.groups: set[str] = set()
         self.operations: set[str] = set()
 
-    def count(self, rank: int, kind: CallKind, counted: KindTally) -> None:
+    def count(self, rank: int, row: KindRow, counted: KindTally) -> None:
         """Add the calls of one rank and one kind."""
+        kind, _, size, factor = row
         self.calls[rank] += counted.calls
         self.open += counted.open
         self.failed += counted.failed
@@ -141,7 +158,6 @@ class Tally:
         self.durations.extend(counted.durations)
         self.groups.add(kind.group_key)
         self.operations.add(kind.operation)
-        factor, size = bus_factor(kind.operation, kind.members), size_of(kind)
         if factor is not None and size:
             self.lasted.add(size * len(counted.durations), factor, sum(counted.durations))
 
