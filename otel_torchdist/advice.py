@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Final
 
 from otel_torchdist.critical_path.model import Cause, CauseKind, CriticalPath, PathKind
+from otel_torchdist.critical_path.result import call_of, sentence
 from otel_torchdist.critical_path.timelines import Label
-from otel_torchdist.critical_path.wording import call_of, sentence
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls

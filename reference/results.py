@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from otel_torchdist.analysis.result import AnalysisResult
+from otel_torchdist.analysis import AnalysisResult
 from otel_torchdist.cli.diagnose.command import RunListResult
 from otel_torchdist.cli.diagnose.live import LiveJobResult
 from otel_torchdist.cli.diagnose.result import DiagnosisResult

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from otel_torchdist.critical_path.model import Cause, CauseKind, CriticalPath
-from otel_torchdist.critical_path.wording import sentence
+from otel_torchdist.critical_path.result import sentence
 from otel_torchdist.model.finding import FindingKind, Gain, PathLengths, SlowPart
 from otel_torchdist.units import duration, share
 

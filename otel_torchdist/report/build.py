@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.analysis.analyzer import Analysis, Analyzer, Scope
+from otel_torchdist.analysis import Analysis, Analyzer, Scope
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.history.call_table import RankCalls
 from otel_torchdist.model.history import RankHistory

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.analysis.result import AdviceResult
+from otel_torchdist.analysis import AdviceResult
 from otel_torchdist.critical_path.result import PathResult
 from otel_torchdist.naming import plain_rank
 from otel_torchdist.pages.page import Page, html_of

@@ -7,8 +7,7 @@ import pytest
 from otel_torchdist.advice import advise, check, finding
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath
-from otel_torchdist.critical_path.result import path_result
-from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
+from otel_torchdist.critical_path.result import describe_doing, left_out, path_result, sentence
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.parallelism.calls import WorldCalls

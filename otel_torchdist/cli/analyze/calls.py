@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from otel_torchdist.analysis.analyzer import Analysis
+from otel_torchdist.analysis import Analysis
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.output.fitting import FittedColumn, fitted
 from otel_torchdist.cli.output.text import day_and_time, time_of_day

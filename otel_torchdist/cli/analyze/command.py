@@ -10,8 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from otel_torchdist.analysis.analyzer import ALL_SECTIONS, Analysis, AnalysisSection, Scope, analysis_of
-from otel_torchdist.analysis.result import analysis_result
+from otel_torchdist.analysis import ALL_SECTIONS, Analysis, AnalysisSection, Scope, analysis_of, analysis_result
 from otel_torchdist.cli.analyze.calls import CallsReport as Report
 from otel_torchdist.cli.analyze.graph import lines_of_graph
 from otel_torchdist.cli.analyze.overview import OVERVIEW_PARTS, lines_of_advice, lines_of_overview

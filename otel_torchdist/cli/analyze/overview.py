@@ -8,12 +8,12 @@ from typing import Final
 from rich.text import Text
 
 from otel_torchdist.advice import PAGES, check, finding
-from otel_torchdist.analysis.analyzer import Analysis
+from otel_torchdist.analysis import Analysis
 from otel_torchdist.cli.analyze.calls import describe_difference, describe_unfinished, span_of_calls
 from otel_torchdist.cli.analyze.path import headline_of, pieces_of
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath
-from otel_torchdist.critical_path.wording import sentence
+from otel_torchdist.critical_path.result import sentence
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.parallelism.graph import Graph

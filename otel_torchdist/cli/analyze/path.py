@@ -10,7 +10,7 @@ from rich.text import Text
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.model import CriticalPath, PathKind, RankTime
-from otel_torchdist.critical_path.wording import call_of, describe_doing, left_out, sentence
+from otel_torchdist.critical_path.result import call_of, describe_doing, left_out, sentence
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import duration, share
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from otel_torchdist.analysis.analyzer import AnalysisSection
+from otel_torchdist.analysis import AnalysisSection
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.targets import target_of
 from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-from otel_torchdist.analysis.result import advice_results
+from otel_torchdist.analysis import advice_results
 from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.analyze.calls import describe_difference
 from otel_torchdist.cli.analyze.html.conclusions import conclusions_of_dumps, conclusions_of_run
