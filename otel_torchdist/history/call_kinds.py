@@ -22,10 +22,10 @@ TIMED: Final = 4
 """Bit of `RankCalls.known`: the call has ended, and its begin and end are known well enough for a duration."""
 STARTED: Final = 8
 """Bit of `RankCalls.known`: a device has started the call, at `begun`."""
-ENDED: Final = 32
-"""Bit of `RankCalls.known`: the operation has ended, in whichever way."""
 RETURNED: Final = 16
 """Bit of `RankCalls.known`: the call has returned, and its thread did not wait in it for the operation's end."""
+ENDED: Final = 32
+"""Bit of `RankCalls.known`: the operation has ended, in whichever way."""
 
 _Name = TypeVar("_Name", CallSiteName | None, SignatureName | None)
 

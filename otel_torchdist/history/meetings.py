@@ -107,7 +107,7 @@ class Meeting:
     def waiting(self) -> Waiting:
         """Who waits for whom; unknown if members called different operations."""
         found = [waiting_in(operation) for operation in self.operations]
-        return found[0] if all(one is found[0] for one in found) else Waiting.UNKNOWN
+        return found[0] if found and all(one is found[0] for one in found) else Waiting.UNKNOWN
 
     @property
     def arrived(self) -> list[int] | None:
@@ -126,7 +126,7 @@ class Meeting:
 
     @cached_property
     def _looked_up(self) -> _LookedUp:
-        """All members at once, because this takes most of the time of an analysis."""
+        """Look at all members once: this takes most of the time of an analysis."""
         known, operations = -1, set[str]()
         begun: list[int] = []
         for member, place in zip(self.members, self.places, strict=True):
