@@ -31,7 +31,8 @@ class Member:
         self._by_sequence: dict[int, int] | None = None
         sequences = array("q", map(calls.sequence.__getitem__, places))
         consecutive = range(sequences[0], sequences[0] + len(places))
-        self.sequences: Final = consecutive if array("q", consecutive) == sequences else sequences
+        is_gapless = sequences[-1] == consecutive[-1] and array("q", consecutive) == sequences
+        self.sequences: Final = consecutive if is_gapless else sequences
 
     def at(self, sequence: int) -> int | None:
         """Return the place of the call at a position; None if there is none."""

@@ -76,6 +76,15 @@ def test_missing_positions(ranks: Ranks) -> None:
     ]
 
 
+def test_largest_positions(ranks: Ranks) -> None:
+    """Positions next to the bound of a column are those of a damaged or forged record, and are read like others."""
+    largest = (1 << 62) - 1
+    for rank in range(3):
+        for at_ms, sequence in ((1, largest), (2, 5)):
+            ranks.call(rank, at_ms, at_ms + 0.5, sequence=sequence)
+    assert [one.sequence for one in meetings_of(ranks)] == [5, largest]
+
+
 def test_last_arrival() -> None:
     """The last rank is late by what the last but one waits for it; alone, nobody is last."""
     assert last_of((5, 9, 7)) == (1, 2)
