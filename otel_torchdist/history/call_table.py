@@ -209,12 +209,13 @@ class RankCalls:
 
     def in_flight(self) -> Iterator[tuple[int, int]]:
         """Yield begin and end of the operations that have ended, where it is known when they were in flight."""
+        are_operations = [kind.record_kind is RecordKind.OPERATION for kind in self.kinds]
+        flags_of = [kind.flags for kind in self.kinds]
         columns = zip(self.kind, self.begun, self.ended, self.how, self.known, strict=True)
         for place, (kind, begun_ns, ended_ns, how, known) in enumerate(columns):
-            record_kind, flags = self.kinds[kind].record_kind, self.kinds[kind].flags
-            if ended_ns == OPEN or how in _UNMET or record_kind is not RecordKind.OPERATION:
+            if ended_ns == OPEN or how in _UNMET or not are_operations[kind]:
                 continue
-            since_ns = begun_ns
+            flags, since_ns = flags_of[kind], begun_ns
             if flags & _ON_DEVICE:
                 since_ns = begun_ns if known & STARTED else UNKNOWN
             elif flags & _END_UNSEEN and known & RETURNED:

@@ -73,6 +73,7 @@ def statistics_of_calls(
     shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
     labels = labels_of(rank.groups for rank in ranks.values())
     groups = _correlated(shared, (splitter, *observers), ranks, labels)
+    splitter.finish()
     found = differences(shared, labels)
     members = {key: len(view.members) for rank in ranks.values() for key, view in rank.groups.items()}
     return Statistics(

@@ -42,7 +42,14 @@ class Splitter:
     def waiting_ns(self, rank: int) -> int | None:
         """Return the time in which a rank waited for another, each moment once; None if none of its calls was split."""
         own = self._ranks[rank]
-        return union_ns(zip(own.begins, own.ends, strict=True)) if own.is_split else None
+        return union_ns(zip(own.begins, own.ends, strict=True)) if own.sums else None
+
+    def finish(self) -> None:
+        """Add the calls of all meetings to their rows."""
+        for own in self._ranks.values():
+            for kind, (split, waits_ns, transfers_ns) in own.sums.items():
+                if own.rows is not None:
+                    own.rows[kind].tally.add_split(own.rows[kind], split, waits_ns, transfers_ns)
 
     def add(self, meeting: Meeting) -> None:
         """Split the calls of one meeting, if all who take part are there and their arrivals are known."""
@@ -51,32 +58,28 @@ class Splitter:
             return
         if meeting.waiting is Waiting.EVERYONE:
             self._count_last(meeting)
+        ranks = self._ranks
         for member, place, arrived_ns, ready_ns in zip(
             meeting.members, meeting.places, arrived, meeting.awaited(), strict=True
         ):
             calls = member.calls
-            ended_ns, watched_ns = calls.ended[place], calls.waited[place]
             if ready_ns is None or not calls.known[place] & TIMED:
                 continue
+            ended_ns, watched_ns = calls.ended[place], calls.waited[place]
             if watched_ns > ready_ns and watched_ns - arrived_ns > DEFERRED_NS:
                 continue
             transfers_ns = ended_ns - (ready_ns if ready_ns > arrived_ns else arrived_ns)
             if transfers_ns < 0:  # it left before that rank came: a clock's resolution, or a damaged time
                 transfers_ns = 0
             waits_ns = ended_ns - arrived_ns - transfers_ns
-            own = self._ranks[calls.rank]
-            own.is_split = True
+            own = ranks[calls.rank]
             if waits_ns:
                 own.begins.append(arrived_ns)
                 own.ends.append(arrived_ns + waits_ns)
-            if own.rows is None:
-                continue
-            _, tally, size, factor = own.rows[calls.kind[place]]
-            tally.split += 1
-            tally.waited_ns += waits_ns
-            tally.transfer_ns += transfers_ns
-            if factor is not None and size:
-                tally.transferred.add(size, factor, transfers_ns)
+            sums = own.sums[calls.kind[place]]
+            sums[0] += 1
+            sums[1] += waits_ns
+            sums[2] += transfers_ns
 
     def _count_last(self, meeting: Meeting) -> None:
         if len(meeting.members) < 2:
@@ -100,12 +103,12 @@ class _RankSums:
         rows: By index of kind, what to add to; None if its calls are in no row.
         begins: When it began to wait for others.
         ends: When each of these waits was over.
-        is_split: Whether any call was split, even if none has waited.
+        sums: By index of kind, the number of calls, the time for which they waited, and that of their transfers.
     """
 
-    __slots__ = ("begins", "ends", "is_split", "rows")
+    __slots__ = ("begins", "ends", "rows", "sums")
 
     def __init__(self, rows: Sequence[KindRow] | None) -> None:
         self.rows: Final = rows
         self.begins, self.ends = array("q"), array("q")
-        self.is_split = False
+        self.sums: Final[defaultdict[int, list[int]]] = defaultdict(lambda: [0, 0, 0])

@@ -161,6 +161,14 @@ class Tally:
         if factor is not None and size:
             self.lasted.add(size * len(counted.durations), factor, sum(counted.durations))
 
+    def add_split(self, row: KindRow, split: int, waits_ns: int, transfers_ns: int) -> None:
+        """Add calls of one row and kind that were split: their number, and how long they waited and took after that."""
+        self.split += split
+        self.waited_ns += waits_ns
+        self.transfer_ns += transfers_ns
+        if row.factor is not None and row.size:
+            self.transferred.add(row.size * split, row.factor, transfers_ns)
+
     def came_last(self, rank: int, late_ns: int) -> None:
         """Count an operation at which `rank` arrived last, `late_ns` after the last but one."""
         self.compared += 1
