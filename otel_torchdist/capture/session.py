@@ -18,6 +18,7 @@ from otel_torchdist.capture.core.c10d.devices import Devices
 from otel_torchdist.capture.core.c10d.dispatcher import Dispatcher, usable_library
 from otel_torchdist.capture.core.c10d.hot_path import HotPath
 from otel_torchdist.capture.core.c10d.reconfigure import Reconfigurations
+from otel_torchdist.capture.core.calls.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.core.failures import describe_raised
 from otel_torchdist.capture.core.groups.creation import GroupCreation
 from otel_torchdist.capture.core.groups.groups import Groups
@@ -68,7 +69,9 @@ class Capture:
         self._directory = directory
         self._capacity = capacity
         self._observing = observing
-        self._library = usable_library(library) if observing is None or observing.is_none else None
+        names = names_with_kernels("c10d", "symm_mem")
+        schemas = collective_schemas(names)
+        self._library = usable_library(library, schemas) if observing is None or observing.is_none else None
         self._listeners: list[Callable[[Recorder], None]] = []
         self._beat_listeners: list[Callable[[], None]] = []
         self._end = ProcessEnd(self._at_end)
@@ -78,9 +81,11 @@ class Capture:
         self._groups = Groups()
         agreements, abort_hooks = Agreements(self._groups, exchange_host), AbortHooks(has_abort_hooks)
         self._runs = Runs(self._recording, self._groups, agreements, abort_hooks)
-        self._assemble(agreements, abort_hooks)
+        self._assemble(agreements, abort_hooks, names, schemas)
 
-    def _assemble(self, agreements: Agreements, abort_hooks: AbortHooks) -> None:
+    def _assemble(
+        self, agreements: Agreements, abort_hooks: AbortHooks, names: set[str], schemas: list[OperationSchema]
+    ) -> None:
         """Make the parts, and put them in order; see `SessionPart`."""
         patches, groups, meet, library = self._patches, self._groups, self._runs.meet, self._library
         native = native_kernels(library)
@@ -94,7 +99,6 @@ class Capture:
         forked = partial(_forget_in_child, weakref.ref(self))
         hot_path = HotPath(groups, loop.steps, works, devices, meet, loop.labels, forked)
         one_sided = OneSided(meet)
-        names = names_with_kernels("c10d", "symm_mem")
         self._rpc = RpcJoining(self._runs, self._watch.poll_soon, loop.steps.call_begins, patches)
         parts: list[SessionPart | None] = [
             RequestAnswers(),  # answers when all else is recorded
@@ -111,7 +115,7 @@ class Capture:
             LoneBackendCreation(hot_path),
             Coalescing(groups, hot_path, meet),
             Reconfigurations(groups, works, meet),
-            Dispatcher(hot_path, works, native, observed, names),
+            Dispatcher(hot_path, works, native, observed, schemas),
             devices,  # a poll for their ends looks into plans of the native kernels
             works,
             agreements,

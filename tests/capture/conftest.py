@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from tests.capture.agreement.announcements import HOST
+from tests.capture.core.run.announcements import HOST
 from tests.support.native.both_kernels import jobs as jobs
 from tests.support.native.both_kernels import jobs_of as jobs_of
 

@@ -12,7 +12,6 @@ import math
 import struct
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_torchdist import guard
@@ -21,7 +20,6 @@ from otel_torchdist.capture.core.torch_api import GRAD_SCALER, Patches
 _FLOAT: Final = struct.Struct("=f")
 
 
-@dataclass(slots=True)
 class _Followed:
     """The scale of one scaler.
 
@@ -32,10 +30,14 @@ class _Followed:
         overflowed: Whether one of these was left out.
     """
 
-    scale: float | None = None
-    tracker: int = 0
-    asked: int = 0
-    overflowed: bool = False
+    __slots__ = ("asked", "overflowed", "scale", "tracker")
+
+    def __init__(self, scale: float | None = None, tracker: int = 0) -> None:
+        """Initialize it as a scaler does."""
+        self.scale = scale
+        self.tracker = tracker
+        self.asked = 0
+        self.overflowed = False
 
 
 class LossScales:

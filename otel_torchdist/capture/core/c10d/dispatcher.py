@@ -59,7 +59,7 @@ class Dispatcher(SessionPart):
         works: Works,
         native: NativeKernels | None = None,
         observed: Observed | None = None,
-        names: Iterable[str] | None = None,
+        schemas: Iterable[OperationSchema] | None = None,
     ) -> None:
         """Register nothing until `hook`.
 
@@ -69,13 +69,13 @@ class Dispatcher(SessionPart):
             native: The kernels of the native library, if it is in use: these come first, and leave to ours what they do
                 not record.
             observed: Calls observers around the kernels; never beside native ones, which call no Python.
-            names: As for `dispatcher_overloads`.
+            schemas: The operations; all that there are by default.
         """
         self._hot_path = hot_path
         self._works = works
         self._native = native
         self._observed = observed
-        self._names = names
+        self._schemas = schemas
         self._key = DISPATCH_KEY.name if native is None else native.python_key
         self._without_ours = _without_our_key if native is None else native.without_python_key
         self._c10d: Any = None
@@ -87,7 +87,7 @@ class Dispatcher(SessionPart):
         hot_path, native, observed, without_ours = self._hot_path, self._native, self._observed, self._without_ours
         self._c10d = torch.library.Library("c10d", "IMPL")
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
-        for schema in collective_schemas(self._names):
+        for schema in collective_schemas() if self._schemas is None else self._schemas:
             kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
             if observed is not None:
                 kernel = observed.observe(schema, kernel)
@@ -133,12 +133,17 @@ def _waits() -> dict[str, Any]:
     return {name: wait.default for name, wait in found.items() if wait is not None}  # the second is new in torch 2.15
 
 
-def usable_library(library: Library | None) -> Library | None:
-    """The native library; None, with a warning, if another library has kernels where ours in Python go beside it."""
+def usable_library(library: Library | None, schemas: Iterable[OperationSchema]) -> Library | None:
+    """Return the native library; None, with a warning, if another library has kernels where ours go beside it.
+
+    Args:
+        library: The native library; None if there is none.
+        schemas: The operations to record.
+    """
     if library is None:
         return None
     key = library.python_key_name().decode()
-    overloads = [*(schema.overload for schema in collective_schemas()), *_waits().values()]
+    overloads = [*(schema.overload for schema in schemas), *_waits().values()]
     taken = [overload.name() for overload in overloads if has_foreign_kernel(overload, key)]
     if not taken:
         return library

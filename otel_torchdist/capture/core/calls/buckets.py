@@ -9,9 +9,8 @@ import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, MutableSequence, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist.model.names import LabelKind, LabelName, pack_label
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET
@@ -32,8 +31,7 @@ _OF_FSDP: Final = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 _COLLECTIVES: Final = frozenset({"foreach_all_gather", "foreach_reduce"})
 
 
-@dataclass(frozen=True, slots=True)
-class MessageParameters:
+class MessageParameters(NamedTuple):
     """Parameters whose values, or gradients, lie one behind the other in a message, or in each rank's part of it.
 
     Attributes:

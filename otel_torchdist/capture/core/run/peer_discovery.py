@@ -19,9 +19,8 @@ import struct
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_torchdist.files.locks import is_file_locked
 from otel_torchdist.job.directory import tapes_in
@@ -33,8 +32,7 @@ _ANEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLL
 _logger = logging.getLogger("otel_torchdist")
 
 
-@dataclass(frozen=True, slots=True)
-class RankAddress:
+class RankAddress(NamedTuple):
     """Location of a rank.
 
     Attributes:
@@ -50,8 +48,7 @@ class RankAddress:
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryBounds:
+class DiscoveryBounds(NamedTuple):
     """How long and how often to look for other agents, and for how many.
 
     Attributes:

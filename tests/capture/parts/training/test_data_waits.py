@@ -18,7 +18,7 @@ from otel_torchdist import data_wait, mark_step
 from otel_torchdist.capture.parts.step_parts import MAX_IN_STEP
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.writer import TapeWriter
-from tests.capture.training.rank_here import Rank
+from tests.capture.parts.training.rank_here import Rank
 from tests.support.interrupting import interrupted_behind
 
 

@@ -14,7 +14,7 @@ import torch
 
 from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.writer import TapeWriter
-from tests.capture.training.rank_here import Rank
+from tests.capture.parts.training.rank_here import Rank
 from tests.support.interrupting import interrupted_behind
 
 

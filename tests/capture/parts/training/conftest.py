@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.training.rank_here import Rank
+from tests.capture.parts.training.rank_here import Rank
 
 
 @pytest.fixture

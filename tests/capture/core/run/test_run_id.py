@@ -22,7 +22,7 @@ from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
-from tests.capture.agreement.announcements import HOST, QUICK, announced, say_port
+from tests.capture.core.run.announcements import HOST, QUICK, announced, say_port
 from tests.support.tapes.tapes import new_writer
 from tests.support.waiting import until
 

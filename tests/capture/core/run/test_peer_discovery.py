@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import threading
 import time
@@ -18,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from otel_torchdist.capture.core.run.peer_discovery import DiscoveryBounds, PeerDiscovery, RankAddress, store_key
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.job.peers import peers_files, read_listening, read_peers
-from tests.capture.agreement.announcements import HOST, LOCAL, QUICK, RUN, announced, peers_in, say_port
+from tests.capture.core.run.announcements import HOST, LOCAL, QUICK, RUN, announced, peers_in, say_port
 from tests.support.tapes.tapes import WriterProcess
 from tests.support.waiting import until
 
@@ -72,7 +71,7 @@ def ranks_of(base: Path, nodes: int, local: str = str(LOCAL), **bounds: Any) -> 
     for rank in range(nodes * LOCAL):
         directory = base / f"node-{rank // LOCAL}"
         directory.mkdir(exist_ok=True)
-        made.append(Rank(rank, directory, nodes * LOCAL, local, dataclasses.replace(QUICK, **bounds)))
+        made.append(Rank(rank, directory, nodes * LOCAL, local, QUICK._replace(**bounds)))
     return made
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.capture.agreement.announcements import HOST
+from tests.capture.core.run.announcements import HOST
 from tests.support.launch.quiet import QUIET
 from tests.support.repository import REPOSITORY
 

@@ -1,6 +1,6 @@
 """The program's exceptions that are raised inside our code: all arrive, and no record stays open for them.
 
-For a long run: `python tests/capture/c10d/groups/workers/interrupted.py signal 50000`.
+For a long run: `python tests/capture/core/groups/workers/interrupted.py signal 50000`.
 """
 
 from __future__ import annotations

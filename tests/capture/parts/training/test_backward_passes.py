@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from otel_torchdist.model.kinds import ActivityKind, How
-from tests.capture.training.rank_here import Rank
+from tests.capture.parts.training.rank_here import Rank
 
 
 def test_backward_passes(rank: Rank) -> None:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist.capture.parts.ddp import GradientSync
 from otel_torchdist.tape.figures import FigureWord
-from tests.capture.training.rank_here import Rank
+from tests.capture.parts.training.rank_here import Rank
 from tests.support.launch.jobs import Job, Jobs
 
 

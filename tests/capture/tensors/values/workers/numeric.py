@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from otel_torchdist.capture.tensors.choice import Observing
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
-from tests.capture.observers.workers.hooked import trained
+from tests.capture.tensors.workers.hooked import trained
 from tests.support.ranks.rank import join, leave, rank, say, start_capture, world_size
 
 WIDTH = 12
