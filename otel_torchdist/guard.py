@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
@@ -32,30 +31,30 @@ _QUIET_SECONDS = 60.0
 _logger = logging.getLogger("otel_torchdist")
 
 
-@dataclass
 class _Errors:
     """The errors of one place: when one was last logged, and how many have come since."""
 
-    logged_at: float
-    unlogged: int = 0
+    __slots__ = ("logged_at", "unlogged")
+
+    def __init__(self, logged_at: float) -> None:
+        self.logged_at = logged_at
+        self.unlogged = 0
 
 
-@dataclass
 class ErrorLog:
     """Logs a place's first error with its traceback, then at most one line a minute with a count.
 
     It takes no lock, because the hot path reports here: at worst, two threads at once log one line too many.
-
-    Attributes:
-        clock: The monotonic time in seconds.
     """
 
-    clock: Callable[[], float] = time.monotonic
-    _known: dict[str, _Errors] = field(default_factory=dict[str, _Errors])
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Log with the given clock: the monotonic time in seconds."""
+        self._clock = clock
+        self._known: dict[str, _Errors] = {}
 
     def write(self, where: str, error: BaseException) -> None:
         """Log an error of ours, or only count it when its place was logged less than a minute ago."""
-        now = self.clock()
+        now = self._clock()
         place = self._known.get(where)
         if place is None:
             self._known[where] = _Errors(logged_at=now)

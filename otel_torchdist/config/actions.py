@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 TARGET: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A function, as `module:name`."""
@@ -28,8 +27,7 @@ class ActionKind(enum.Enum):
     """Call a user's function in each rank, which saves its state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One action on a stall.
 
     Attributes:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_torchdist.tape.layout import clipped
 
@@ -43,8 +42,7 @@ _FIRST: Final = min(FigureWord)
 _WORDS: Final = struct.Struct(f"={len(FigureWord)}Q")
 
 
-@dataclass(frozen=True, slots=True)
-class StepFigures:
+class StepFigures(NamedTuple):
     """The counters of a rank's steps at one moment.
 
     Attributes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.rescue import Rescue
@@ -16,8 +15,7 @@ from otel_torchdist.tape.names.writer import NamesWriter
 _MASK_64: Final = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileRequest:
+class ProfileRequest(NamedTuple):
     """A request for a profile, which fits into one word.
 
     Attributes:

@@ -15,9 +15,8 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist import guard
 
@@ -89,8 +88,7 @@ BACKGROUND_CALLS: Final = BackgroundCalls()
 """The calls of this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sleep:
+class _Sleep(NamedTuple):
     """A thread that sleeps in the kernel.
 
     Attributes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist.files.others import read_part
 from otel_torchdist.files.owned import replace_at_once
@@ -51,8 +50,7 @@ _TAIL_BYTES: Final = 65_536
 _ESCAPED: Final = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))"
 
 
-@dataclass(frozen=True, slots=True)
-class SignalOffer:
+class SignalOffer(NamedTuple):
     """A process's description of its handler.
 
     Attributes:
