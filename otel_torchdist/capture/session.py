@@ -116,10 +116,10 @@ class Capture:
             Coalescing(groups, hot_path, meet),
             Reconfigurations(groups, works, meet),
             Dispatcher(hot_path, works, native, observed, schemas),
-            devices,  # a poll for their ends looks into plans of the native kernels
+            devices,  # their last poll looks into groups and into plans of the native kernels
             works,
             agreements,
-            self._rpc,
+            self._rpc,  # remote calls end before operations
         ]
         self._recording.parts = [part for part in parts if part is not None]
 
