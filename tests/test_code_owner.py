@@ -36,10 +36,10 @@ SITE = "/home/ada/.venv/lib/python3.11/site-packages"
         (f"{SITE}/otel_torchdist/cli/demo.py", FrameOwner.PACKAGE),
         ("/opt/conda/envs/a/lib/python3.12/site-packages/lightning/fabric.py", FrameOwner.PACKAGE),
         ("<attrs generated init train.Row>", FrameOwner.PACKAGE),
-        (f"{SITE}/otel_torchdist/capture/c10d/waits.py", FrameOwner.OTEL_TORCHDIST),
+        (f"{SITE}/otel_torchdist/capture/core/c10d/waits.py", FrameOwner.OTEL_TORCHDIST),
         (f"{SITE}/otel_torchdist/native/library.py", FrameOwner.OTEL_TORCHDIST),
         ("/home/ada/src/otel_torchdist/guard.py", FrameOwner.OTEL_TORCHDIST),
-        ("otel_torchdist/capture/c10d/waits.py", FrameOwner.OTEL_TORCHDIST),
+        ("otel_torchdist/capture/core/c10d/waits.py", FrameOwner.OTEL_TORCHDIST),
         ("/usr/lib/python3.11/threading.py", FrameOwner.STANDARD_LIBRARY),
         ("/opt/conda/lib/python3.11/concurrent/futures/thread.py", FrameOwner.STANDARD_LIBRARY),
         (f"{SITE}/typing_extensions.py", FrameOwner.STANDARD_LIBRARY),
@@ -88,7 +88,10 @@ def test_package(file: str, package: str) -> None:
 
 
 USER, HELPER = ("/home/ada/train.py", "main"), (f"{SITE}/torchmetrics/metric.py", "compute")
-TORCH, OURS = (f"{SITE}/torch/distributed/c10d.py", "wait"), (f"{SITE}/otel_torchdist/capture/c10d/waits.py", "wait")
+TORCH, OURS = (
+    (f"{SITE}/torch/distributed/c10d.py", "wait"),
+    (f"{SITE}/otel_torchdist/capture/core/c10d/waits.py", "wait"),
+)
 PYTHON = ("/usr/lib/python3.11/threading.py", "run")
 
 

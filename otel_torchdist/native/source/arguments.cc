@@ -72,7 +72,7 @@ bool has_splits(const Operation& operation, const IValue* arguments) {
          (operation.output_splits >= 0 && !arguments[operation.output_splits].toIntVector().empty());
 }
 
-// Whether an all_gather expects from some member another size than its own, like `gathers_alike` in split_sizes.py.
+// Whether an all_gather expects from some member another size than its own, like `gathers_alike` in plans.py.
 bool gathers_unlike(const Operation& operation, const IValue* arguments) {
   if (operation.gathered < 0) {
     return false;
