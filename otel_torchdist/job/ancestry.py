@@ -145,7 +145,7 @@ def parent_of(pid: int) -> int:
 # --- standard error ---------------------------------------------------------------------------------------------------
 # The standard error of a job, as a rank sees it: which file it is, and which processes have it open.
 # A rank writes it down beside its tape. An agent opens the file anew when it has something to say; see
-# `processes.reopened_stderr`.
+# `agent.notices`.
 
 
 STDERR: Final = 2

@@ -1,4 +1,4 @@
-"""The files of ended runs in job directories, and how they are removed; `cleaning` has who does it, and when."""
+"""The files of ended runs in job directories, and how they are removed; `room` has who does it, and when."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from otel_torchdist.verdict.deaths import (
     Ends,
     Way,
     died_ns,
-    failed_by_exception,
     has_left_by_itself,
     has_raised,
     interrupted_operation,
@@ -27,8 +26,6 @@ from otel_torchdist.verdict.deaths import (
     may_have_been_asked,
 )
 from otel_torchdist.verdict.giving_up import explains_ends
-
-__all__ = ["FirstDeath", "failed_by_exception", "first_death", "has_raised", "interrupted_operation"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.verdict.first_death import failed_by_exception, first_death
+from otel_torchdist.verdict.deaths import failed_by_exception
+from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.giving_up import all_given_up, explains_ends, timed_out
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing

@@ -13,7 +13,7 @@ from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.endings import RecordedDeaths
-from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
+from otel_torchdist.verdict.deaths import has_raised, interrupted_operation
 from otel_torchdist.world.following.channels import LENGTH
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.tapes.fake_tape import ClockedTape

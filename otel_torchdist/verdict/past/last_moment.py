@@ -16,7 +16,7 @@ from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.verdict.first_death import interrupted_operation
+from otel_torchdist.verdict.deaths import interrupted_operation
 from otel_torchdist.verdict.giving_up import GivenUp, all_given_up, before_giving_up
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate, urgency

@@ -18,7 +18,8 @@ from otel_torchdist.model.lives import RankLife, Stopped
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.compiling import CompileExcuses
-from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
+from otel_torchdist.verdict.deaths import interrupted_operation
+from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.giving_up import back_in
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.launches import file_left_over

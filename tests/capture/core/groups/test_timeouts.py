@@ -48,7 +48,7 @@ def test_timeouts_that_keep_changing_are_bounded(jobs: Jobs) -> None:
 
 @NATIVE_LATER
 def test_gloo_raises_when_it_is_said_to(jobs: Jobs) -> None:
-    """A collective fails its timeout after the call, a receive after the wait; as `verdict.deadline` has it."""
+    """A collective fails its timeout after the call, a receive after the wait; as `verdict.giving_up` has it."""
     tape, _ = jobs.run("timeouts", 2, "raises").tapes
     failed = [operation for operation in tape.operations if operation.raw.how is How.FAILED]
     took_s: dict[str, float] = {}
