@@ -63,8 +63,8 @@ def test_table_and_ctrl_c(start_terminal: Callable[..., Terminal], base: Path, t
     terminal.wait_for(r"rank +state +step +steps/s +coll/s +operation +group +age")
     terminal.wait_for(r"0 +starting +0")
     terminal.wait_for(r"╭─ stall ─+╮")
-    terminal.wait_for(r"0 +stalled +\d+ .*all_reduce #\d+ +DDP bucket .* +[\d.]+ s +train")
-    terminal.wait_for(r"1 +absent +\d+ .*not in all_reduce #\d+ +DDP bucket .* +[\d.]+ s +train\.py:\d+ *\n")
+    terminal.wait_for(r"0 +stalled +\d+ .*all_reduce .*DDP bucket .* +[\d.]+ s +train\.py:\d+ train *\n")
+    terminal.wait_for(r"1 +absent +\d+ .*not in .*DDP bucket .* +[\d.]+ s +train\.py:\d+ Digits\.__getitem__ *\n")
     terminal.wait_for(r"Digits\.__getitem__ at train\.py:\d+")
     terminal.wait_for(r"steps [━╸╺]+ +[1-9]\d*/40")
     # The demo, torchrun, two ranks, the agent; now and then its process that finds the critical path.
