@@ -1,10 +1,10 @@
-"""What a command is asked to read: a run that was recorded, or what lies at paths; and which of its ranks."""
+"""What a command is asked to read: a run that was recorded, or what lies at paths; which of its ranks; why there is none."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,47 @@ import typer
 from otel_torchdist.archive.reading import ArchivedRun, is_archive, runs_in
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import MAX_LINE, day_and_time, fail
-from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.config import Config
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.naming import have, listed_ranks, name_ranks, readable
+from otel_torchdist.package import INSTRUMENTATION_NAME
+
+_AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def reasons(environ: Mapping[str, str], config: Config) -> list[str]:
+    """Return settings that keep jobs with this environment from being recorded, one sentence each.
+
+    Args:
+        environ: The environment.
+        config: The configuration read from it.
+    """
+    found: list[str] = []
+    switch = environ.get(OTEL_PYTHON_TORCHDIST_ENABLED, "").strip()
+    if not switch:
+        return found  # a job may have it in its own environment
+    if not config.enabled:
+        found.append(f"{OTEL_PYTHON_TORCHDIST_ENABLED}={switch} is not `true`")
+    autoload = environ.get(_AUTOLOAD, "1")
+    if autoload != "1":  # torch accepts no other value
+        found.append(
+            f"{_AUTOLOAD}={autoload} keeps torch from loading otel_torchdist: leave it out, start the job with "
+            "`opentelemetry-instrument`, or call `TorchDistInstrumentor().instrument()`"
+        )
+    if config.sdk_disabled:
+        found.append("OTEL_SDK_DISABLED=true switches all of OpenTelemetry off")
+    for name in sorted(config.disabled_instrumentations & {INSTRUMENTATION_NAME, "*"}):
+        found.append(f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS contains `{name}`")
+    return found
+
+
+def with_reasons(message: str, environ: Mapping[str, str], config: Config) -> str:
+    """Append possible reasons to a message that nothing was found."""
+    return "\n".join([message, *(f"  {reason}" for reason in reasons(environ, config))])
+
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 _STEPS: Final = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")

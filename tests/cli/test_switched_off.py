@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.cli.switched_off import reasons
+from otel_torchdist.cli.targets import reasons
 from otel_torchdist.config import Config
 from tests.support.commands.asking import ask
 

@@ -17,7 +17,7 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import Threshold, complete_run
 from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.targets import with_reasons
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.cli.watch.session import WatchSession
 from otel_torchdist.cli.watch.views import LiveView, PlainView, View
