@@ -1,4 +1,4 @@
-"""What a command is asked to read: a run that was recorded, or what lies at paths; which of its ranks; why there is none."""
+"""What a command is asked to read: a recorded run, or what lies at paths; which of its ranks; why there is none."""
 
 from __future__ import annotations
 
