@@ -14,8 +14,7 @@ import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.imported.recording import ImportedFindings as Findings
-from otel_torchdist.imported.recording import Judgement
+from otel_torchdist.imported.recording import ImportedFindings, Judgement
 from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.finding import Incident, LinkTarget, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -99,7 +98,7 @@ class Stalls:
         return next((Wait(view, one, since_ns) for one, since_ns in since if since_ns is not None), None)
 
 
-def stalls_of(findings: Findings, run_id: int, part_id: int) -> Stalls:
+def stalls_of(findings: ImportedFindings, run_id: int, part_id: int) -> Stalls:
     """Put the verdicts of a recording into words.
 
     Args:

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
+from otel_torchdist.archive.decoding import Columns
 from otel_torchdist.archive.reading import ArchivedRun, is_archive, segments_of
-from otel_torchdist.archive.segments import Columns
 from otel_torchdist.archive.tapes import segments_of_tape
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.flight_recorder import export_flight_recorder
@@ -34,10 +34,10 @@ from otel_torchdist.cli.targets import (
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.export.selection import ExportChoice
-from otel_torchdist.imported.recording import WantedCalls as Selection
+from otel_torchdist.imported.recording import WantedCalls
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import readable
-from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.this_process.commands import without_collecting_garbage
 
 
 def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, force: bool) -> None:
@@ -297,5 +297,5 @@ def export(
     elif parquet is not None:
         export_parquet(wanted, parquet, only, force)
     else:
-        choice = Selection(newest_of(last), only)
+        choice = WantedCalls(newest_of(last), only)
         export_otlp(wanted.paths, SpanOptions(otlp_endpoint, output, choice, threshold, world_size, dry_run))

@@ -21,9 +21,15 @@ from otel_torchdist.config import Config
 from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.history import CondensedDump, history_of
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
-from otel_torchdist.imported.recording import ImportedFindings as Findings
-from otel_torchdist.imported.recording import Judgement, Provenance, Recording, choose, recording_of
-from otel_torchdist.imported.recording import WantedCalls as Selection
+from otel_torchdist.imported.recording import (
+    ImportedFindings,
+    Judgement,
+    Provenance,
+    Recording,
+    WantedCalls,
+    choose,
+    recording_of,
+)
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import compress_ranks, name_ranks, run_label
 from otel_torchdist.telemetry.export.environment import imported_resource
@@ -52,7 +58,7 @@ class SpanOptions:
 
     endpoint: str
     output: Path | None
-    choice: Selection
+    choice: WantedCalls
     threshold_s: float | None
     world_size: int
     is_rehearsal: bool
@@ -86,7 +92,7 @@ def _check_endpoint(endpoint: str) -> None:
         raise typer.BadParameter(f"{endpoint!r} begins with neither http:// nor https://.", param_hint=_ENDPOINT)
 
 
-def _read(paths: Sequence[Path], rules: StallRules, wanted: Selection, world_size: int) -> Recording:
+def _read(paths: Sequence[Path], rules: StallRules, wanted: WantedCalls, world_size: int) -> Recording:
     found = read_dumps(paths)
     warn(found.notes)
     if not any(one.calls for one in found.dumps):
@@ -99,7 +105,7 @@ def _read(paths: Sequence[Path], rules: StallRules, wanted: Selection, world_siz
         return recording_of(findings, choose(findings, wanted), histories)
 
 
-def _findings(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int) -> Findings:
+def _findings(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int) -> ImportedFindings:
     found = judged(dumps, rules, world_size)
     provenance = Provenance(
         source="flight recorder",
@@ -109,7 +115,7 @@ def _findings(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: i
         missing=found.moment.unseen,
     )
     judgements = tuple(Judgement(verdict, found.text_of(verdict)) for verdict in found.verdicts)
-    return Findings(provenance, found.moment.world, judgements, rules.threshold_ns)
+    return ImportedFindings(provenance, found.moment.world, judgements, rules.threshold_ns)
 
 
 def _summary(recording: Recording, traces: Traces) -> Iterator[str]:
