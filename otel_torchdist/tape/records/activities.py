@@ -1,7 +1,7 @@
 """Activities: intervals of one thread that are no operations, such as the step of an optimizer.
 
-No record becomes both this and an `Operation`: a rank waits for others in operations alone. What judges sees of them at
-most, in a type of its own, in which checkpoint a rank is (`world/checkpoints.py`).
+No record becomes both this and an `Operation`: a rank waits for others in operations alone. The judge sees one thing of
+activities: in which checkpoint a rank is (`CheckpointView`).
 
 The record is that of an operation with most fields left at 0. `TapeWriter.begin_prepared` publishes it as entered and
 `complete` ends it, so an open one survives the ring and its process as an open operation does.
