@@ -27,7 +27,7 @@
   + ChildrenAwaitedError    agent.launch.detached          the program would reap an agent that is started now
   + ChildError              path_watch.child               the process that looks for a critical path has failed
   + NoAnswerError           exchange.client                an agent of another node did not answer
-  + HeadTooLargeError       serving.request_head           a client's request line and headers are too large
+  + HeadTooLargeError       serving.clients           a client's request line and headers are too large
   + WireError               exchange.wire                  a message of another agent cannot be decoded
 
 None of them reaches a training: our code runs under `guard` there. So `otel_torchdist` does not export them; who calls
