@@ -41,10 +41,10 @@ def jobs() -> Iterator[Jobs]:
 @pytest.mark.parametrize(
     ("worker", "ranks", "arguments"),
     [
-        pytest.param("c10d/workers/every_operation", 3, (), id="every operation on gloo"),
-        pytest.param("kernels/workers/random_calls", 1, ("recorded", "3", "60"), id="random calls in threads"),
-        pytest.param("kernels/workers/used_again", 1, (), id="addresses that are used again"),
-        pytest.param("kernels/workers/sessions", 1, (), id="sessions, and DDP"),
+        pytest.param("core/c10d/workers/every_operation", 3, (), id="every operation on gloo"),
+        pytest.param("core/kernels/workers/random_calls", 1, ("recorded", "3", "60"), id="random calls in threads"),
+        pytest.param("core/kernels/workers/used_again", 1, (), id="addresses that are used again"),
+        pytest.param("core/kernels/workers/sessions", 1, (), id="sessions, and DDP"),
     ],
 )
 def test_nothing_is_reported(jobs: Jobs, worker: str, ranks: int, arguments: tuple[str, ...]) -> None:

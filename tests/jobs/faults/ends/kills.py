@@ -210,7 +210,7 @@ class LaunchedJob:
         for directory in self.directories:
             index = index_of([directory])
             diagnosis = diagnose_run(index.runs[0], StallRules(round(THRESHOLD_S * 1e9)))
-            yield msgspec.to_builtins(result_of(diagnosis), enc_hook=plain_rank)
+            yield msgspec.json.decode(msgspec.json.encode(result_of(diagnosis), enc_hook=plain_rank))
             index.close()
 
     def close(self) -> None:
