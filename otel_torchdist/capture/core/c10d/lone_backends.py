@@ -68,6 +68,10 @@ class LoneBackends:
         return self._groups.get(backend)
 
 
+_HAS_BOXED_OPS: Final = hasattr(ReduceOp, "boxed")
+"""False in torch 2.8, whose dispatcher does not expose the op either; see `number_of_reduce_op`."""
+
+
 class _Method:
     """A method of backends that calls an operation."""
 
@@ -126,7 +130,8 @@ class _Method:
                 case "tensor":
                     found.append(_NO_TENSOR)
                 case "reduce_op":
-                    found.append(_reduce_op(options, rest).boxed())
+                    reduce_op = _reduce_op(options, rest)
+                    found.append(reduce_op.boxed() if _HAS_BOXED_OPS else None)
                 case "root_rank":
                     found.append(options.rootRank if options is not None else next(numbers, 0))
                 case "dst" | "src" | "tag":
