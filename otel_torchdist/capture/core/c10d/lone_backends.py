@@ -69,7 +69,19 @@ class LoneBackends:
 
 
 _HAS_BOXED_OPS: Final = hasattr(ReduceOp, "boxed")
-"""False in torch 2.8, whose dispatcher does not expose the op either; see `number_of_reduce_op`."""
+"""Whether reduce ops have the form that the dispatcher takes: in torch 2.15, not in 2.13."""
+
+
+class _UnboxedOp:
+    """Reads as a boxed reduce op does."""
+
+    __slots__ = ("_op",)
+
+    def __init__(self, reduce_op: Any) -> None:
+        self._op = reduce_op.op if isinstance(reduce_op, ReduceOp) else reduce_op
+
+    def op(self) -> int:
+        return int(self._op)
 
 
 class _Method:
@@ -131,7 +143,7 @@ class _Method:
                     found.append(_NO_TENSOR)
                 case "reduce_op":
                     reduce_op = _reduce_op(options, rest)
-                    found.append(reduce_op.boxed() if _HAS_BOXED_OPS else None)
+                    found.append(reduce_op.boxed() if _HAS_BOXED_OPS else _UnboxedOp(reduce_op))
                 case "root_rank":
                     found.append(options.rootRank if options is not None else next(numbers, 0))
                 case "dst" | "src" | "tag":
