@@ -78,7 +78,7 @@ class _UnboxedOp:
     __slots__ = ("_op",)
 
     def __init__(self, reduce_op: Any) -> None:
-        self._op = reduce_op.op if isinstance(reduce_op, ReduceOp) else reduce_op
+        self._op: Any = reduce_op.op if isinstance(reduce_op, ReduceOp) else reduce_op
 
     def op(self) -> int:
         return int(self._op)
