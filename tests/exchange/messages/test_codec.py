@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.codec import answer_of, views_of
+from otel_torchdist.exchange.codec import answer_of, passed_on, views_of
 from otel_torchdist.exchange.wire import (
     WireError,
     decode_answer,
@@ -348,3 +348,53 @@ def test_what_only_a_reader_of_tapes_knows_is_not_believed() -> None:
     [view] = views_of(decode_answer(encode(changed)), world.run, 0, 0)
     assert (view.run, view.world, view.twins, view.fell_silent, view.is_new) == (world.run, "", (), False, False)
     assert view.is_remote
+
+
+TOLD = frozenset(
+    [
+        "alive",
+        "asked_ns",
+        "asked_signal",
+        "checkpoints",
+        "child",
+        "created_ns",
+        "death",
+        "expects_until_ns",
+        "failure",
+        "forgotten",
+        "gone_since_ns",
+        "heartbeat_ns",
+        "host",
+        "losses",
+        "nonce",
+        "occupations",
+        "pace",
+        "progress",
+        "raised",
+        "rank",
+        "rescue",
+        "run_is_sure",
+        "seen_alive_ns",
+        "shared_groups",
+        "stacks",
+        "state",
+        "step",
+        "stopped",
+        "symptoms",
+        "values",
+        "windows",
+        "worker",
+    ]
+)
+"""Fields of a rank that agents tell each other, and believe."""
+
+
+def test_each_field_is_told_or_dropped() -> None:
+    """A new field of a rank is not believed of another agent unless it is listed here."""
+    told = object()
+    view = object.__new__(RankView)
+    names = [one.name for one in dataclasses.fields(RankView)]
+    for name in names:
+        object.__setattr__(view, name, told)
+    passed = passed_on(view)
+    assert {name for name in names if getattr(passed, name) is told} == TOLD
