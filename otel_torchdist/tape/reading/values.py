@@ -18,7 +18,6 @@ MAX_AWAITED: Final = 512
 """Records whose words are awaited; those of operations that are never waited for must not accumulate."""
 _PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
 _COMPARABLE: Final = int(NumericsFlag.COMPARABLE)
-_PENDING: Final = int(NumericsFlag.PENDING)
 
 
 class Values:
