@@ -15,6 +15,7 @@ from otel_torchdist.model.names import AtTimeout, GroupName
 from otel_torchdist.model.occupations import RankCheckpoints
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.rank_values import OutputChecksum, RankValues
+from otel_torchdist.model.remote_calls import later
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank
 
@@ -210,7 +211,7 @@ def _view(
             view,
             record=_moved(view.record, offset_ns),
             group=groups[wire.group] if wire.group >= 0 else None,
-            waiting_since_ns=_later(view.waiting_since_ns, offset_ns),
+            waiting_since_ns=later(view.waiting_since_ns, offset_ns),
         )
 
     view = passed_on(rank.view)
@@ -225,7 +226,7 @@ def _view(
         open=tuple(map(operation, rank.open)),
         last=None if rank.last is None else operation(rank.last),
         created_ns=view.created_ns + offset_ns,
-        gone_since_ns=_later(view.gone_since_ns, offset_ns),
+        gone_since_ns=later(view.gone_since_ns, offset_ns),
         heartbeat_ns=view.heartbeat_ns + offset_ns,
         progress={channel: _moved_progress(progress, offset_ns) for channel, progress in view.progress.items()},
         stacks=None if stacks is None else stacks.moved(offset_ns),
@@ -252,11 +253,11 @@ def _moved(record: Operation, offset_ns: int) -> Operation:
     return msgspec.structs.replace(
         record,
         entered_ns=record.entered_ns + offset_ns,
-        returned_ns=_later(record.returned_ns, offset_ns),
-        wait_entered_ns=_later(record.wait_entered_ns, offset_ns),
-        wait_returned_ns=_later(record.wait_returned_ns, offset_ns),
-        started_ns=_later(record.started_ns, offset_ns),
-        completed_ns=_later(record.completed_ns, offset_ns),
+        returned_ns=later(record.returned_ns, offset_ns),
+        wait_entered_ns=later(record.wait_entered_ns, offset_ns),
+        wait_returned_ns=later(record.wait_returned_ns, offset_ns),
+        started_ns=later(record.started_ns, offset_ns),
+        completed_ns=later(record.completed_ns, offset_ns),
     )
 
 
@@ -291,7 +292,3 @@ def _moved_death(death: Death, offset_ns: int) -> Death:
     since_ns = death.stopped_since_ns + offset_ns if death.stopped_since_ns else 0
     ran_ns = death.ran_ns + offset_ns if death.ran_ns else 0
     return replace(death, at_ns=death.at_ns + offset_ns, stopped_since_ns=since_ns, ran_ns=ran_ns)
-
-
-def _later(time_ns: int | None, by_ns: int) -> int | None:
-    return None if time_ns is None else time_ns + by_ns

@@ -75,6 +75,14 @@ def read_part(path: Path, offset: int, most: int, owner: int | None = None) -> b
         return file.read(start, most)
 
 
+def changed_ns(path: Path) -> int:
+    """Return when a file was changed, since the epoch; 0 if that is not known. A link is not followed."""
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def is_gone(error: OSError) -> bool:
     """Whether an error means that the file or directory does not exist, not only that it is inaccessible."""
     return error.errno in _GONE

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import fields, replace
 from pathlib import Path
 
-from otel_torchdist.files.others import read_regular
+from otel_torchdist.files.others import changed_ns, read_regular
 from otel_torchdist.job.description import (
     MAX_ARGUMENTS,
     MAX_BYTES,
@@ -44,13 +44,6 @@ def gpu_of(tape: Path, owner: int | None = None) -> str:
 def job_in(directory: Path, owner: int | None = None) -> JobDescription | None:
     """Return the job as its newest rank in a job directory describes it; None if none does."""
     with contextlib.suppress(OSError):
-        newest = sorted(directory.glob("*.description"), key=_changed_ns, reverse=True)
+        newest = sorted(directory.glob("*.description"), key=changed_ns, reverse=True)
         return next((found.job for file in newest if (found := read_description(file, owner)) is not None), None)
     return None
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return 0

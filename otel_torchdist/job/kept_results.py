@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from otel_torchdist.files.others import read_regular
+from otel_torchdist.files.others import changed_ns, read_regular
 from otel_torchdist.files.owned import remove, replace_at_once
 from otel_torchdist.naming import listed_ranks, readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
@@ -37,15 +37,8 @@ def write_run_file(directory: Path, kind: str, run: int, document: Any) -> None:
     """
     path = run_file(directory, kind, run)
     replace_at_once(path, path.with_name(f".{path.name}.new"), json.dumps(document).encode())
-    for old in sorted(directory.glob(f"{kind}-*.json"), key=_changed_ns)[:-MAX_FILES]:
+    for old in sorted(directory.glob(f"{kind}-*.json"), key=changed_ns)[:-MAX_FILES]:
         remove(old)
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from otel_torchdist.files.others import read_regular
+from otel_torchdist.files.others import changed_ns, read_regular
 from otel_torchdist.files.owned import replace_at_once
 
 TOKEN_BYTES: Final = 32
@@ -94,14 +94,14 @@ def write_peers(directory: Path, peers: Peers) -> None:
     }
     path = directory / f"peers-{peers.run:032x}.json"
     replace_at_once(path, path.with_name(f".{path.name}.{os.getpid()}.new"), json.dumps(content).encode())
-    for path in sorted(_files(directory), key=_changed_ns)[:-MAX_FILES]:  # of earlier attempts
+    for path in sorted(_files(directory), key=changed_ns)[:-MAX_FILES]:  # of earlier attempts
         path.unlink(missing_ok=True)
 
 
 def peers_files(directory: Path) -> Mapping[int, tuple[Path, int]]:
     """Find the files of a job directory by run, each with its modification time."""
     found = {path: _NAME.fullmatch(path.name) for path in _files(directory)}
-    return {int(match[1], 16): (path, _changed_ns(path)) for path, match in found.items() if match}
+    return {int(match[1], 16): (path, changed_ns(path)) for path, match in found.items() if match}
 
 
 def read_peers(path: Path) -> Peers:
@@ -178,12 +178,6 @@ def _files(directory: Path) -> list[Path]:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         return [directory / entry.name for entry in entries if _NAME.fullmatch(entry.name)]
     return []
-
-
-def _changed_ns(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.lstat().st_mtime_ns
-    return 0
 
 
 def _read(path: Path) -> bytes:

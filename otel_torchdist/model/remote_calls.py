@@ -119,10 +119,11 @@ class WorkerView:
         return replace(
             self,
             calls=tuple(replace(call, since_ns=call.since_ns + offset_ns) for call in self.calls),
-            joins_since_ns=_later(self.joins_since_ns, offset_ns),
-            leaves_since_ns=_later(self.leaves_since_ns, offset_ns),
+            joins_since_ns=later(self.joins_since_ns, offset_ns),
+            leaves_since_ns=later(self.leaves_since_ns, offset_ns),
         )
 
 
-def _later(time_ns: int | None, by_ns: int) -> int | None:
+def later(time_ns: int | None, by_ns: int) -> int | None:
+    """Return a time moved by an offset; None stays None."""
     return None if time_ns is None else time_ns + by_ns
