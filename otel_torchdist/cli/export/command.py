@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -101,7 +101,9 @@ def _of_tapes(run: Run, ranks: frozenset[int] | None, notes: list[str]) -> Itera
             notes.append(f"{tape.path}: {error}")
 
 
-_LAST: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h)?")
+_AMOUNT: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|)")
+_A_NUMBER: Final = "a number of calls, such as 2000"
+_A_TIME: Final = "a time, such as 500ms, 60s, 5m or 1h"
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 
 
@@ -114,15 +116,10 @@ def choice_of(kinds: str, last: str) -> ExportChoice:
     names = tuple(name.strip() for name in kinds.split(",") if name.strip())
     if not last:
         return ExportChoice(names)
-    found = _LAST.fullmatch(last.strip())
-    if found is None or not int(found[1]):
-        raise typer.BadParameter(
-            f"{last!r}: expected a number of calls, such as 2000, or a time, such as 500ms, 60s, 5m or 1h",
-            param_hint="--last",
-        )
-    if found[2] is None:
-        return ExportChoice(names, newest=int(found[1]))
-    return ExportChoice(names, within_ns=int(found[1]) * _UNITS_NS[found[2]])
+    amount, unit = _read(last, ("", *_UNITS_NS), f"{_A_NUMBER}, or {_A_TIME}", "--last")
+    if not unit:
+        return ExportChoice(names, newest=amount)
+    return ExportChoice(names, within_ns=amount * _UNITS_NS[unit])
 
 
 def newest_of(last: str) -> int | None:
@@ -131,12 +128,7 @@ def newest_of(last: str) -> int | None:
     Raises:
         typer.BadParameter: It is no number above 0.
     """
-    if not last:
-        return None
-    found = _LAST.fullmatch(last.strip())
-    if found is None or found[2] is not None or not int(found[1]):
-        raise typer.BadParameter(f"{last!r}: expected a number of calls, such as 2000", param_hint="--last")
-    return int(found[1])
+    return _read(last, ("",), _A_NUMBER, "--last")[0] if last else None
 
 
 def time_of(text: str) -> int | None:
@@ -147,10 +139,16 @@ def time_of(text: str) -> int | None:
     """
     if not text:
         return None
-    found = _LAST.fullmatch(text.strip())
-    if found is None or found[2] is None or not int(found[1]):
-        raise typer.BadParameter(f"{text!r}: expected a time, such as 500ms, 60s, 5m or 1h", param_hint="--around")
-    return int(found[1]) * _UNITS_NS[found[2]]
+    amount, unit = _read(text, _UNITS_NS, _A_TIME, "--around")
+    return amount * _UNITS_NS[unit]
+
+
+def _read(text: str, units: Collection[str], expected: str, option: str) -> tuple[int, str]:
+    """Split a text into a number above 0 and one of the units; '' is the unit of a number of calls."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or found[2] not in units or not int(found[1]):
+        raise typer.BadParameter(f"{text!r}: expected {expected}", param_hint=option)
+    return int(found[1]), found[2]
 
 
 _DUMPS: Final = "--flight-recorder"
