@@ -68,17 +68,13 @@ class LoneBackends:
         return self._groups.get(backend)
 
 
-_HAS_BOXED_OPS: Final = hasattr(ReduceOp, "boxed")
-"""Whether reduce ops have the form that the dispatcher takes: in torch 2.15, not in 2.13."""
-
-
 class _UnboxedOp:
-    """Reads as a boxed reduce op does."""
+    """Reads as the boxed reduce op of a dispatched call; torch before 2.15 cannot box one."""
 
     __slots__ = ("_op",)
 
-    def __init__(self, reduce_op: Any) -> None:
-        self._op: Any = reduce_op.op if isinstance(reduce_op, ReduceOp) else reduce_op
+    def __init__(self, reduce_op: ReduceOp) -> None:
+        self._op: Any = reduce_op.op
 
     def op(self) -> int:
         return int(self._op)
@@ -142,8 +138,7 @@ class _Method:
                 case "tensor":
                     found.append(_NO_TENSOR)
                 case "reduce_op":
-                    reduce_op = _reduce_op(options, rest)
-                    found.append(reduce_op.boxed() if _HAS_BOXED_OPS else _UnboxedOp(reduce_op))
+                    found.append(_UnboxedOp(_reduce_op(options, rest)))
                 case "root_rank":
                     found.append(options.rootRank if options is not None else next(numbers, 0))
                 case "dst" | "src" | "tag":
