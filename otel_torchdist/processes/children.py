@@ -107,8 +107,13 @@ def command_of(pid: int, parent: int) -> Command | None:
         return None
     if state is None or state[0] == "Z" or arguments == own or b"multiprocessing" in arguments:
         return None
-    started_ns = state[1] * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    return Command(pid, readable(name), max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns, 0))
+    return Command(pid, readable(name), _age_ns(state[1]))
+
+
+def _age_ns(started: int) -> int:
+    """Return how long ago a process was started, from its start in clock ticks since boot."""
+    started_ns = started * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns, 0)
 
 
 def on_processor_ns(pid: int, now_ns: int, thread: int = 0) -> int | None:
@@ -289,12 +294,15 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
         return None
     if not all(waits_for_own_lock(call) or (is_loader and call.name in _ACCEPTS) for call in calls.values()):
         return None
+    state = process_state(pid)
     ran = [on_processor_ns(pid, now_ns, thread) for thread in threads]
-    known = [one for one in ran if one is not None]
+    known = [last_ns for last_ns in ran if last_ns is not None]
+    # The kernel's clocks of two processors differ by what a hypervisor took from each: no thread ran before its process.
+    earliest_ns = now_ns - _age_ns(state[1]) if state is not None else 0
     return LockWait(
         pid=pid,
         arguments="; ".join(call.arguments for call in calls.values()),
-        since_ns=max(known) if len(known) == len(ran) else None,
+        since_ns=max(earliest_ns, *known) if len(known) == len(ran) else None,
         is_loader=is_loader,
         is_forked=_command_of(pid) == _command_of(parent) != b"",
     )

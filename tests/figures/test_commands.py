@@ -93,7 +93,8 @@ def test_statistics_of_ranks(run: Run, source: Path) -> None:
         assert shown["communicating_ns"] / 1e9 <= witness.took_s + 0.12
         assert shown["waiting_ns"] <= shown["communicating_ns"]
     assert ranks[0]["waiting_ns"] / 1e9 >= run.witnesses[0].report["late_s"] / 2
-    assert sum(one["came_last"] for one in ranks.values()) == ranks[0]["compared"]
+    undecided = ranks[0]["compared"] - sum(one["came_last"] for one in ranks.values())
+    assert undecided in (0, 1)  # nobody comes last where both come in the same nanosecond
 
 
 def test_statistics_of_groups(run: Run, source: Path) -> None:

@@ -25,6 +25,7 @@ from tests.support.launch.forked_ranks import ORDINARY_END
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.ranks.job_ranks import Ranks
+from tests.support.ranks.rank import SHOWS_REDUCE_OP
 from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until, waited_for_a_core_s
 
@@ -33,7 +34,7 @@ PROMISE_S = 2.0
 
 SAID_OF_EACH = {
     semconv.OPERATION: "all_reduce",
-    semconv.REDUCE_OP: "sum",
+    **({semconv.REDUCE_OP: "sum"} if SHOWS_REDUCE_OP else {}),
     semconv.TENSOR_SHAPES: ["1"],
     semconv.TENSOR_DTYPES: ["float32"],
     semconv.TENSOR_DEVICE: "cpu",

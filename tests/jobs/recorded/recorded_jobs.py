@@ -60,6 +60,7 @@ class RecordedJobs:
         environ = {
             **QUIET,
             "OTEL_PYTHON_TORCHDIST_ENABLED": "false",
+            "TORCH_FR_BUFFER_SIZE": "2000",  # 0 for gloo by default in torch 2.8
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             "STORE": f"file://{folder}/store",

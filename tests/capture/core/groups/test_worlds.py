@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
+
+from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.core.torch_api import store_place
 from otel_torchdist.job.worlds import worlds_beside
