@@ -120,7 +120,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_torchdist.actions.stalled_run import StalledRun
+    from otel_torchdist.agent.actions.stalled_run import StalledRun
     from otel_torchdist.capture.parts.expectations import expect_wait
     from otel_torchdist.capture.parts.rescue import StalledRank
     from otel_torchdist.capture.parts.step_parts import data_wait
@@ -148,7 +148,7 @@ _HOMES = {
     "Hooks": "otel_torchdist.capture.tensors.hooks",
     "OperationCall": "otel_torchdist.capture.tensors.hooks",
     "StalledRank": "otel_torchdist.capture.parts.rescue",
-    "StalledRun": "otel_torchdist.actions.stalled_run",
+    "StalledRun": "otel_torchdist.agent.actions.stalled_run",
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
     "data_wait": "otel_torchdist.capture.parts.step_parts",
     "expect_wait": "otel_torchdist.capture.parts.expectations",

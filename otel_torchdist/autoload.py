@@ -27,8 +27,8 @@ def autoload() -> None:
     if os.environ.get(_SWITCH, "").strip().lower() in ("", "false"):
         return
     try:
-        from otel_torchdist.first_group import when_first_group
-        from otel_torchdist.when_imported import when_imported
+        from otel_torchdist.launch.first_group import when_first_group
+        from otel_torchdist.system.when_imported import when_imported
 
         when_first_group(_switch_on)
         for launcher in _LAUNCHERS:
@@ -42,18 +42,18 @@ def autoload() -> None:
 
 
 def _switch_on() -> None:
-    from otel_torchdist.switch import switch_on_from_environment
+    from otel_torchdist.launch.switch import switch_on_from_environment
 
     switch_on_from_environment()
 
 
 def _watch_nodes(module: object) -> None:
-    from otel_torchdist.node_rendezvous import watch
+    from otel_torchdist.launch.node_rendezvous import watch
 
     watch(module)
 
 
 def _watch_failures(module: object) -> None:
-    from otel_torchdist.failed_launch import watch
+    from otel_torchdist.launch.failed_launch import watch
 
     watch(module)

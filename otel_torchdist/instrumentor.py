@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from otel_torchdist.config import Config
+from otel_torchdist.launch.switch import SWITCH, in_this_process
 from otel_torchdist.package import _instruments  # pyright: ignore[reportPrivateUsage]  # OpenTelemetry's convention
-from otel_torchdist.switch import SWITCH, in_this_process
 
 if TYPE_CHECKING:
     from otel_torchdist.telemetry.export.outputs import Outputs

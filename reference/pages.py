@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import yaml
 
-from otel_torchdist import environment_variables, semconv
 from otel_torchdist.cli.export.tables import TABLES
-from otel_torchdist.semconv import attributes, names
+from otel_torchdist.config import environment_variables
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
+from otel_torchdist.telemetry.semconv import attributes, names
 from reference.constants import Constant, constants
 
 TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `make docs`: change it there. -->"
@@ -39,7 +40,7 @@ def settings_page() -> str:
     others = [one for one in found if not one.name.startswith(OURS)]
     return titled_page(
         "Settings",
-        "otel_torchdist/environment_variables.py",
+        "otel_torchdist/config/environment_variables.py",
         _paragraph(intro.partition("\n\n")[2]),
         *(_setting(one) for one in ours),
         "## OpenTelemetry's own",
@@ -74,7 +75,7 @@ def spans_page() -> str:
     found = [one for module in NAMES for one in constants(module) if isinstance(one.value, str)]
     return titled_page(
         "Spans and events",
-        "otel_torchdist/semconv",
+        "otel_torchdist/telemetry/semconv",
         _paragraph((semconv.__doc__ or "").partition("\n\n")[2]),
         "## Spans",
         _names(one for one in found if one.section == SPANS),

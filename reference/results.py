@@ -13,11 +13,11 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from otel_torchdist.analysis import AnalysisResult
+from otel_torchdist.analysis.result import AnalysisResult
 from otel_torchdist.cli.diagnose.command import RunListResult
 from otel_torchdist.cli.diagnose.live import LiveJobResult
 from otel_torchdist.cli.diagnose.result import DiagnosisResult
-from otel_torchdist.live.document import LiveAnswer
+from otel_torchdist.show.live.document import LiveAnswer
 from reference.pages import on_a_line, table, titled_page
 
 _INTRO: Final = (

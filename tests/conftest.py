@@ -17,11 +17,11 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from deploy.native.servers import cache_folder
-from otel_torchdist.environment_variables import (
+from otel_torchdist.config.environment_variables import (
     OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
     OTEL_PYTHON_TORCHDIST_TAPE_DIR,
 )
-from otel_torchdist.this_process.commands import keeping_what_is_imported
+from otel_torchdist.system.this_process.commands import keeping_what_is_imported
 from tests.support.browser import Browser, running_browser
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.directories import memory_directory
@@ -39,7 +39,7 @@ TOGETHER: Final = (
 WAITING: Final = (
     *("tests/agent", "tests/cli", "tests/deploy", "tests/jobs/faults/test_faults", "tests/jobs/faults/ends/test_kills"),
     *("tests/jobs/faults/test_nodes", "tests/jobs/faults/test_silent", "tests/jobs/faults/test_stories"),
-    *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
+    *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/node/processes", "tests/servers"),
 )
 """What waits most of the time, for processes and their timeouts."""
 ALONE: Final = ("tests/jobs/faults/test_spinning", "tests/servers/test_up")

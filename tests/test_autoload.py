@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_torchdist import autoload
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
 pytestmark = pytest.mark.process
@@ -24,17 +24,17 @@ LIST_OURS = "import sys; print(*sorted(name for name in sys.modules if name.star
 ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg", "rendezvous")}
 
 WAITING = (
-    "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.failed_launch "
-    "otel_torchdist.first_group otel_torchdist.guard otel_torchdist.when_imported"
+    "otel_torchdist otel_torchdist.autoload otel_torchdist.config.environment_variables otel_torchdist.launch.failed_launch "
+    "otel_torchdist.launch.first_group otel_torchdist.guard otel_torchdist.system.when_imported"
 )
 """Modules loaded while no process group has been created: a few small ones that import only the standard library."""
 
 
 class Instrumentor(types.ModuleType):
-    """Replaces ``otel_torchdist.switch``: counts the calls and can act like the real one."""
+    """Replaces ``otel_torchdist.launch.switch``: counts the calls and can act like the real one."""
 
     def __init__(self) -> None:
-        super().__init__("otel_torchdist.switch")
+        super().__init__("otel_torchdist.launch.switch")
         self.calls = 0
         self.saw_a_group = False
         self.action: Callable[[], None] = lambda: None
@@ -143,7 +143,7 @@ def test_torchrun_itself_is_untouched() -> None:
     """Under torchrun the worker switches on with its group; torchrun itself loads only what follows its nodes."""
     worker = (
         "import sys, types, torch.distributed as dist;"
-        "m = types.ModuleType('otel_torchdist.switch');"
+        "m = types.ModuleType('otel_torchdist.launch.switch');"
         "m.switch_on_from_environment = lambda: print('worker is on', flush=True);"
         "sys.modules[m.__name__] = m;"
         "dist.init_process_group('gloo'); dist.destroy_process_group()"
@@ -153,7 +153,7 @@ def test_torchrun_itself_is_untouched() -> None:
         f"from torch.distributed.run import main; main({arguments!r}); {LIST_OURS}",
         OTEL_PYTHON_TORCHDIST_ENABLED="true",
     )
-    loaded = " ".join(sorted([*WAITING.split(), "otel_torchdist.node_rendezvous"]))
+    loaded = " ".join(sorted([*WAITING.split(), "otel_torchdist.launch.node_rendezvous"]))
     assert done == Output(out=["worker is on", loaded], err=[])
 
 
@@ -247,10 +247,10 @@ def test_failure_to_switch_on_is_contained(
     instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If switching on fails, as with a broken installation, the group is still created and the log gives the reason."""
-    monkeypatch.setitem(sys.modules, "otel_torchdist.switch", None)
+    monkeypatch.setitem(sys.modules, "otel_torchdist.launch.switch", None)
     create_group()
     assert dist.get_world_size() == 1
-    assert "import of otel_torchdist.switch halted" in caplog.text
+    assert "import of otel_torchdist.launch.switch halted" in caplog.text
 
 
 @pytest.mark.usefixtures("contained")
@@ -267,7 +267,7 @@ def test_forked_rank_switches_on() -> None:
     code = """
 import os, sys, types
 import torch.distributed as dist
-instrumentor = types.ModuleType("otel_torchdist.switch")
+instrumentor = types.ModuleType("otel_torchdist.launch.switch")
 instrumentor.switch_on_from_environment = lambda: print("parent" if os.getpid() == parent else "child")
 sys.modules[instrumentor.__name__] = instrumentor
 parent = os.getpid()
@@ -287,7 +287,7 @@ def test_late_import_of_c10d() -> None:
 import sys, types
 from otel_torchdist.autoload import autoload
 autoload()
-instrumentor = types.ModuleType("otel_torchdist.switch")
+instrumentor = types.ModuleType("otel_torchdist.launch.switch")
 instrumentor.switch_on_from_environment = lambda: print("on")
 sys.modules[instrumentor.__name__] = instrumentor
 import torch.distributed as dist

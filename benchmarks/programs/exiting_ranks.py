@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture import session  # noqa: F401  # as if it had been imported with torch
-from otel_torchdist.switch import switch_on_from_environment
+from otel_torchdist.launch.switch import switch_on_from_environment
 
 PATIENCE = timedelta(seconds=300)
 LIMIT_S = 300

@@ -22,8 +22,8 @@ from benchmarks.results.recorded import insist, operations_on_tapes
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
 from benchmarks.steps.training import RANKS, Place
-from otel_torchdist import environment_variables as env
-from otel_torchdist.job.directory import job_directories
+from otel_torchdist.config import environment_variables as env
+from otel_torchdist.node.job.directory import job_directories
 
 GOAL_PERCENT: Final = 0.2
 WATCH: Final = "otel-torchdist-watch"

@@ -17,7 +17,7 @@ from benchmarks.programs.thread_clock import processor_ns, thread_ids
 from benchmarks.steps.gloo import issued, join_job
 from benchmarks.steps.training import Place
 from otel_torchdist import TorchDistInstrumentor, mark_step
-from otel_torchdist.switch import switch_on_from_environment
+from otel_torchdist.launch.switch import switch_on_from_environment
 
 _RUN_ID: Final = "otel-torchdist-run-id"
 

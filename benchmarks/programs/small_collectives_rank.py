@@ -23,7 +23,7 @@ import torch.distributed as dist
 from benchmarks.programs.small_collectives_turn import RANKS, Loop, Program
 from benchmarks.steps.gloo import issued
 from otel_torchdist import TorchDistInstrumentor
-from otel_torchdist.switch import switch_on_from_environment
+from otel_torchdist.launch.switch import switch_on_from_environment
 
 PATIENCE = timedelta(seconds=120)
 LARGEST = 2_048

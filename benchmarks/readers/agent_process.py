@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
-from otel_torchdist.semconv import RENDEZVOUS
-from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.show.serving.scrape_target import ScrapeTarget
+from otel_torchdist.telemetry.semconv import RENDEZVOUS
 
 START_S: Final = 60.0
 END_S: Final = 10.0

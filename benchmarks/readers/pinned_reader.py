@@ -19,13 +19,13 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 
 from benchmarks.readers.busy_tape import CALLS_PER_STEP, BusyTape
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.environment import environment_resource
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
-from otel_torchdist.verdict.rules import StallRules
 
 ALL_SPANS: Final = 1 << 40
 """A budget of spans per second that is never used up."""

@@ -18,13 +18,13 @@ from benchmarks.readers.fast_ranks import CAPACITY, fast_ranks
 from benchmarks.results.recorded import insist
 from benchmarks.results.sections import Section
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.verdict.rules import StallRules
 
 BUDGET: Final = 1_000
 """Spans a second and rank, the default."""

@@ -19,7 +19,8 @@ from benchmarks.results.sections import Section
 from benchmarks.results.spread import Spread
 from benchmarks.stopwatch import time_of
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
@@ -28,7 +29,6 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
-from otel_torchdist.verdict.rules import StallRules
 
 ALL_SPANS: Final = 1 << 40
 """A budget of spans per second that is never used up."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.tape.reading.reader import TapeReader
 
 

@@ -25,7 +25,7 @@ from deploy.native.timeline import timeline
 from deploy.native.training import SERVICE
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.directory import base_directory
+from otel_torchdist.node.job.directory import base_directory
 
 PATIENCE_S: Final = 120.0
 _Found = TypeVar("_Found")

@@ -6,7 +6,7 @@ import http.client
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget
+from otel_torchdist.show.serving.scrape_target import FOLDER, ScrapeTarget
 
 TIMEOUT_S: Final = 5.0
 

@@ -14,32 +14,32 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
-from otel_torchdist.actions.triggers import FindingActions, StallActions, suspended_among
+from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, suspended_among
+from otel_torchdist.agent.exchange.peers import AgentPeers
 from otel_torchdist.agent.job import Job, Neighbours
 from otel_torchdist.agent.limits import Allowance, MemoryShares, Priority
 from otel_torchdist.agent.notices import Notices
+from otel_torchdist.agent.path_watch.child import NodeCalls
+from otel_torchdist.agent.path_watch.steps import StepRange
+from otel_torchdist.agent.path_watch.watch import ANSWER_S, PathWatch, RunToWatch, StepsOnRequest
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.agent.results import AgentsVerdicts, FindingsLog
-from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
-from otel_torchdist.exchange.peers import AgentPeers
-from otel_torchdist.job.room import Cleaning
-from otel_torchdist.live.site import live_feed, live_site, page_address
-from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.naming import MemberRank, readable
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.naming import MemberRank, readable
-from otel_torchdist.path_watch.child import NodeCalls
-from otel_torchdist.path_watch.steps import StepRange
-from otel_torchdist.path_watch.watch import ANSWER_S, PathWatch, RunToWatch, StepsOnRequest
-from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.serving.metrics_page import MetricsServer
-from otel_torchdist.serving.scrape_target import ScrapeTarget
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.node.job.room import Cleaning
+from otel_torchdist.node.machine.watch import MachineWatch
+from otel_torchdist.node.processes.death_watch import DeathWatch
+from otel_torchdist.show.live.site import live_feed, live_site, page_address
+from otel_torchdist.show.serving.metrics_page import MetricsServer
+from otel_torchdist.show.serving.scrape_target import ScrapeTarget
+from otel_torchdist.sources.archive.writer import archive_of
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
-from otel_torchdist.verdict.rules import StallRules
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -11,14 +11,14 @@ from typing import Final
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.runs.lives import is_helper, read_death, run_of
-from otel_torchdist.job.tapes import newest_live_job
 from otel_torchdist.model.lives import RankLife
-from otel_torchdist.naming import name_ranks, run_label
+from otel_torchdist.model.naming import name_ranks, run_label
+from otel_torchdist.node.job.directory import tapes_in
+from otel_torchdist.node.job.runs.lives import is_helper, read_death, run_of
+from otel_torchdist.node.job.tapes import newest_live_job
+from otel_torchdist.system.this_process.commands import StopSignals
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.this_process.commands import StopSignals
 
 CHECK_S: Final = 0.25
 CONCLUDING_S: Final = 4.0

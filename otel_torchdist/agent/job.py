@@ -13,13 +13,13 @@ from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError, TorchDistError
-from otel_torchdist.files.others import reason
-from otel_torchdist.files.owned import directory_facts
-from otel_torchdist.job.directory import job_directories, tapes_in
-from otel_torchdist.job.runs.membership import RunMember, of_living_runs
-from otel_torchdist.job.runs.runs import member_of
-from otel_torchdist.job.tapes import LocalTapes, ReaderLock
-from otel_torchdist.job.worlds import worlds_beside
+from otel_torchdist.node.job.directory import job_directories, tapes_in
+from otel_torchdist.node.job.runs.membership import RunMember, of_living_runs
+from otel_torchdist.node.job.runs.runs import member_of
+from otel_torchdist.node.job.tapes import LocalTapes, ReaderLock
+from otel_torchdist.node.job.worlds import worlds_beside
+from otel_torchdist.system.files.others import reason
+from otel_torchdist.system.files.owned import directory_facts
 from otel_torchdist.tape.reading.reader import TapeReader
 
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"

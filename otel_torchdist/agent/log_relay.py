@@ -13,10 +13,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.files.kept import KeptFile, identity_of
-from otel_torchdist.files.locks import is_file_locked, is_locked_elsewhere, try_lock, unlock
-from otel_torchdist.files.others import read_part
-from otel_torchdist.this_process.stderr_logging import ANNOUNCED, NOTICE, goes_to_stderr_only
+from otel_torchdist.system.files.kept import KeptFile, identity_of
+from otel_torchdist.system.files.locks import is_file_locked, is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.system.files.others import read_part
+from otel_torchdist.system.this_process.stderr_logging import ANNOUNCED, NOTICE, goes_to_stderr_only
 
 LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"

@@ -19,12 +19,12 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import LifeLog
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.limits import raise_limit
-from otel_torchdist.files.others import is_passing, reason
-from otel_torchdist.files.owned import directory_facts
-from otel_torchdist.job.directory import MEMORY, USUAL_BASES
-from otel_torchdist.job.tapes import TOO_FEW, live_jobs
-from otel_torchdist.naming import readable
-from otel_torchdist.this_process.commands import StopSignals
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.job.directory import MEMORY, USUAL_BASES
+from otel_torchdist.node.job.tapes import TOO_FEW, live_jobs
+from otel_torchdist.system.files.others import is_passing, reason
+from otel_torchdist.system.files.owned import directory_facts
+from otel_torchdist.system.this_process.commands import StopSignals
 
 SEARCH_S: Final = 1.0
 RETRY_S: Final = 600.0

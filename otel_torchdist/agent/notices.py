@@ -20,15 +20,15 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.agent.log_relay import is_relayed, log_position, relayed_position
-from otel_torchdist.job.agent_notes import is_announced, leave_notice, note_announced, take_notice
-from otel_torchdist.job.ancestry import STDERR, StandardError, descriptor_path, open_flags
-from otel_torchdist.job.description_file import read_description
+from otel_torchdist.judge.stall.events import VerdictGiven
+from otel_torchdist.judge.stall.reporting.attributes import notice_lines
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.stall.reporting.attributes import notice_lines
+from otel_torchdist.node.job.agent_notes import is_announced, leave_notice, note_announced, take_notice
+from otel_torchdist.node.job.ancestry import STDERR, StandardError, descriptor_path, open_flags
+from otel_torchdist.node.job.description_file import read_description
+from otel_torchdist.system.this_process.stderr_logging import NOTICE, logged_as
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.this_process.stderr_logging import NOTICE, logged_as
 
 FIRST_TRY_S: Final = 0.3
 """How long the reader waits for the first attempt."""

@@ -9,8 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.kept_results import MAX_FINDING_TEXT as MAX_TEXT
-from otel_torchdist.job.kept_results import (
+from otel_torchdist.judge.stall.events import OngoingStall, Ruling
+from otel_torchdist.model.finding import Finding, FindingOver
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.node.job.kept_results import MAX_FINDING_TEXT as MAX_TEXT
+from otel_torchdist.node.job.kept_results import (
     AgentsVerdict,
     KeptFinding,
     read_kept_findings,
@@ -18,11 +22,7 @@ from otel_torchdist.job.kept_results import (
     write_agents_verdict,
     write_kept_findings,
 )
-from otel_torchdist.job.runs.lives import life_of
-from otel_torchdist.model.finding import Finding, FindingOver
-from otel_torchdist.model.lives import RankLife
-from otel_torchdist.naming import compress_ranks
-from otel_torchdist.stall.events import OngoingStall, Ruling
+from otel_torchdist.node.job.runs.lives import life_of
 from otel_torchdist.tape.reading.reader import TapeReader
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------

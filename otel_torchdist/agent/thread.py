@@ -13,24 +13,24 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
-from otel_torchdist.actions.perform import Callback
-from otel_torchdist.actions.triggers import FindingActions, StallActions, doable_here, suspended_among
+from otel_torchdist.agent.actions.perform import Callback
+from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, doable_here, suspended_among
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDING, OTEL_PYTHON_TORCHDIST_ON_STALL
-from otel_torchdist.job.tapes import ReaderLock
-from otel_torchdist.live.feed import LiveFeed
-from otel_torchdist.live.site import live_feed, live_site
-from otel_torchdist.serving.metrics_page import MetricsServer
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDING, OTEL_PYTHON_TORCHDIST_ON_STALL
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.node.job.tapes import ReaderLock
+from otel_torchdist.show.live.feed import LiveFeed
+from otel_torchdist.show.live.site import live_feed, live_site
+from otel_torchdist.show.serving.metrics_page import MetricsServer
+from otel_torchdist.sources.archive.writer import archive_of
+from otel_torchdist.system.this_process.end import ProcessEnd, starts_threads
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
-from otel_torchdist.this_process.end import ProcessEnd, starts_threads
-from otel_torchdist.verdict.rules import StallRules
 
 STOP_S = 10.0
 

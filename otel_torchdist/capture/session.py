@@ -35,7 +35,7 @@ from otel_torchdist.capture.parts.loop import TrainingLoop
 from otel_torchdist.capture.parts.one_sided import OneSided, SymmetricMemory, Windows
 from otel_torchdist.capture.parts.rpc.joining import RpcJoining
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
+from otel_torchdist.system.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.part import SessionPart

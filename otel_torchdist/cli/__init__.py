@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.this_process.commands import keeping_what_is_imported
+from otel_torchdist.system.this_process.commands import keeping_what_is_imported
 
 _LIBRARIES: Final = ("rich", "typer")
 

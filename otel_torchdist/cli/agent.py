@@ -19,11 +19,11 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.description_file import job_in
-from otel_torchdist.job.directory import base_directory
-from otel_torchdist.serving.scrape_target import withdraw_stale
+from otel_torchdist.node.job.description_file import job_in
+from otel_torchdist.node.job.directory import base_directory
+from otel_torchdist.show.serving.scrape_target import withdraw_stale
+from otel_torchdist.system.this_process.commands import StopSignals
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
-from otel_torchdist.this_process.commands import StopSignals
 
 _LINE: Final = "%(asctime)s %(message)s"
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
-from otel_torchdist.this_process.commands import keeping_what_is_imported
+from otel_torchdist.system.this_process.commands import keeping_what_is_imported
 
 
 @dataclass(frozen=True)

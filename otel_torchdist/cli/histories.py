@@ -10,26 +10,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.archive.reading import ArchivedRank, is_archive
-from otel_torchdist.archive.reading import history_of as history_of_archive
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.flight.groups import RecordedGroups
-from otel_torchdist.flight.history import CondensedDump, with_durations
-from otel_torchdist.flight.history import history_of as history_of_dump
-from otel_torchdist.flight.reading.reader import read_dumps, read_whole
-from otel_torchdist.history.tapes import history_of
-from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.naming import readable
-from otel_torchdist.profiles.groups import ProfiledGroups
-from otel_torchdist.profiles.history import gaps_in
-from otel_torchdist.profiles.history import histories_of as histories_of_profiles
-from otel_torchdist.profiles.profile import TraceKind
-from otel_torchdist.profiles.reading.reader import kinds_in, read_profiles
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.sources.archive.reading import ArchivedRank, is_archive
+from otel_torchdist.sources.archive.reading import history_of as history_of_archive
+from otel_torchdist.sources.flight.groups import RecordedGroups
+from otel_torchdist.sources.flight.history import CondensedDump, with_durations
+from otel_torchdist.sources.flight.history import history_of as history_of_dump
+from otel_torchdist.sources.flight.reading.reader import read_dumps, read_whole
+from otel_torchdist.sources.history.tapes import history_of
+from otel_torchdist.sources.profiles.groups import ProfiledGroups
+from otel_torchdist.sources.profiles.history import gaps_in
+from otel_torchdist.sources.profiles.history import histories_of as histories_of_profiles
+from otel_torchdist.sources.profiles.profile import TraceKind
+from otel_torchdist.sources.profiles.reading.reader import kinds_in, read_profiles
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _NOTHING: Final = "no dump of the flight recorder and no trace of PyTorch's profiler that can be read"

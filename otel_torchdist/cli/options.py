@@ -15,7 +15,7 @@ import typer
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.runs import Run, whole_index
+from otel_torchdist.node.job.runs.runs import Run, whole_index
 from otel_torchdist.tape.layout import MAX_RANKS
 
 MAX_PATHS: Final = 256

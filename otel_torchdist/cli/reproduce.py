@@ -10,6 +10,10 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
+from otel_torchdist.analysis.reproducer.model import NotReproducibleError
+from otel_torchdist.analysis.reproducer.plan import plan
+from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import diagnose_leftovers
 from otel_torchdist.cli.exit_codes import ExitCode
@@ -18,17 +22,13 @@ from otel_torchdist.cli.output.text import day_and_time, fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.flight.history import last_calls_of
-from otel_torchdist.history.tapes import TapeHistory
-from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.reproducer.facts import ScriptOrigin
-from otel_torchdist.reproducer.model import NotReproducibleError
-from otel_torchdist.reproducer.plan import plan
-from otel_torchdist.reproducer.source import source_of
-from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.sources.flight.history import last_calls_of
+from otel_torchdist.sources.history.tapes import TapeHistory
 
 
 @dataclass(frozen=True, slots=True)

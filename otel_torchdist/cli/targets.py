@@ -11,16 +11,16 @@ from typing import Final
 
 import typer
 
-from otel_torchdist.archive.reading import ArchivedRun, is_archive, runs_in
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.config import Config
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
-from otel_torchdist.naming import have, listed_ranks, name_ranks, readable
+from otel_torchdist.model.naming import have, listed_ranks, name_ranks, readable
+from otel_torchdist.node.job.directory import tapes_in
+from otel_torchdist.node.job.runs.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.package import INSTRUMENTATION_NAME
+from otel_torchdist.sources.archive.reading import ArchivedRun, is_archive, runs_in
 
 _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 

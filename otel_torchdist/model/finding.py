@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.naming import stall_span_id, stall_trace_id
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.naming import stall_span_id, stall_trace_id
 
 # --- kinds ------------------------------------------------------------------------------------------------------------
 # The kinds of findings. Each is a row here, and a file in `stall/findings` that finds it and says all about it.

@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.model.kinds import Kernel
-from otel_torchdist.naming import readable
+from otel_torchdist.model.naming import readable
 from otel_torchdist.tape import layout
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ128s")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.files import others as others_files
-from otel_torchdist.files.kept import move_up
-from otel_torchdist.files.locks import holder_of, is_locked_elsewhere
 from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.system.files import others as others_files
+from otel_torchdist.system.files.kept import move_up
+from otel_torchdist.system.files.locks import holder_of, is_locked_elsewhere
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import MAX_NUMBER, LiveWord, clipped

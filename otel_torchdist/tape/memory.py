@@ -8,7 +8,7 @@ import weakref
 from typing import Protocol
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.files.kept import close_if, identity_of, refers_to
+from otel_torchdist.system.files.kept import close_if, identity_of, refers_to
 from otel_torchdist.tape import layout
 
 _WORD = struct.Struct("=Q")

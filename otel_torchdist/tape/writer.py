@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.files.locks import using
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.names import MAX_BYTES
+from otel_torchdist.system.files.locks import using
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWords
 from otel_torchdist.tape.identity import TapeIdentity, encode_identity

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.files.kept import KeptFile
+from otel_torchdist.system.files.kept import KeptFile
 
 # `mmap.mmap` duplicates the descriptor and closes the duplicate at the end, whatever it refers to by then. That also
 # releases the locks that this process has on the file.

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from otel_torchdist import semconv
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import LifeLog
 from otel_torchdist.agent.job import Job
 from otel_torchdist.config import Config
+from otel_torchdist.telemetry import semconv
 from tests.agent.conftest import quiet_outputs
 from tests.support.receivers.memory_sink import MemorySink
 from tests.support.tapes.metrics_node import METRICS

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.results import FindingsLog
-from otel_torchdist.job.kept_results import MAX_FINDINGS_BYTES as MAX_FILE_BYTES
-from otel_torchdist.job.kept_results import MAX_KEPT, KeptFinding, read_kept_findings, write_kept_findings
+from otel_torchdist.judge.stall.findings.slow import finding_of, over_of
 from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, SlowPart
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.slow import finding_of, over_of
+from otel_torchdist.node.job.kept_results import MAX_FINDINGS_BYTES as MAX_FILE_BYTES
+from otel_torchdist.node.job.kept_results import MAX_KEPT, KeptFinding, read_kept_findings, write_kept_findings
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape
 from tests.support.worlds.fake_world import FakeWorld

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.notices import Notices
-from otel_torchdist.job.agent_notes import is_announced, take_notices
-from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.judge.stall.events import VerdictGiven
+from otel_torchdist.node.job.agent_notes import is_announced, take_notices
+from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.reading.test_attempt_ends import killed
 from tests.support.tapes.fake_tape import FakeTape

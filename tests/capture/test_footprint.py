@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import otel_torchdist
-from otel_torchdist import environment_variables as env
+from otel_torchdist.config import environment_variables as env
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.process
@@ -37,7 +37,7 @@ ON_DEMAND = (
     "otel_torchdist.tape.reading",
     "otel_torchdist.tape.records.operations",
     "otel_torchdist.telemetry",
-    "otel_torchdist.world",
+    "otel_torchdist.judge.world",
 )
 """What this rank does not use, with all that is in these packages."""
 

@@ -8,7 +8,7 @@ from prometheus_client import Gauge
 
 from deploy.native.live_page import address_of, live_page
 from otel_torchdist.config import PageAccess
-from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.show.serving.scrape_target import ScrapeTarget
 from tests.support.worlds.live_pages import served
 
 

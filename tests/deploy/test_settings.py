@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import environment_variables, semconv
+from otel_torchdist.config import environment_variables
+from otel_torchdist.telemetry import semconv
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TEXTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in {".yaml", ".yml", ".md", ".sh", ".sbatch"})

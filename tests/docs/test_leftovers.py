@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.flight.made_dumps import late_rank, write
+from tests.sources.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask, ask_as_on_page
 from tests.support.documented import block_after, commands_of, page
 from tests.support.receivers.otlp_receiver import OtlpReceiver

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.evidence.texts import py_spy
-from tests.evidence import quoted
-from tests.evidence.reading import DATA
-from tests.flight.made_dumps import late_rank, write_json
+from otel_torchdist.sources.evidence.texts import py_spy
+from tests.sources.evidence import quoted
+from tests.sources.evidence.reading import DATA
+from tests.sources.flight.made_dumps import late_rank, write_json
 from tests.support.commands.asking import ask
 from tests.support.documented import commands_of, page
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.cli.reproduce.pairs import verdict_in
-from tests.flight.made_dumps import late_rank, write
+from tests.sources.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask, ask_as_on_page
 from tests.support.commands.running import SCRIPT, environment, kill_processes_of
 from tests.support.documented import block_after, commands_of, page

@@ -16,11 +16,11 @@ from typing import Any, Final
 import duckdb
 import pytest
 
+from tests.analysis.timeline.checker import Timeline
 from tests.figures.expectations import step_bounds_s
 from tests.figures.running import RANKS, Run
 from tests.figures.witness import DEFAULT, GROUPS, TEAM, Witness
 from tests.support.commands.asking import Answer, ask
-from tests.timeline.checker import Timeline
 
 CREATIONS: Final = {DEFAULT: "init_process_group", TEAM: "new_group"}
 FIRST_STEADY: Final = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.figures.running import Run
 from tests.figures.witness import DEFAULT, TEAM, Call, Witness
 from tests.support.receivers.otlp_receiver import ReceivedSpan

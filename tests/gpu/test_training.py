@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.core.cuda.driver import cuda_drivers
+from otel_torchdist.judge.stall.events import Event
+from otel_torchdist.judge.stall.watch import Detector
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.world.assembly import worlds
+from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import How
-from otel_torchdist.stall.events import Event
-from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.following.follower import TapeFollower
 from tests.gpu.one_device import DEVICES
 from tests.gpu.world import DEVICE, World
 from tests.support.repository import REPOSITORY

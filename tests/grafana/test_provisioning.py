@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from tests.grafana.queries import DASHBOARDS
 from tests.grafana.selectors import selectors

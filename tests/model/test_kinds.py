@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from otel_torchdist import semconv
 from otel_torchdist.capture.core.calls.schemas import collective_schemas
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, TRAITS, Detail
 from otel_torchdist.model.collectives import COLLECTIVES, operation_named
+from otel_torchdist.telemetry import semconv
 from tests.support.repository import REPOSITORY
 
 # --- The rows of activities -------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.directory import base_directory, job_directory
 from otel_torchdist.model.names import OTHER
+from otel_torchdist.node.job.directory import base_directory, job_directory
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import begin, new_writer, open_descriptors

@@ -18,12 +18,12 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.limits import Priority
 from otel_torchdist.agent.log_relay import LOG_NAME
 from otel_torchdist.config import Config
-from otel_torchdist.job.description_file import job_in
-from otel_torchdist.job.leftovers import clean_up
-from otel_torchdist.serving.scrape_target import withdraw_stale
+from otel_torchdist.node.job.description_file import job_in
+from otel_torchdist.node.job.leftovers import clean_up
+from otel_torchdist.show.serving.scrape_target import withdraw_stale
+from otel_torchdist.system.this_process.commands import StopSignals
+from otel_torchdist.system.this_process.stderr_logging import LevelFormatter
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
-from otel_torchdist.this_process.commands import StopSignals
-from otel_torchdist.this_process.stderr_logging import LevelFormatter
 
 LOG_BYTES: Final = 512 * 1024
 LINE: Final = "%(asctime)s %(levelname)s %(message)s"

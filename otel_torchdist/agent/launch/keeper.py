@@ -21,11 +21,11 @@ from otel_torchdist import guard
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child
 from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
 from otel_torchdist.agent.log_relay import LogRelay
-from otel_torchdist.files.kept import KeptFile
-from otel_torchdist.files.locks import holder_of, is_file_locked, is_locked_elsewhere, try_lock, unlock
-from otel_torchdist.files.others import read_regular
-from otel_torchdist.job.directory import LOCK_NAME, START_LOCK_NAME
-from otel_torchdist.this_process.end import ProcessEnd
+from otel_torchdist.node.job.directory import LOCK_NAME, START_LOCK_NAME
+from otel_torchdist.system.files.kept import KeptFile
+from otel_torchdist.system.files.locks import holder_of, is_file_locked, is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.system.files.others import read_regular
+from otel_torchdist.system.this_process.end import ProcessEnd
 
 START_TIMEOUT_S: Final = 10.0
 """An agent that has not begun to read by then has failed."""

@@ -13,8 +13,8 @@ from typing import Final
 
 from otel_torchdist.agent.launch.detached import SHELL, has_shell, kill_session, run_detached
 from otel_torchdist.agent.launch.interpreter import find_interpreter, interpreter_flags, module_path, why_none
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
-from otel_torchdist.files.kept import KeptDescriptor
+from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.system.files.kept import KeptDescriptor
 
 RUNS: Final = b"\0python\0"
 READY: Final = b"\0agent\0"
@@ -30,7 +30,7 @@ for fd in map(int, os.listdir("/proc/self/fd")):
     try: fd > 2 and os.get_inheritable(fd) and os.close(fd)
     except OSError: pass  # it was that of the folder
 os.environ[{OTEL_PYTHON_TORCHDIST_ENABLED!r}] = "true"
-from otel_torchdist.this_process.commands import keeping_what_is_imported
+from otel_torchdist.system.this_process.commands import keeping_what_is_imported
 with keeping_what_is_imported():
     from otel_torchdist.agent.launch.background import main
 report({READY!r})

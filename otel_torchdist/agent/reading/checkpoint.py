@@ -19,10 +19,10 @@ import msgspec
 from msgspec import Meta
 
 from otel_torchdist.agent.reading.followed_rank import ReadingState
-from otel_torchdist.files.others import is_passing, read_regular, reason
-from otel_torchdist.files.owned import replace_at_once
-from otel_torchdist.job.directory import CHECKPOINT_NAME, list_tapes
-from otel_torchdist.naming import readable
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, list_tapes
+from otel_torchdist.system.files.others import is_passing, read_regular, reason
+from otel_torchdist.system.files.owned import replace_at_once
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
 
 MAX_BYTES: Final = 1 << 20

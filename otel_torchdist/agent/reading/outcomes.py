@@ -7,13 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_torchdist import semconv
-from otel_torchdist.job.agent_notes import note_concluded
-from otel_torchdist.model.finding import Finding, FindingOver, PathLengths
-from otel_torchdist.model.lives import RankLife
-from otel_torchdist.model.snapshot import WorldSnapshot, life_in
-from otel_torchdist.naming import compress_ranks, listed_ranks
-from otel_torchdist.stall.events import (
+from otel_torchdist.judge.stall.events import (
     Event,
     IncidentHandedOver,
     IncidentResolved,
@@ -25,14 +19,20 @@ from otel_torchdist.stall.events import (
     TimeoutShort,
     VerdictGiven,
 )
-from otel_torchdist.stall.findings.slow import PathMeasured
-from otel_torchdist.stall.findings.stragglers import ArrivalsCompared, Lateness
-from otel_torchdist.stall.incidents.incident import run_of
+from otel_torchdist.judge.stall.findings.slow import PathMeasured
+from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared, Lateness
+from otel_torchdist.judge.stall.incidents.incident import run_of
+from otel_torchdist.judge.verdict.model import Outcome, Verdict
+from otel_torchdist.model.finding import Finding, FindingOver, PathLengths
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.naming import compress_ranks, listed_ranks
+from otel_torchdist.model.snapshot import WorldSnapshot, life_in
+from otel_torchdist.node.job.agent_notes import note_concluded
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot, VerdictStatus
-from otel_torchdist.verdict.model import Outcome, Verdict
 
 # --- stalls and findings ----------------------------------------------------------------------------------------------
 # Shows stalls and findings in the metrics.

@@ -19,21 +19,21 @@ from otel_torchdist import guard
 from otel_torchdist.agent.limits import MemoryShares
 from otel_torchdist.agent.reading.followed_rank import FollowedRank, LossLog, ReadingState
 from otel_torchdist.agent.reading.outcomes import AttemptEnds, Conclusions, show
-from otel_torchdist.archive.tapes import TapeArchive
-from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
-from otel_torchdist.live.feed import LiveFeed
-from otel_torchdist.machine.reader import WatchedRank
-from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.judge.stall.events import Event, VerdictGiven
+from otel_torchdist.judge.stall.reporting.attributes import Announcer
+from otel_torchdist.judge.stall.reporting.reporter import StallReporter
+from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.model.finding import Finding, FindingOver, LinkTarget
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife
-from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.processes.endings import SilentEnds
-from otel_torchdist.stall.events import Event, VerdictGiven
-from otel_torchdist.stall.reporting.attributes import Announcer
-from otel_torchdist.stall.reporting.reporter import StallReporter
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.node.machine.reader import WatchedRank
+from otel_torchdist.node.machine.watch import MachineWatch
+from otel_torchdist.node.processes.death_watch import DeathWatch
+from otel_torchdist.node.processes.endings import SilentEnds
+from otel_torchdist.show.live.feed import LiveFeed
+from otel_torchdist.sources.archive.tapes import TapeArchive
+from otel_torchdist.sources.archive.writer import ArchiveWriter
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.environment import described_beyond
 from otel_torchdist.telemetry.export.outputs import Outputs

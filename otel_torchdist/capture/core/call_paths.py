@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_torchdist.capture.core.call_sites import CallSiteKey, CallSites, describe_code, owner_of_code
-from otel_torchdist.code_owner import FrameOwner, package_of
+from otel_torchdist.model.code_owner import FrameOwner, package_of
 from otel_torchdist.model.names import MAX_FRAMES, OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS, CallPathName
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from otel_torchdist.code_owner import FrameOwner, owner_of, package_of
+from otel_torchdist.model.code_owner import FrameOwner, owner_of, package_of
 from otel_torchdist.model.names import OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS, CallerName, CallSiteName
-from otel_torchdist.naming import name_caller
+from otel_torchdist.model.naming import name_caller
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS, NO_CALLER
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import traceback
 from typing import Any, Final
 
 from otel_torchdist.capture.core.call_sites import site_of
-from otel_torchdist.code_owner import innermost
+from otel_torchdist.model.code_owner import innermost
 from otel_torchdist.model.kinds import Blame
 from otel_torchdist.model.names import RaisedName
 from otel_torchdist.tape.layout import pack_failure

@@ -14,13 +14,13 @@ import torch
 from otel_torchdist.capture.core.call_paths import CallPaths
 from otel_torchdist.capture.core.call_sites import Callers, CallSites
 from otel_torchdist.capture.core.message_counters import ListPlaces, MessageCounters
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
-from otel_torchdist.job.ancestry import parent_tape
-from otel_torchdist.job.directory import SHARE
-from otel_torchdist.job.room import Room, find_room, ranks_of_node
-from otel_torchdist.job.worlds import WorldsFile
+from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.model.kinds import Kernel, TapeState
 from otel_torchdist.model.names import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
+from otel_torchdist.node.job.ancestry import parent_tape
+from otel_torchdist.node.job.directory import SHARE
+from otel_torchdist.node.job.room import Room, find_room, ranks_of_node
+from otel_torchdist.node.job.worlds import WorldsFile
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
 

@@ -22,7 +22,7 @@ from otel_torchdist.capture.parts import fsdp, pipeline
 from otel_torchdist.capture.parts.ddp import Replicated
 from otel_torchdist.capture.parts.fsdp import FlatParameters, ParamGroups
 from otel_torchdist.capture.parts.pipeline import Stages
-from otel_torchdist.when_imported import when_imported
+from otel_torchdist.system.when_imported import when_imported
 
 if TYPE_CHECKING:
     from types import ModuleType

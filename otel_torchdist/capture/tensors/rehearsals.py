@@ -13,7 +13,7 @@ from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.when_imported import when_imported
+from otel_torchdist.system.when_imported import when_imported
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -10,13 +10,9 @@ from typing import Final, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from otel_torchdist.analysis import Analysis
-from otel_torchdist.cli.histories import Source
-from otel_torchdist.cli.output.fitting import FittedColumn, fitted
-from otel_torchdist.cli.output.text import day_and_time, time_of_day
-from otel_torchdist.naming import compress_ranks, have, name_ranks
-from otel_torchdist.statistics.grouping import Part
-from otel_torchdist.statistics.model import (
+from otel_torchdist.analysis.result import Analysis
+from otel_torchdist.analysis.statistics.grouping import Part
+from otel_torchdist.analysis.statistics.model import (
     BandwidthOver,
     CallCount,
     CallTotals,
@@ -26,7 +22,11 @@ from otel_torchdist.statistics.model import (
     Statistics,
     Unfinished,
 )
-from otel_torchdist.units import amount, duration, per_second, share
+from otel_torchdist.cli.histories import Source
+from otel_torchdist.cli.output.fitting import FittedColumn, fitted
+from otel_torchdist.cli.output.text import day_and_time, time_of_day
+from otel_torchdist.model.naming import compress_ranks, have, name_ranks
+from otel_torchdist.model.units import amount, duration, per_second, share
 
 UNEQUAL: Final = "≠"
 AT_LEAST: Final = "≥"

@@ -10,7 +10,9 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from otel_torchdist.analysis import ALL_SECTIONS, Analysis, AnalysisSection, Scope, analysis_of, analysis_result
+from otel_torchdist.analysis.critical_path.analysis import MOST_CALLS
+from otel_torchdist.analysis.result import ALL_SECTIONS, Analysis, AnalysisSection, Scope, analysis_of, analysis_result
+from otel_torchdist.analysis.statistics.grouping import DEFAULT_PARTS
 from otel_torchdist.cli.analyze.calls import CallsReport as Report
 from otel_torchdist.cli.analyze.graph import lines_of_graph
 from otel_torchdist.cli.analyze.overview import OVERVIEW_PARTS, lines_of_advice, lines_of_overview
@@ -22,10 +24,8 @@ from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces, Threshold
 from otel_torchdist.cli.output.terminal import CommandConsole, print_json, print_lines
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
-from otel_torchdist.critical_path.analysis import MOST_CALLS
-from otel_torchdist.job.runs.runs import index_of
-from otel_torchdist.statistics.grouping import DEFAULT_PARTS
-from otel_torchdist.this_process.commands import without_collecting_garbage
+from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 PIPE_WIDTH: Final = 200
 """Width if there is no terminal."""

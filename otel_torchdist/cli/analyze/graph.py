@@ -8,11 +8,18 @@ from typing import Final
 
 from rich.text import Text
 
+from otel_torchdist.analysis.parallelism.graph import Graph, ParallelGroups
+from otel_torchdist.analysis.parallelism.wording import (
+    balance_of,
+    between_hosts,
+    remarks_of,
+    role_of,
+    shape_of,
+    span_of,
+)
 from otel_torchdist.cli.histories import Source
-from otel_torchdist.naming import compress_ranks
-from otel_torchdist.parallelism.graph import Graph, ParallelGroups
-from otel_torchdist.parallelism.wording import balance_of, between_hosts, remarks_of, role_of, shape_of, span_of
-from otel_torchdist.units import amount, share
+from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.units import amount, share
 
 SHOWN_GROUPS: Final = 3
 SHOWN_PAIRS: Final = 8

@@ -7,21 +7,21 @@ from typing import Final
 
 from rich.text import Text
 
-from otel_torchdist.advice import PAGES, check, finding
-from otel_torchdist.analysis import Analysis
+from otel_torchdist.analysis.advice import PAGES, check, finding
+from otel_torchdist.analysis.critical_path.model import CauseKind, CriticalPath
+from otel_torchdist.analysis.critical_path.result import sentence
+from otel_torchdist.analysis.parallelism.graph import Graph
+from otel_torchdist.analysis.parallelism.wording import between_hosts, shape_of
+from otel_torchdist.analysis.result import Analysis
+from otel_torchdist.analysis.statistics.grouping import NO_SIZE, UNKNOWN_SIZE, Part
+from otel_torchdist.analysis.statistics.model import CallTotals, Row, Statistics
 from otel_torchdist.cli.analyze.calls import describe_difference, describe_unfinished, span_of_calls
 from otel_torchdist.cli.analyze.path import headline_of, pieces_of
 from otel_torchdist.cli.histories import Source
-from otel_torchdist.critical_path.model import CauseKind, CriticalPath
-from otel_torchdist.critical_path.result import sentence
+from otel_torchdist.judge.verdict.wording.calls import describe_frame
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.naming import name_ranks
-from otel_torchdist.parallelism.graph import Graph
-from otel_torchdist.parallelism.wording import between_hosts, shape_of
-from otel_torchdist.statistics.grouping import NO_SIZE, UNKNOWN_SIZE, Part
-from otel_torchdist.statistics.model import CallTotals, Row, Statistics
-from otel_torchdist.units import amount, duration, per_second, share
-from otel_torchdist.verdict.wording.calls import describe_frame
+from otel_torchdist.model.naming import name_ranks
+from otel_torchdist.model.units import amount, duration, per_second, share
 
 
 def lines_of_advice(found: Analysis, source: Source) -> Iterator[Text]:

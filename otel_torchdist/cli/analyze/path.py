@@ -7,12 +7,12 @@ from typing import Final
 
 from rich.text import Text
 
+from otel_torchdist.analysis.clocks.offsets import ClockOffset
+from otel_torchdist.analysis.critical_path.model import CriticalPath, PathKind, RankTime
+from otel_torchdist.analysis.critical_path.result import call_of, describe_doing, left_out, sentence
 from otel_torchdist.cli.histories import Source
-from otel_torchdist.clocks.offsets import ClockOffset
-from otel_torchdist.critical_path.model import CriticalPath, PathKind, RankTime
-from otel_torchdist.critical_path.result import call_of, describe_doing, left_out, sentence
-from otel_torchdist.naming import name_ranks
-from otel_torchdist.units import duration, share
+from otel_torchdist.model.naming import name_ranks
+from otel_torchdist.model.units import duration, share
 
 SHOWN_RANKS: Final = 16
 SHOWN_PIECES: Final = 10

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import typer
 
-from otel_torchdist.statistics.grouping import Part
-from otel_torchdist.statistics.model import Row
+from otel_torchdist.analysis.statistics.grouping import Part
+from otel_torchdist.analysis.statistics.model import Row
 
 
 class Order(str, Enum):

@@ -25,13 +25,13 @@ from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.watch.views import LiveView, PlainView, View
 from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
-from otel_torchdist.files.outputs import OutputError, check_output
-from otel_torchdist.job.directory import base_directory, job_directories
-from otel_torchdist.job.runs.runs import index_of
-from otel_torchdist.report.build import ReportChoice
-from otel_torchdist.report.document import MARKER
-from otel_torchdist.this_process.commands import StopSignals
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.node.job.directory import base_directory, job_directories
+from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.show.report.build import ReportChoice
+from otel_torchdist.show.report.document import MARKER
+from otel_torchdist.system.files.outputs import OutputError, check_output
+from otel_torchdist.system.this_process.commands import StopSignals
 
 _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}" for fault in Fault)
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from otel_torchdist import semconv
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, is_of_values, passes, story
 from otel_torchdist.cli.output.terminal import Alarm, alarm
 from otel_torchdist.cli.output.text import shown
 from otel_torchdist.cli.watch.views import View
+from otel_torchdist.judge.stall.events import IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.judge.stall.reporting.attributes import resolution
+from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.model.finding import Finding
-from otel_torchdist.naming import name_ranks
-from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.reporting.attributes import resolution
+from otel_torchdist.model.naming import name_ranks
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO
-from otel_torchdist.verdict.model import Verdict
 
 
 @dataclass(slots=True)

@@ -19,14 +19,14 @@ from otel_torchdist.cli.demo.options import DemoOptions, passes
 from otel_torchdist.cli.output.terminal import ReportHandler
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch, Rates
 from otel_torchdist.cli.watch.views import Screen, Training, View, WatchRow, screen_of
-from otel_torchdist.files.locks import is_file_locked
-from otel_torchdist.job.directory import LOCK_NAME, job_directories
-from otel_torchdist.live.ranks import RankRow, starting
-from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.node.job.directory import LOCK_NAME, job_directories
+from otel_torchdist.show.live.ranks import RankRow, starting
+from otel_torchdist.show.serving.scrape_target import ScrapeTarget
+from otel_torchdist.system.files.locks import is_file_locked
+from otel_torchdist.system.this_process.commands import StopSignals
 from otel_torchdist.telemetry.metrics.definitions.operations import LAST_STARTED_SEQUENCE, OLDEST_AGE
 from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO, STALLED
-from otel_torchdist.this_process.commands import StopSignals
-from otel_torchdist.verdict.rules import StallRules
 
 _TIMEOUT_S: Final = 2.0
 _SERIES: Final = 4

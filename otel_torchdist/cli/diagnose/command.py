@@ -15,7 +15,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import Leftovers, diagnose_leftovers, print_leftovers
 from otel_torchdist.cli.diagnose.live import diagnose_live
@@ -28,9 +27,10 @@ from otel_torchdist.cli.output.text import day_and_time, fail, iso_time
 from otel_torchdist.cli.targets import chosen_run, target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.runs import Run, other_parts, whole_index
-from otel_torchdist.naming import compress_ranks, readable
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.naming import compress_ranks, readable
+from otel_torchdist.node.job.runs.runs import Run, other_parts, whole_index
+from otel_torchdist.sources.archive.reading import is_archive
 
 LIST_WIDTH: Final = 200
 """Width if there is no terminal."""

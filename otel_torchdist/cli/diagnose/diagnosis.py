@@ -11,34 +11,34 @@ from typing import Final, NamedTuple
 from otel_torchdist.cli.diagnose.moment import ReportedMoment
 from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.kept_results import read_agents_verdict, read_kept_findings
-from otel_torchdist.job.runs.lives import read_death
-from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.judge.stall.findings.remote_calls import troubled_calls
+from otel_torchdist.judge.stall.findings.watch import FindingWatch
+from otel_torchdist.judge.verdict.idle import WORKS, idle_of, stand_of
+from otel_torchdist.judge.verdict.past.last_moment import LastMoment
+from otel_torchdist.judge.verdict.past.post_mortem import PostMortem, examine
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.wording.places import describe_idle
+from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.world.assembly import as_finished, left_alone, with_other_parts, with_other_sizes
+from otel_torchdist.judge.world.following.child_waits import ChildWaits
+from otel_torchdist.judge.world.following.follower import TapeFollower
+from otel_torchdist.judge.world.joining import joined
+from otel_torchdist.judge.world.places import RankPlace, place_of
+from otel_torchdist.judge.world.threads import RecordedStacks
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld
 from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.naming import compress_ranks, name_ranks
 from otel_torchdist.model.snapshot import RankView, life_in
-from otel_torchdist.naming import compress_ranks, name_ranks
-from otel_torchdist.processes.children import share_between, ticks_of_tree
-from otel_torchdist.processes.state import SILENT_NS
-from otel_torchdist.stall.findings.remote_calls import troubled_calls
-from otel_torchdist.stall.findings.watch import FindingWatch
+from otel_torchdist.node.job.kept_results import read_agents_verdict, read_kept_findings
+from otel_torchdist.node.job.runs.lives import read_death
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.node.processes.children import share_between, ticks_of_tree
+from otel_torchdist.node.processes.state import SILENT_NS
 from otel_torchdist.tape.identity import TapeIdentity, shares_pids
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.idle import WORKS, idle_of, stand_of
-from otel_torchdist.verdict.past.last_moment import LastMoment
-from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
-from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.wording.places import describe_idle
-from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.assembly import as_finished, left_alone, with_other_parts, with_other_sizes
-from otel_torchdist.world.following.child_waits import ChildWaits
-from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.joining import joined
-from otel_torchdist.world.places import RankPlace, place_of
-from otel_torchdist.world.threads import RecordedStacks
 
 MEASURED_S: Final = 0.5
 """For how long it is measured whether the ranks of a live run work."""

@@ -26,13 +26,13 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.terminal import CommandConsole, print_json
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
-from otel_torchdist.evidence.live_job import LiveJob, LiveRank, look_at
-from otel_torchdist.evidence.model import Evidence
-from otel_torchdist.flight.history import CondensedDump, condense
-from otel_torchdist.flight.reading.decoding import DumpError, decode
-from otel_torchdist.flight.reading.reader import read_dumps
-from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.naming import have, name_ranks
+from otel_torchdist.sources.evidence.live_job import LiveJob, LiveRank, look_at
+from otel_torchdist.sources.evidence.model import Evidence
+from otel_torchdist.sources.flight.history import CondensedDump, condense
+from otel_torchdist.sources.flight.reading.decoding import DumpError, decode
+from otel_torchdist.sources.flight.reading.reader import read_dumps
 
 
 class LiveProcessResult(msgspec.Struct, frozen=True):

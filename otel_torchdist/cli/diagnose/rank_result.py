@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from otel_torchdist.analysis.statistics.model import CallSite, GroupRef
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps
 from otel_torchdist.cli.diagnose.moment import ReportedMoment, rounded
@@ -12,7 +13,6 @@ from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.remote_calls import WorkerView
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.statistics.model import CallSite, GroupRef
 
 
 class DeathResult(msgspec.Struct, frozen=True):

@@ -16,16 +16,16 @@ from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.moment import ReportedMoment
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import captured, day_and_time, fates, length, shown_callers, time_of_day
+from otel_torchdist.judge.verdict.wording.calls import called_in, describe_frame, describe_operation
+from otel_torchdist.judge.verdict.wording.causes import MAX_PARTIES, describe_link
+from otel_torchdist.judge.verdict.wording.ends import describe_end, describe_rescue, describe_together, describe_way
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.naming import MemberRank, have, name_ranks
 from otel_torchdist.model.remote_calls import WorkerView
 from otel_torchdist.model.rescue import RescueState
-from otel_torchdist.naming import MemberRank, have, name_ranks
-from otel_torchdist.units import seconds
-from otel_torchdist.verdict.wording.calls import called_in, describe_frame, describe_operation
-from otel_torchdist.verdict.wording.causes import MAX_PARTIES, describe_link
-from otel_torchdist.verdict.wording.ends import describe_end, describe_rescue, describe_together, describe_way
+from otel_torchdist.model.units import seconds
 
 MAX_OPEN: Final = 8
 """Open operations shown of a rank."""

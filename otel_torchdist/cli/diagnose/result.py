@@ -15,9 +15,9 @@ from otel_torchdist.cli.diagnose.rank_result import RankResult, dumped_rank, rec
 from otel_torchdist.cli.diagnose.texts import TextsResult, texts_result
 from otel_torchdist.cli.diagnose.verdict_result import VerdictResult, agents_verdict_result, verdict_result
 from otel_torchdist.cli.output.text import alike_in_capture, iso_time
-from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.judge.verdict.wording.ends import describe_together
 from otel_torchdist.model.kinds import Kernel
-from otel_torchdist.verdict.wording.ends import describe_together
+from otel_torchdist.node.job.runs.runs import Run
 
 SCHEMA: Final = 2
 FLIGHT_RECORDER: Final = "flight recorder"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otel_torchdist.cli.output.text import length
+from otel_torchdist.judge.verdict.giving_up import backend_of, known_timeout
+from otel_torchdist.judge.verdict.model import Doubt, Verdict
+from otel_torchdist.judge.verdict.standing import is_about_failure
+from otel_torchdist.judge.verdict.wording.calls import describe_frame
+from otel_torchdist.judge.verdict.wording.ends import span_of_time
+from otel_torchdist.judge.world.following.baselines import LONG_NS
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.names import AtTimeout, GroupName
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.verdict.giving_up import backend_of, known_timeout
-from otel_torchdist.verdict.model import Doubt, Verdict
-from otel_torchdist.verdict.standing import is_about_failure
-from otel_torchdist.verdict.wording.calls import describe_frame
-from otel_torchdist.verdict.wording.ends import span_of_time
-from otel_torchdist.world.following.baselines import LONG_NS
 
 
 def timeout_hints(verdict: Verdict) -> list[str]:

@@ -11,14 +11,12 @@ from typing import Annotated, Final
 
 import typer
 
-from otel_torchdist.archive.decoding import Columns
-from otel_torchdist.archive.reading import ArchivedRun, is_archive, segments_of
-from otel_torchdist.archive.tapes import segments_of_tape
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.flight_recorder import export_flight_recorder
 from otel_torchdist.cli.export.otlp import SpanOptions, export_otlp
 from otel_torchdist.cli.export.parquet import ParquetError, check_place, write_parquet
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
+from otel_torchdist.cli.export.recording_spans.recording import WantedCalls
 from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize, check_options, complete_target
 from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import (
@@ -33,11 +31,13 @@ from otel_torchdist.cli.targets import (
 )
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.flight.export.selection import ExportChoice
-from otel_torchdist.imported.recording import WantedCalls
-from otel_torchdist.job.runs.runs import Run
-from otel_torchdist.naming import readable
-from otel_torchdist.this_process.commands import without_collecting_garbage
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.sources.archive.decoding import Columns
+from otel_torchdist.sources.archive.reading import ArchivedRun, is_archive, segments_of
+from otel_torchdist.sources.archive.tapes import segments_of_tape
+from otel_torchdist.sources.flight.export.selection import ExportChoice
+from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 
 def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, force: bool) -> None:

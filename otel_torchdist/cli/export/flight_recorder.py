@@ -20,14 +20,14 @@ from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.flight.export.dumps import Exported, dumps_of
-from otel_torchdist.flight.export.pickles import PREFIX, is_marked, pickled
-from otel_torchdist.flight.export.selection import ExportChoice
-from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.naming import have, name_ranks, readable
-from otel_torchdist.this_process.commands import without_collecting_garbage
+from otel_torchdist.model.naming import have, name_ranks, readable
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.sources.flight.export.dumps import Exported, dumps_of
+from otel_torchdist.sources.flight.export.pickles import PREFIX, is_marked, pickled
+from otel_torchdist.sources.flight.export.selection import ExportChoice
+from otel_torchdist.sources.history.tapes import histories_of
+from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 _FINAL: Final = re.compile(re.escape(PREFIX) + r"\d+")
 _UNFINISHED: Final = ".otel-torchdist-"

@@ -15,13 +15,7 @@ import typer
 
 from otel_torchdist.cli.diagnose.leftovers import judged
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.targets import warn
-from otel_torchdist.config import Config
-from otel_torchdist.flight.groups import RecordedGroups
-from otel_torchdist.flight.history import CondensedDump, history_of
-from otel_torchdist.flight.reading.reader import read_dumps, read_whole
-from otel_torchdist.imported.recording import (
+from otel_torchdist.cli.export.recording_spans.recording import (
     ImportedFindings,
     Judgement,
     Provenance,
@@ -30,14 +24,20 @@ from otel_torchdist.imported.recording import (
     choose,
     recording_of,
 )
-from otel_torchdist.imported.trace import Traces, traces_of
-from otel_torchdist.naming import compress_ranks, name_ranks, run_label
+from otel_torchdist.cli.export.recording_spans.trace import Traces, traces_of
+from otel_torchdist.cli.output.text import fail
+from otel_torchdist.cli.targets import warn
+from otel_torchdist.config import Config
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.naming import compress_ranks, name_ranks, run_label
+from otel_torchdist.sources.flight.groups import RecordedGroups
+from otel_torchdist.sources.flight.history import CondensedDump, history_of
+from otel_torchdist.sources.flight.reading.reader import read_dumps, read_whole
+from otel_torchdist.system.this_process.commands import without_collecting_garbage
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.outputs import Delivery, file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.this_process.commands import without_collecting_garbage
-from otel_torchdist.verdict.rules import StallRules
 
 _ENDPOINT: Final = "--otlp-endpoint"
 _ONCE: Final = "the same command may be repeated: Jaeger shows each span once"

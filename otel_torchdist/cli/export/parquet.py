@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.archive.decoding import Columns
-from otel_torchdist.archive.format import OPERATION_COLUMNS, STEP_COLUMNS
-from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.cli.export.tables import ARROW_TYPES, PLAN, TABLES, Column
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.kinds import How, Phase, RecordKind, TapeState
 from otel_torchdist.model.names import GroupName, unpack_label
 from otel_torchdist.model.operations import COARSE, EXACT
+from otel_torchdist.sources.archive.decoding import Columns
+from otel_torchdist.sources.archive.format import OPERATION_COLUMNS, STEP_COLUMNS
+from otel_torchdist.sources.archive.reading import fresh_rows
 from otel_torchdist.tape.names.reader import Names
 
 ROWS_AT_ONCE: Final = 1 << 18

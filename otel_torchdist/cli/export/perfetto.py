@@ -8,26 +8,26 @@ from typing import Final
 
 import typer
 
-from otel_torchdist.archive.reading import is_archive
+from otel_torchdist.analysis.clocks.alignment import ClockAligner
+from otel_torchdist.analysis.timeline.model import DrawnStall, Extent, RankTimeline
+from otel_torchdist.analysis.timeline.reading import aligned, timeline_of
+from otel_torchdist.analysis.timeline.trace import MARK, TraceWriter
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import judged
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
 from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
-from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.files.outputs import OutputError, check_output, write_output
-from otel_torchdist.flight.reading.reader import read_dumps
-from otel_torchdist.history.call_table import CallTable
-from otel_torchdist.naming import name_ranks
-from otel_torchdist.this_process.commands import without_collecting_garbage
-from otel_torchdist.timeline.model import DrawnStall, Extent, RankTimeline
-from otel_torchdist.timeline.reading import aligned, timeline_of
-from otel_torchdist.timeline.trace import MARK, TraceWriter
-from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.naming import name_ranks
+from otel_torchdist.sources.archive.reading import is_archive
+from otel_torchdist.sources.flight.reading.reader import read_dumps
+from otel_torchdist.sources.history.call_table import CallTable
+from otel_torchdist.system.files.outputs import OutputError, check_output, write_output
+from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 
 @dataclass(frozen=True, slots=True)

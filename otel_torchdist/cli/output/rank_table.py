@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_torchdist.cli.output.fitting import FittedColumn, Narrowing, fitted
-from otel_torchdist.live.blame import blame_of
-from otel_torchdist.live.ranks import WAITS_NS, RankRow, RankState, rank_rows
-from otel_torchdist.live.texts import shown_line
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.model.naming import MemberRank, name_ranks
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.naming import MemberRank, name_ranks
-from otel_torchdist.units import seconds
-from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.model.units import seconds
+from otel_torchdist.show.live.blame import blame_of
+from otel_torchdist.show.live.ranks import WAITS_NS, RankRow, RankState, rank_rows
+from otel_torchdist.show.live.texts import shown_line
 
 _STATE_WIDTH: Final = 10
 _AGE_WIDTH: Final = 7

@@ -20,9 +20,9 @@ from rich.panel import Panel
 from rich.text import Text
 
 from otel_torchdist.cli.output.text import shown
-from otel_torchdist.naming import plain_rank, readable
-from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.judge.stall.events import VerdictGiven
+from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.model.naming import plain_rank, readable
 
 MAX_SOURCE_BYTES: Final = 16 << 20
 

@@ -12,13 +12,13 @@ from typing import Final, NoReturn
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.judge.verdict.wording.ends import describe_way
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.naming import name_ranks, readable
 from otel_torchdist.model.snapshot import RankView, life_in
-from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.model.units import passed
 from otel_torchdist.tape.identity import TapeIdentity
-from otel_torchdist.units import passed
-from otel_torchdist.verdict.wording.ends import describe_way
 
 MAX_LINE: Final = 65_536
 """Characters of a message to which names of files may add; longer than any of ours."""

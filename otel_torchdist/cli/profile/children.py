@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.evidence.live_ranks import command_of
-from otel_torchdist.evidence.texts.py_spy import program
-from otel_torchdist.naming import readable
-from otel_torchdist.processes.children import ChildView, children_of, look_at
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.processes.children import ChildView, children_of, look_at
+from otel_torchdist.sources.evidence.live_ranks import command_of
+from otel_torchdist.sources.evidence.texts.py_spy import program
 
 MAX_SAMPLED: Final = 16
 """Children that py-spy samples at the same time, each by a process of its own."""

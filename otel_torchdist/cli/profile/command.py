@@ -19,8 +19,8 @@ from otel_torchdist.cli.profile.formats import folded, lines_of, speedscope
 from otel_torchdist.cli.profile.taking import Taken, take
 from otel_torchdist.cli.targets import chosen_run
 from otel_torchdist.config import Config
-from otel_torchdist.job.requests.profile_file import ProfileError
-from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.model.naming import name_ranks, readable
+from otel_torchdist.node.job.requests.profile_file import ProfileError
 from otel_torchdist.tape.identity import shares_pids
 from otel_torchdist.tape.layout import MAX_PROFILE_RATE, MAX_PROFILE_S
 from otel_torchdist.tape.reading.reader import TapeReader

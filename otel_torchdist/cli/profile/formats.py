@@ -11,8 +11,8 @@ from rich.text import Text
 
 from otel_torchdist.cli.profile.children import ChildProfile
 from otel_torchdist.cli.profile.taking import Sampled, Taken
+from otel_torchdist.judge.world.places import user_frame
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.world.places import user_frame
 
 LINES_OF_THREAD: Final = 12
 LEAST_SHARE: Final = 0.005

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.requests.profile_file import NOT_RUNNING, Profile, ProfileError, read_profile
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.node.job.requests.profile_file import NOT_RUNNING, Profile, ProfileError, read_profile
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.reader import TapeReader
 

@@ -23,11 +23,11 @@ from otel_torchdist.cli.watch.session import WatchSession
 from otel_torchdist.cli.watch.views import LiveView, PlainView, View
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.directory import job_directory, tapes_in
-from otel_torchdist.job.runs.runs import SeveralRunsError, select, tape_directory, whole_index
-from otel_torchdist.job.tapes import newest_live_job
-from otel_torchdist.this_process.commands import StopSignals
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.node.job.directory import job_directory, tapes_in
+from otel_torchdist.node.job.runs.runs import SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.node.job.tapes import newest_live_job
+from otel_torchdist.system.this_process.commands import StopSignals
 
 
 def watch(

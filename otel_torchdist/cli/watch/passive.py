@@ -14,22 +14,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.job.runs.membership import Kin, helped_runs
-from otel_torchdist.job.tapes import LocalTapes
+from otel_torchdist.judge.stall.events import IncidentResolved, VerdictGiven
+from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared
+from otel_torchdist.judge.stall.watch import Detector
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.world.assembly import worlds
+from otel_torchdist.judge.world.following.follower import TapeFollower
+from otel_torchdist.judge.world.threads import RecordedStacks
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.naming import MemberRank
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.naming import MemberRank
-from otel_torchdist.processes.endings import RecordedDeaths
-from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
-from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
-from otel_torchdist.stall.watch import Detector
+from otel_torchdist.node.job.runs.membership import Kin, helped_runs
+from otel_torchdist.node.job.tapes import LocalTapes
+from otel_torchdist.node.processes.endings import RecordedDeaths
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.threads import RecordedStacks
 
 
 @dataclass(frozen=True, slots=True)

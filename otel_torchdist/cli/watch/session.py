@@ -12,16 +12,16 @@ from otel_torchdist.cli.output.terminal import Alarm, ReportHandler, alarm
 from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.views import View, screen_of
-from otel_torchdist.job.kept_results import AgentsVerdict, read_agents_verdict
+from otel_torchdist.judge.stall.events import IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.judge.stall.reporting.attributes import resolution
+from otel_torchdist.judge.verdict.model import Verdict, locate
+from otel_torchdist.judge.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.naming import name_ranks, run_label
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
-from otel_torchdist.naming import name_ranks, run_label
-from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.reporting.attributes import resolution
-from otel_torchdist.this_process.commands import StopSignals
-from otel_torchdist.verdict.model import Verdict, locate
-from otel_torchdist.verdict.standing import verdict_of_all_nodes
+from otel_torchdist.node.job.kept_results import AgentsVerdict, read_agents_verdict
+from otel_torchdist.system.this_process.commands import StopSignals
 
 TURN_S: Final = 0.25
 LAST_VERDICT_S: Final = 2.0

@@ -17,9 +17,9 @@ from rich.text import Text
 from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
 from otel_torchdist.cli.output.terminal import Alarm, redraw, stall_panel
 from otel_torchdist.cli.watch.passive import Observation, Rates
-from otel_torchdist.live.ranks import OVER, RankRow, RankState
-from otel_torchdist.naming import name_ranks, run_label
-from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.model.naming import name_ranks, run_label
+from otel_torchdist.show.live.ranks import OVER, RankRow, RankState
 
 LATE: Final = 0.05
 """Share of their time that the others must lose to a rank for it to be shown."""

@@ -34,7 +34,7 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
-from otel_torchdist.naming import readable
+from otel_torchdist.model.naming import readable
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
 
 _T = TypeVar("_T")

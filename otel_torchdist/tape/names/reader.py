@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
-from otel_torchdist.files.others import is_gone, read_part, reason
 from otel_torchdist.model.names import (
     MAX_BYTES,
     OTHER,
@@ -23,6 +22,7 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
+from otel_torchdist.system.files.others import is_gone, read_part, reason
 from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER
 from otel_torchdist.tape.names.decoding import decode_line
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.files.kept import KeptFile
 from otel_torchdist.model.names import (
     MAX_BYTES,
     MAX_NAMES,
@@ -26,6 +25,7 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
+from otel_torchdist.system.files.kept import KeptFile
 
 _KINDS: Final[
     dict[

@@ -29,11 +29,11 @@ from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import semconv
-from otel_torchdist.job.description import JobDescription
-from otel_torchdist.job.description_file import read_description
 from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.node.job.description import JobDescription
+from otel_torchdist.node.job.description_file import read_description
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point
 from otel_torchdist.telemetry.export.sinks import FanOutSink

@@ -30,9 +30,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
-from otel_torchdist import semconv
+from otel_torchdist.system.this_process.c_environment import c_variable
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.this_process.c_environment import c_variable
 
 _OTLP: Final = "otlp"
 _BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}

@@ -37,8 +37,8 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import guard
 from otel_torchdist.model.finding import LinkTarget
-from otel_torchdist.protobuf import varint
 from otel_torchdist.telemetry.export.exporters import readable_span
+from otel_torchdist.telemetry.protobuf import varint
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 MAX_KEPT: Final = 4_096

@@ -17,9 +17,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import TracerProvider, get_tracer_provider
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import semconv
-from otel_torchdist.job.description import JobDescription
 from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.node.job.description import JobDescription
+from otel_torchdist.system.this_process.end import starts_threads
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,
@@ -38,7 +39,6 @@ from otel_torchdist.telemetry.export.providers import (
 )
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
-from otel_torchdist.this_process.end import starts_threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from otel_torchdist import guard, semconv
+from otel_torchdist import guard
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.exporters import give_exporters_private_random
 from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, QueuedSink
 from otel_torchdist.telemetry.spans.model import FinishedSpan

@@ -12,11 +12,11 @@ from otel_torchdist.model.kinds import How
 from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters
 from otel_torchdist.model.occupations import STAGES
 from otel_torchdist.model.operations import Operation, StepMark
-from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
+from otel_torchdist.telemetry.semconv import OTHER
 
 # A total needs a field here, a line that counts it, and its row in `definitions`. The state from which the next reader
 # continues and the snapshot that is shown both hold the whole of `RankCounts`.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.naming import run_label
-from otel_torchdist.semconv import OTHER, OTHER_METHOD
+from otel_torchdist.model.naming import run_label
 from otel_torchdist.tape.status import TapeStatus
+from otel_torchdist.telemetry.semconv import OTHER, OTHER_METHOD
 
 MAX_GROUPS: Final = 256
 MAX_OPERATIONS: Final = 32

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
-from otel_torchdist.job.description_file import read_description
-from otel_torchdist.machine.reader import MachineReading
 from otel_torchdist.model.finding import Finding, FindingOver
-from otel_torchdist.naming import compress_ranks
-from otel_torchdist.semconv import OTHER
+from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.node.job.description import UNKNOWN_JOB, JobDescription
+from otel_torchdist.node.job.description_file import read_description
+from otel_torchdist.node.machine.reader import MachineReading
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunIdentity, RunLabels, SeriesLabels, label_value
@@ -34,6 +33,7 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     ShownVerdict,
     VerdictStatus,
 )
+from otel_torchdist.telemetry.semconv import OTHER
 
 MAX_FINDINGS: Final = 64
 """Findings kept per run, the newest ones."""

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import semconv
 from otel_torchdist.guard import guarded
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S

@@ -7,16 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, TapeState
+from otel_torchdist.model.naming import run_label
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import SUCCEEDED, Operation, StepMark
-from otel_torchdist.naming import run_label
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
 from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.counts import CheckpointMetrics, RankCounts
 from otel_torchdist.telemetry.metrics.durations import BusyTime, DurationHistogram, Exemplar, TimeShares
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value

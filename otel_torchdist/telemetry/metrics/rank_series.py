@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from otel_torchdist import semconv
 from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.calls import with_dimensions
 from otel_torchdist.model.history import Activity
@@ -15,15 +14,16 @@ from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import BLOCKING, RAISED, Operation, StepMark
 from otel_torchdist.model.remote_calls import Side
-from otel_torchdist.semconv import OTHER
+from otel_torchdist.model.units import size_class
 from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.counts import NO_SAVES, CheckpointCounts, RankCounts, Saves
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.snapshots import Duration, GroupInfo, GroupSnapshot
+from otel_torchdist.telemetry.semconv import OTHER
 from otel_torchdist.telemetry.spans.activities import SYSTEM
 from otel_torchdist.telemetry.spans.operation import UNKNOWN_ERROR
-from otel_torchdist.units import size_class
 
 _COUNTED: Final = (*BLOCKING, *RAISED)
 

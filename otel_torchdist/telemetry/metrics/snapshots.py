@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.numerics import Numerics
+from otel_torchdist.node.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.tape.figures import NO_FIGURES, StepFigures
 from otel_torchdist.telemetry.metrics.counts import CheckpointCounts, RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages

@@ -8,16 +8,16 @@ from typing import Final
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import semconv
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, SIDES, TRAITS, Detail
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
+from otel_torchdist.model.naming import activity_span_id, anchor_span_id, trace_id_of_step
 from otel_torchdist.model.remote_calls import RemoteCall, Side
-from otel_torchdist.naming import activity_span_id, anchor_span_id, trace_id_of_step
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.status import WallClock
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
 

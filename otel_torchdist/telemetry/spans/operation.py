@@ -7,16 +7,16 @@ from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import semconv
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.model.names import OTHER, ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
+from otel_torchdist.model.naming import operation_span_id
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from otel_torchdist.tape.status import WallClock
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 

@@ -8,8 +8,8 @@ from typing import Final
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from otel_torchdist import semconv
-from otel_torchdist.naming import trace_id_of_step
+from otel_torchdist.model.naming import trace_id_of_step
+from otel_torchdist.telemetry import semconv
 
 MAX_RANKS: Final = 64
 """Ranks that a healthy step shows; of a larger world every n-th, with a different offset at each step."""

@@ -16,14 +16,14 @@ from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import semconv
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity, Interval
+from otel_torchdist.model.naming import anchor_span_id, compress_ranks, run_label, trace_id_of_step
 from otel_torchdist.model.operations import Operation, StepMark
-from otel_torchdist.naming import anchor_span_id, compress_ranks, run_label, trace_id_of_step
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.status import WallClock
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS
 

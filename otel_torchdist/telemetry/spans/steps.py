@@ -17,12 +17,12 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity, Interval
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.model.operations import Operation, StepMark
-from otel_torchdist.naming import (
+from otel_torchdist.model.naming import (
     lone_run_id,
     operation_span_id,
     trace_id_of_step,
 )
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus, WallClock

@@ -20,7 +20,7 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
-from otel_torchdist.job.directory import CHECKPOINT_NAME, LOCK_NAME
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, LOCK_NAME
 from tests.agent.conftest import JOB, give_away
 from tests.agent.own_agent import OwnAgent
 from tests.support.commands.running import Running

@@ -18,12 +18,12 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.files import owned as owned_files
-from otel_torchdist.job.directory import LOCK_NAME
-from otel_torchdist.job.requests.stacks import stacks_path
-from otel_torchdist.job.tapes import MAX_WARNINGS, LocalTapes
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState
-from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget
+from otel_torchdist.node.job.directory import LOCK_NAME
+from otel_torchdist.node.job.requests.stacks import stacks_path
+from otel_torchdist.node.job.tapes import MAX_WARNINGS, LocalTapes
+from otel_torchdist.show.serving.scrape_target import FOLDER, ScrapeTarget
+from otel_torchdist.system.files import owned as owned_files
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
 from otel_torchdist.tape.layout import IDENTITY_SIZE
 from otel_torchdist.tape.writer import TapeWriter

@@ -16,9 +16,9 @@ from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.limits import MAX_BYTES_OF_USER, MemoryShares, footprint
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.config import Config
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.rules import StallRules
 from tests.agent.conftest import STRANGER, quiet_outputs
 from tests.agent.workers import many_groups
 from tests.support.tapes.tapes import start

@@ -16,7 +16,7 @@ import pytest
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.config import Config
-from otel_torchdist.job.directory import CHECKPOINT_NAME, LOCK_NAME, tapes_in
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, LOCK_NAME, tapes_in
 from tests.agent.conftest import JOB, give_away, quiet_outputs
 from tests.agent.training import page_of
 from tests.support.commands.running import SCRIPT, Running, environment

@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.node import NodeWatch, SlowScans
-from otel_torchdist.job.tapes import LocalTapes, live_jobs
+from otel_torchdist.node.job.tapes import LocalTapes, live_jobs
 from tests.agent.conftest import JOB
 from tests.support.ranks.job_ranks import Ranks
 

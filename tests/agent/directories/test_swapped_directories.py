@@ -18,10 +18,10 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.config import Config, parse_actions
-from otel_torchdist.job.directory import LOCK_NAME
-from otel_torchdist.job.peers import PORT_FILE, Peers, write_peers
-from otel_torchdist.job.tapes import MAX_WARNINGS
-from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.node.job.directory import LOCK_NAME
+from otel_torchdist.node.job.peers import PORT_FILE, Peers, write_peers
+from otel_torchdist.node.job.tapes import MAX_WARNINGS
+from otel_torchdist.show.serving.scrape_target import ScrapeTarget
 from otel_torchdist.tape.identity import decode_identity, encode_identity, process_start_ticks
 from otel_torchdist.tape.layout import IDENTITY_SIZE
 from tests.agent.conftest import JOB, give_away, quiet_outputs

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper, KeeperSurroundings
-from otel_torchdist.job.directory import LOCK_NAME, START_LOCK_NAME
+from otel_torchdist.node.job.directory import LOCK_NAME, START_LOCK_NAME
 from tests.support.locks import held_elsewhere
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 

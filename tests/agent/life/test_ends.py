@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.agent.conftest import JOB
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded, up_on
 from tests.agent.own_agent import OwnAgent

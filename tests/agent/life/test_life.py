@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
-from otel_torchdist.job.directory import CHECKPOINT_NAME
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME
+from otel_torchdist.telemetry import semconv
 from tests.agent.conftest import JOB
 from tests.agent.own_agent import OwnAgent
 from tests.agent.training import RANKS, WORKERS, Training, environment
@@ -166,7 +166,7 @@ def test_agent_of_the_next_run(begin: Callable[..., Ranks], base: Path, reader: 
 # --- Ranks whose tapes do not show how they ended: the exit code does -------------------------------------------------
 
 
-RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
+RANK = Path(__file__).parents[2] / "node" / "processes" / "dying_rank.py"
 FATES = (
     ("exit 0", "has ended", "finished"),
     ("exit 3", "is dead: its process is gone", "dead"),

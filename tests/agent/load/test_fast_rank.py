@@ -12,12 +12,12 @@ from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import RankSnapshot
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.verdict.rules import StallRules
 from tests.support.native.native_library import native_cache
 from tests.support.ranks import fast_rank
 from tests.support.tapes.tapes import start

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS
 from tests.agent.life.test_life import check_once_without_orphans
 from tests.agent.training import page_of

@@ -12,14 +12,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist.agent.reading.reader import Reader
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.names import GroupName
-from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import ShownVerdict
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
-from otel_torchdist.verdict.rules import StallRules
 from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.tapes.fake_tape import FakeTape, signature
 

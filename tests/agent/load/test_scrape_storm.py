@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.serving.clients import MAX_CLIENTS
+from otel_torchdist.show.serving.clients import MAX_CLIENTS
 from tests.agent.life.test_life import count_on
 from tests.agent.training import page_of, target_in
 from tests.support.commands.running import Running

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.archive.reading import runs_in
-from otel_torchdist.history.tapes import history_of
 from otel_torchdist.model.kinds import Kernel
+from otel_torchdist.sources.archive.reading import runs_in
+from otel_torchdist.sources.history.tapes import history_of
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.training import RANKS, WORKERS, Training, environment
-from tests.archive.opened import histories_in, times_archived
+from tests.sources.archive.opened import histories_in, times_archived
 from tests.support.native.native_library import environ_of
 from tests.support.tapes.recorded import read_tapes
 from tests.support.waiting import until

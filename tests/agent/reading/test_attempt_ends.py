@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.agent.reading.outcomes import AttemptEnds, Conclusions
-from otel_torchdist.job.agent_notes import concluded_ns
+from otel_torchdist.judge.stall.events import Event, IncidentResolved, JudgingAgent, Ruling, RunSeen, VerdictGiven
+from otel_torchdist.judge.verdict.model import Outcome
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.stall.events import Event, IncidentResolved, JudgingAgent, Ruling, RunSeen, VerdictGiven
+from otel_torchdist.node.job.agent_notes import concluded_ns
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.verdict.model import Outcome
 from tests.support.tapes.fake_tape import FakeTape
 from tests.support.tapes.metrics_node import METRICS
 from tests.support.worlds.detectors import EVERYBODY, Watching, stalled

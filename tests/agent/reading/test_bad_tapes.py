@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.directory import tapes_in
+from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.tape.layout import VERSION
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB

@@ -19,10 +19,10 @@ from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, L
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.followed_rank import ReadingState
-from otel_torchdist.job.directory import CHECKPOINT_NAME, LOCK_NAME
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.operations import Operation, Splits, StepMark
-from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, LOCK_NAME
+from otel_torchdist.show.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.counts import RankCounts

@@ -9,12 +9,12 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.job.description import JobDescription, RankDescription, write_description
-from otel_torchdist.job.description_file import read_description
+from otel_torchdist.node.job.description import JobDescription, RankDescription, write_description
+from otel_torchdist.node.job.description_file import read_description
 from otel_torchdist.tape.identity import decode_identity
 from tests.agent.training import RANKS, WORKERS, Training
-from tests.machine.conftest import FAKE_NVML
-from tests.machine.fake_nvml.pynvml import UUIDS
+from tests.node.machine.conftest import FAKE_NVML
+from tests.node.machine.fake_nvml.pynvml import UUIDS
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.receivers.otlp_receiver import OtlpReceiver

@@ -1,6 +1,6 @@
 """`otel-torchdist` with segments of a few operations, so that a short run has many."""
 
-import otel_torchdist.archive.tapes as recorder
+import otel_torchdist.sources.archive.tapes as recorder
 from otel_torchdist.cli import main
 
 recorder.ROWS = 40

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_torchdist.stall.findings.diverged import Diverged
+from otel_torchdist.judge.stall.findings.diverged import Diverged
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.worlds.finished import findings_of, world_of_job

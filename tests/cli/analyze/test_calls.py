@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.cli.analyze.rows import COLUMNS
-from otel_torchdist.job.directory import job_directories
+from otel_torchdist.node.job.directory import job_directories
 from tests.cli.gloo_jobs import COUNTED_LATE_NS, COUNTED_STEPS, COUNTING, GlooJobs
 from tests.support.commands.asking import Answer, analyze, ask_as_people_do
 from tests.support.commands.running import Running

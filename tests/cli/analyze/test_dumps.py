@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.flight.made_dumps import Document, call, document, write, write_json
+from tests.sources.flight.made_dumps import Document, call, document, write, write_json
 from tests.support.commands.asking import analyze
 from tests.support.tapes.directories import memory_directory
 from tests.support.tapes.fake_tape import FakeTape

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.parallelism.wording import TIMES
-from tests.flight.made_dumps import call, document, write_json
+from otel_torchdist.analysis.parallelism.wording import TIMES
+from tests.sources.flight.made_dumps import call, document, write_json
 from tests.support.commands.asking import Answer, analyze
 from tests.support.repository import REPOSITORY
 

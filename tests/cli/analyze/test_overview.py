@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.analysis import AnalysisSection
+from otel_torchdist.analysis.result import AnalysisSection
 from tests.cli.analyze.test_graph import DUMPS
 from tests.support.commands.asking import Answer, analyze
 from tests.support.tapes.directories import memory_directory

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from otel_torchdist.analysis.statistics.traffic import bus_factor, described_bytes
 from otel_torchdist.cli.analyze.rows import COLUMNS
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.statistics.traffic import bus_factor, described_bytes
 from tests.cli.gloo_jobs import GlooJobs
-from tests.flight.made_dumps import late_rank, write
+from tests.sources.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask_as_on_page
 from tests.support.documented import commands_of, page
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.parallelism.wording import TIMES
+from otel_torchdist.analysis.parallelism.wording import TIMES
 from tests.cli.analyze.test_graph import DUMPS
-from tests.flight.made_dumps import late_rank, write_json
-from tests.profiles.made import Format, MadeGroup, MadeTrace
-from tests.profiles.worlds import FIRST, traces_of
+from tests.sources.flight.made_dumps import late_rank, write_json
+from tests.sources.profiles.made import Format, MadeGroup, MadeTrace
+from tests.sources.profiles.worlds import FIRST, traces_of
 from tests.support.commands.asking import analyze, ask
 from tests.support.repository import REPOSITORY
 

@@ -19,8 +19,8 @@ from otel_torchdist.cli.demo.findings import DemoFindings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import AgentSeen, is_hopeless
 from otel_torchdist.cli.watch.views import PlainView
-from otel_torchdist.live.ranks import RankRow, RankState, starting
 from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.show.live.ranks import RankRow, RankState, starting
 from tests.support.commands.running import environment, processes_of
 from tests.support.launch.torchrun import WARM_DEMO
 from tests.support.launch.warm_python import Done, WarmPython

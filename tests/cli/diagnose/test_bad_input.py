@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.analysis import AnalysisSection
+from otel_torchdist.analysis.result import AnalysisSection
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.layout import VERSION
 from tests.support.commands.asking import ask

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
+from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.support.commands.asking import ask
 from tests.support.launch.warm_python import WarmPython

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.cli.gloo_jobs import WORKER, GlooJobs
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running, processes_of

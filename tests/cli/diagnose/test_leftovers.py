@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flight.made_dumps import call, document, late_rank, write, write_json
+from tests.sources.flight.made_dumps import call, document, late_rank, write, write_json
 from tests.support.commands.asking import ask, ask_as_people_do
 
 ABSENT = (

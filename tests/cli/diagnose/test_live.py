@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from deploy.native.ports import free_port
-from otel_torchdist.evidence import live_recorder
-from otel_torchdist.evidence.live_ranks import LiveProcess
-from otel_torchdist.evidence.texts import py_spy
-from otel_torchdist.processes.state import call_of
-from tests.flight.made_dumps import SECOND, START_NS, late_rank, write_json
+from otel_torchdist.node.processes.state import call_of
+from otel_torchdist.sources.evidence import live_recorder
+from otel_torchdist.sources.evidence.live_ranks import LiveProcess
+from otel_torchdist.sources.evidence.texts import py_spy
+from tests.sources.flight.made_dumps import SECOND, START_NS, late_rank, write_json
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running, environment
 from tests.support.waiting import until

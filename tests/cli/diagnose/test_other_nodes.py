@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from otel_torchdist.agent.results import AgentsVerdicts
-from otel_torchdist.job.kept_results import remove_agents_verdict
-from otel_torchdist.job.runs.lives import write_death
+from otel_torchdist.judge.stall.events import OngoingStall, Ruling
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.past.post_mortem import examine
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import How, RecordKind, TapeState
 from otel_torchdist.model.lives import Death
-from otel_torchdist.stall.events import OngoingStall, Ruling
+from otel_torchdist.node.job.kept_results import remove_agents_verdict
+from otel_torchdist.node.job.runs.lives import write_death
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.past.post_mortem import examine
-from otel_torchdist.verdict.rules import StallRules
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.evidence import quoted
-from tests.evidence.reading import DATA
-from tests.flight.made_dumps import late_rank, write_json
+from tests.sources.evidence import quoted
+from tests.sources.evidence.reading import DATA
+from tests.sources.flight.made_dumps import late_rank, write_json
 from tests.support.commands.asking import ask
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.runs.runs import index_of
-from otel_torchdist.job.worlds import WorldsFile
 from otel_torchdist.model.names import GroupName
+from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.node.job.worlds import WorldsFile
 from tests.support.commands.asking import analyze, ask
 from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.naming import compress_ranks
+from otel_torchdist.model.naming import compress_ranks
 from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
 from tests.jobs.faults.faulty_job import WORKER
 from tests.jobs.faults.rows import ROWS

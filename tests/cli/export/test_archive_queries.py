@@ -19,10 +19,10 @@ import duckdb
 import msgspec
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.cli.export.tables import TABLES
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.operation import of_record
 from tests.cli.export.conftest import Archived, asked
 from tests.cli.gloo_jobs import COUNTED_LATE_NS, COUNTED_STEPS, COUNTING

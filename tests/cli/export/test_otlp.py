@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flight.made_dumps import late_rank, write
+from tests.sources.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import Answer, ask
 from tests.support.commands.running import Running
 from tests.support.receivers.otlp_receiver import HTTP, OtlpReceiver

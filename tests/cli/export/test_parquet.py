@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from otel_torchdist.archive.reading import segments_of
-from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.cli.export.parquet import write_parquet
 from otel_torchdist.cli.export.tables import TABLES
 from otel_torchdist.cli.targets import chosen_archived_run
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.operations import Operation
-from tests.archive.made import names_beside, operations, segment
+from otel_torchdist.sources.archive.reading import segments_of
+from otel_torchdist.sources.archive.writer import ArchiveWriter
 from tests.cli.export.conftest import asked
+from tests.sources.archive.made import names_beside, operations, segment
 from tests.support.commands.asking import Answer, analyze, ask
 
 RUN = 0xABCD << 112

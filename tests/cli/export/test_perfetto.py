@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import typer
 
-from otel_torchdist.analysis import AnalysisSection
+from otel_torchdist.analysis.result import AnalysisSection
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.targets import target_of
+from tests.analysis.timeline.checker import Timeline, ranks_in
 from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
-from tests.flight.made_dumps import START_NS
+from tests.sources.flight.made_dumps import START_NS
 from tests.support.commands.asking import Answer, ask
 from tests.support.documented import commands_of, page
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
-from tests.timeline.checker import Timeline, ranks_in
 
 WORKER = Path(__file__).parent / "workers" / "drawn.py"
 DUMPS = REPOSITORY / "tests" / "flight" / "data" / "gpu_error_1st"

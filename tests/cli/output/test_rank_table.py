@@ -7,16 +7,16 @@ from pathlib import Path
 from rich.console import Console
 
 from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
-from otel_torchdist.job.runs.lives import write_death
-from otel_torchdist.live.ranks import RankRow, RankState
+from otel_torchdist.judge.verdict.judging.judge import Judge
+from otel_torchdist.judge.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.judge.world.assembly import worlds
+from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.processes.endings import RecordedDeaths
-from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
-from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.following.follower import TapeFollower
+from otel_torchdist.node.job.runs.lives import write_death
+from otel_torchdist.node.processes.endings import RecordedDeaths
+from otel_torchdist.show.live.ranks import RankRow, RankState
 from tests.support.tapes.fake_tape import SECOND, ClockedTape
 
 THRESHOLD_S = 5.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.evidence.texts.py_spy import program
+from otel_torchdist.sources.evidence.texts.py_spy import program
 from tests.cli.gloo_jobs import WORKERS, GlooJobs
 from tests.support.commands.asking import ask
 from tests.support.waiting import until

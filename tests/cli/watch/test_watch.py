@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.directory import job_directories, tapes_in
+from otel_torchdist.node.job.directory import job_directories, tapes_in
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.cli.gloo_jobs import CALLING_LINE, LOADING_LINE, THRESHOLD_S, GlooJobs
 from tests.support.commands.asking import ask

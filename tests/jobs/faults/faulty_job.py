@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from otel_torchdist import semconv
-from otel_torchdist.job.peers import peers_files, read_peers
+from otel_torchdist.node.job.peers import peers_files, read_peers
+from otel_torchdist.telemetry import semconv
 from tests.support.commands.running import is_agent, processes_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.launch.quiet import QUIET

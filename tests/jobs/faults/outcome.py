@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.jobs.faults.rows import Finding, FindingRow, Row
 from tests.support.receivers.otlp_receiver import ReceivedSpan

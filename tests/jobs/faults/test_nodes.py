@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.jobs.faults.faulty_job import FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe, observe_findings, observe_health
 from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_FINDINGS, NODE_ROWS, QUIET, FindingRow, Row, line_in

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.jobs.faults.faulty_job import FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe_findings
 from tests.jobs.faults.rows import ALL_VALUES, FINDING_VARIANTS, FINDINGS, NO_STALL, FindingRow, natively

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
 from tests.jobs.faults.rows import DUE_S
 from tests.support.waiting import until

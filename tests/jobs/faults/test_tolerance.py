@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe_health
 from tests.support.launch.side_by_side import params_of, selected, side_by_side

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.model.kinds import How, Phase
-from otel_torchdist.profiles.groups import ProfiledGroups
-from otel_torchdist.profiles.history import gaps_in
-from tests.profiles.reading_traces import graph_in, histories, read, roles
+from otel_torchdist.sources.profiles.groups import ProfiledGroups
+from otel_torchdist.sources.profiles.history import gaps_in
+from tests.sources.profiles.reading_traces import graph_in, histories, read, roles
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pytest
 
+from otel_torchdist.analysis.reproducer.plan import plan
+from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.cli.reproduce import evidence_of_dumps
 from otel_torchdist.config import Config
-from otel_torchdist.reproducer.plan import plan
-from otel_torchdist.reproducer.source import source_of
+from tests.analysis.reproducer.rehearsal import verdict_on
 from tests.jobs.recorded.recorded_jobs import RecordedFault, RecordedJobs
-from tests.reproducer.rehearsal import verdict_on
 from tests.support.commands.asking import Answer, ask
 from tests.support.launch.warm_python import WarmPython
 

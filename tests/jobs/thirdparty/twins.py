@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.native.ports import free_port
-from otel_torchdist import semconv
+from otel_torchdist.judge.stall.events import Event, VerdictGiven
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.stall.events import Event, VerdictGiven
-from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.telemetry import semconv
 from tests.jobs.thirdparty.issued import REPORTS
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.forked_ranks import ORDINARY_END

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests.commands import EXIT_CODE
+from otel_torchdist.node.job.requests.commands import EXIT_CODE
 from tests.jobs.torchrun.recording import TWO_RANKS, WORKERS, switched_on
 from tests.support.commands.running import kill_processes_of
 from tests.support.launch.torchrun import Torchrun

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.support.commands.running import is_agent, kill_processes_of, processes_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.launch.quiet import QUIET

@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs.runs import Run, index_of
+from otel_torchdist.analysis.parallelism.calls import calls_of
+from otel_torchdist.analysis.parallelism.graph import Graph, ParallelGroups, graph_of
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.parallelism.calls import calls_of
-from otel_torchdist.parallelism.graph import Graph, ParallelGroups, graph_of
+from otel_torchdist.node.job.runs.runs import Run, index_of
+from otel_torchdist.sources.history.tapes import histories_of
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.side_by_side import selected
 from tests.support.launch.warm_python import WarmPython

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from otel_torchdist.evidence.texts.py_spy import program
+from otel_torchdist.sources.evidence.texts.py_spy import program
 
 SCRIPT = Path(sys.executable).with_name("otel-torchdist")
 BOOT = b"otel_torchdist.agent.launch.background"

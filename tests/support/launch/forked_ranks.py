@@ -34,7 +34,7 @@ IMPORTED: Final = (
     "torch.utils.data",
     "otel_torchdist.agent.thread",
     "otel_torchdist.capture.session",
-    "otel_torchdist.switch",
+    "otel_torchdist.launch.switch",
     "otel_torchdist.telemetry.export.outputs",
 )
 """What ranks would import, imported before they are forked."""

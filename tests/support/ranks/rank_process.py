@@ -20,12 +20,12 @@ import threading
 import time
 from pathlib import Path
 
-from otel_torchdist.job.ancestry import parent_tape
-from otel_torchdist.job.requests.commands import abort_path
-from otel_torchdist.job.requests.stacks import write_stacks
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.node.job.ancestry import parent_tape
+from otel_torchdist.node.job.requests.commands import abort_path
+from otel_torchdist.node.job.requests.stacks import write_stacks
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter

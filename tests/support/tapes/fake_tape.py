@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import ActivityKind, Flag, How, RecordKind, RunIdState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.snapshot import RankView
@@ -17,7 +18,6 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.splits import pack_splits
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
-from otel_torchdist.world.following.follower import TapeFollower
 
 RUN_ID: Final = 0x1234ABCD_0000_4000_8000_000000000001
 RUN: Final = "1234abcd"

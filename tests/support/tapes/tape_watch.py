@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from otel_torchdist.stall.events import Event, MarkerDue, VerdictGiven
-from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.judge.stall.events import Event, MarkerDue, VerdictGiven
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.rules import StallRules
 from tests.support.waiting import until
 
 

@@ -5,8 +5,8 @@ import signal
 import sys
 from pathlib import Path
 
-from otel_torchdist.job.leftovers import clean_up
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
+from otel_torchdist.node.job.leftovers import clean_up
 from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.splits import pack_splits

@@ -6,13 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from otel_torchdist import semconv
-from otel_torchdist.model.calls import Channel
-from otel_torchdist.model.finding import Incident
-from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.stacks import Stacks, ThreadStack
-from otel_torchdist.stall.events import (
+from otel_torchdist.judge.stall.events import (
     Event,
     Follows,
     IncidentResolved,
@@ -24,8 +18,14 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.watch import Detector
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.stall.watch import Detector
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.finding import Incident
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.stacks import Stacks, ThreadStack
+from otel_torchdist.telemetry import semconv
 from tests.support.worlds.fake_world import FIRST_NONCE, RUN, SECOND, START_NS, FakeWorld, group_of
 
 if TYPE_CHECKING:

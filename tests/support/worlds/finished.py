@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from otel_torchdist.judge.stall.findings.diverged import Diverged
+from otel_torchdist.judge.stall.findings.non_finite import NonFinite
+from otel_torchdist.judge.stall.findings.watch import ValueFinder
+from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.stall.findings.diverged import Diverged
-from otel_torchdist.stall.findings.non_finite import NonFinite
-from otel_torchdist.stall.findings.watch import ValueFinder
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.launch.jobs import Job
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from otel_torchdist.judge.verdict.judging.judge import Judge
+from otel_torchdist.judge.verdict.model import Verdict, locate
+from otel_torchdist.judge.verdict.rules import waits_of
+from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict, locate
-from otel_torchdist.verdict.rules import waits_of
-from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 
 

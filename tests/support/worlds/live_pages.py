@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Gauge
 
 from otel_torchdist.config import Config, PageAccess
-from otel_torchdist.live.model import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
-from otel_torchdist.live.site import live_feed, live_site
+from otel_torchdist.judge.stall.events import RunSeen
+from otel_torchdist.judge.stall.watch import Detector
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack
-from otel_torchdist.serving.metrics_page import MetricsServer
-from otel_torchdist.serving.site import Site
-from otel_torchdist.stall.events import RunSeen
-from otel_torchdist.stall.watch import Detector
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.show.live.model import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
+from otel_torchdist.show.live.site import live_feed, live_site
+from otel_torchdist.show.serving.metrics_page import MetricsServer
+from otel_torchdist.show.serving.site import Site
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeRank, group_of
 
 FACTS = AgentFacts("an instance", "node-1", os.geteuid(), THRESHOLD_NS / SECOND)

@@ -12,6 +12,7 @@ import weakref
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.names import (
     CallerName,
     CallPathName,
@@ -22,7 +23,6 @@ from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
-from otel_torchdist.world.following.follower import TapeFollower
 
 CAPACITY: Final = 256
 """Records of a rank's ring."""

@@ -33,7 +33,7 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
-from otel_torchdist.naming import readable
+from otel_torchdist.model.naming import readable
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How, RecordKind
+from otel_torchdist.node.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import prepare_activity
 from otel_torchdist.tape.reading.open_intervals import GRACE_NS

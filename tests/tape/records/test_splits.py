@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.operations import Splits
+from otel_torchdist.node.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import MAX_NUMBER
 from otel_torchdist.tape.reading.reader import TapeReader

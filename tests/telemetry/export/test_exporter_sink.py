@@ -18,8 +18,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_torchdist import semconv
 from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.queued_sink import MAX_ATTEMPTS
 from otel_torchdist.telemetry.spans.model import FinishedSpan

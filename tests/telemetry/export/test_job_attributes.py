@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_torchdist.job.description import JobDescription, RankDescription, write_description
+from otel_torchdist.node.job.description import JobDescription, RankDescription, write_description
 from otel_torchdist.telemetry.export.environment import described_beyond, environment_resource
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment, outputs_of_providers
 from tests.support.tapes.fake_tape import FakeTape

@@ -19,7 +19,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.providers import build_meter_provider_from_environment
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.model.kinds import ActivityKind, How
-from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.layout import ActivityWord
 from otel_torchdist.telemetry.metrics.counts import INTERVALS, WHOLE, CheckpointCounts, CheckpointMetrics, Saves
+from otel_torchdist.telemetry.semconv import OTHER
 from tests.support.tapes.fake_tape import SECOND, ClockedTape
 
 SAVE, STAGE = ActivityKind.CHECKPOINT_SAVE, ActivityKind.CHECKPOINT_STAGE

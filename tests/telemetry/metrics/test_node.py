@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.reading.outcomes import show
+from otel_torchdist.judge.stall.findings.slow import PathMeasured
 from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, Gain, Incident, PathLengths, Severity
 from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.slow import PathMeasured
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
 from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, NodeMetrics

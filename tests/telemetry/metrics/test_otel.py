@@ -19,11 +19,11 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.semconv._incubating.metrics import rpc_metrics
 from prometheus_client import CollectorRegistry
 
-from otel_torchdist import semconv
-from otel_torchdist.job.description import JobDescription, RankDescription, write_description
-from otel_torchdist.machine.reader import MachineReading
 from otel_torchdist.model.kinds import Kernel, RunIdState
+from otel_torchdist.node.job.description import JobDescription, RankDescription, write_description
+from otel_torchdist.node.machine.reader import MachineReading
 from otel_torchdist.tape.figures import FigureWord
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.model import MetricKind

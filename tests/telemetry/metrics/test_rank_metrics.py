@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How, Kernel, RecordKind, TapeState
 from otel_torchdist.model.names import MAX_NAMES
 from otel_torchdist.model.numerics import NumberFormat, Parameters
 from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.records.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
 from tests.support.tapes.fake_tape import RUN, SECOND, WORLD, FakeTape, signature

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.machine.reader import MachineReading
 from otel_torchdist.model.names import GroupName
+from otel_torchdist.node.machine.reader import MachineReading
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_torchdist import semconv
 from otel_torchdist.model.kinds import ActivityKind, How, TapeState
-from otel_torchdist.naming import activity_span_id, trace_id_of_step
+from otel_torchdist.model.naming import activity_span_id, trace_id_of_step
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.segments import MAX_ACTIVITIES, MAX_OPERATIONS
 from otel_torchdist.telemetry.spans.steps import SpansState
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, ClockedTape

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
-from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind, TapeState
 from otel_torchdist.model.names import (
     OTHER,
@@ -20,8 +19,9 @@ from otel_torchdist.model.names import (
     SignatureName,
     pack_label,
 )
-from otel_torchdist.naming import operation_span_id
+from otel_torchdist.model.naming import operation_span_id
 from otel_torchdist.tape.layout import Word
+from otel_torchdist.telemetry import semconv
 from tests.support.tapes.fake_tape import RUN, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 

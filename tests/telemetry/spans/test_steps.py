@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_torchdist import semconv
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.naming import operation_span_id, trace_id_of_step
+from otel_torchdist.model.naming import operation_span_id, trace_id_of_step
+from otel_torchdist.telemetry import semconv
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WALL_OFFSET_NS, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 

@@ -25,8 +25,8 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.requests.stacks import current_stacks
-from otel_torchdist.job.requests.commands import EXIT_CODE, FAILURE, abort_reason
 from otel_torchdist.model.names import GIVEN_UP
+from otel_torchdist.node.job.requests.commands import EXIT_CODE, FAILURE, abort_reason
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder

@@ -16,7 +16,7 @@ from otel_torchdist.capture.core.requests.stacks import (
     withdraw_offer,
     write_no_stacks,
 )
-from otel_torchdist.job.requests.commands import FAILURE
+from otel_torchdist.node.job.requests.commands import FAILURE
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder

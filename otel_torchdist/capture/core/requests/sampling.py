@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from otel_torchdist import guard
 from otel_torchdist.capture.core.call_sites import site_of
 from otel_torchdist.capture.core.requests.stacks import frames_of, native_id_of, running_threads
-from otel_torchdist.job.requests.profile_file import NOT_RUNNING, Profile, ProfiledThread, write_profile
+from otel_torchdist.node.job.requests.profile_file import NOT_RUNNING, Profile, ProfiledThread, write_profile
 from otel_torchdist.tape.layout import MAX_PROFILE_RATE, MAX_PROFILE_S
 
 if TYPE_CHECKING:

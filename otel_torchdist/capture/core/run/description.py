@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from otel_torchdist.capture.core.recorder import Recorder
-from otel_torchdist.job.ancestry import find_standard_error
-from otel_torchdist.job.description import JobDescription, RankDescription, describe_job, write_description
+from otel_torchdist.node.job.ancestry import find_standard_error
+from otel_torchdist.node.job.description import JobDescription, RankDescription, describe_job, write_description
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -64,7 +64,7 @@ def own_job(describes_launch: bool) -> JobDescription:
     job = describe_job(os.environ)
     if not describes_launch:
         return job
-    from otel_torchdist.job.description import git_commit, without_secrets
+    from otel_torchdist.node.job.description import git_commit, without_secrets
 
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     start = Path(main).resolve().parent if main else Path.cwd()

@@ -22,9 +22,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from otel_torchdist.files.locks import is_file_locked
-from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.peers import MAX_PEERS, TOKEN_BYTES, Peer, Peers, peer_from_json, read_listening, write_peers
+from otel_torchdist.node.job.directory import tapes_in
+from otel_torchdist.node.job.peers import (
+    MAX_PEERS,
+    TOKEN_BYTES,
+    Peer,
+    Peers,
+    peer_from_json,
+    read_listening,
+    write_peers,
+)
+from otel_torchdist.system.files.locks import is_file_locked
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=10)
 _ANEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW

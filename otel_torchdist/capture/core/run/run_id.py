@@ -23,7 +23,7 @@ import torch.distributed
 
 from otel_torchdist import guard
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.this_process.abandoned_calls import BACKGROUND_CALLS
+from otel_torchdist.system.this_process.abandoned_calls import BACKGROUND_CALLS
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder

@@ -13,9 +13,9 @@ from otel_torchdist.cli.diagnose.leftovers import lines_of as lines_of_leftovers
 from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of, lines_of
 from otel_torchdist.cli.output.text import fates
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.runs import Run
-from otel_torchdist.report.document import Conclusion
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.show.report.document import Conclusion
 
 _TONES = {VERDICT: "bad", "ended together": "warn", "undecided": "warn"}
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-from otel_torchdist.analysis import advice_results
-from otel_torchdist.archive.reading import is_archive
+from otel_torchdist.analysis.result import advice_results
+from otel_torchdist.analysis.statistics.model import CountDifference, Statistics
 from otel_torchdist.cli.analyze.calls import describe_difference
 from otel_torchdist.cli.analyze.html.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.analyze.html.world import world_of
@@ -19,16 +19,16 @@ from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_
 from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.config import Config
-from otel_torchdist.job.runs.runs import Run
-from otel_torchdist.naming import compress_ranks, readable
-from otel_torchdist.profiles.reading.reader import kinds_in
-from otel_torchdist.report.build import ReportBasis, ReportChoice, findings_of, windows_of
-from otel_torchdist.report.document import Conclusion, Heading, RunReport
-from otel_torchdist.report.figures import MOST_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
-from otel_torchdist.report.incidents import MOST, incident_of
-from otel_torchdist.statistics.model import CountDifference, Statistics
-from otel_torchdist.this_process.commands import without_collecting_garbage
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.naming import compress_ranks, readable
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.show.report.build import ReportBasis, ReportChoice, findings_of, windows_of
+from otel_torchdist.show.report.document import Conclusion, Heading, RunReport
+from otel_torchdist.show.report.figures import MOST_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
+from otel_torchdist.show.report.incidents import MOST, incident_of
+from otel_torchdist.sources.archive.reading import is_archive
+from otel_torchdist.sources.profiles.reading.reader import kinds_in
+from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 _MOST_SKEWS: Final = 200
 _MOST_DIFFERENCES: Final = 20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.naming import compress_ranks
-from otel_torchdist.parallelism.graph import Graph, ParallelGroups
-from otel_torchdist.parallelism.wording import balance_of, remarks_of, role_of, shape_of, span_of
-from otel_torchdist.report.document import GroupSet, Purpose, World
+from otel_torchdist.analysis.parallelism.graph import Graph, ParallelGroups
+from otel_torchdist.analysis.parallelism.wording import balance_of, remarks_of, role_of, shape_of, span_of
+from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.show.report.document import GroupSet, Purpose, World
 
 _EXAMPLES: Final = 3
 _MOST_OTHERS: Final = 40

@@ -10,11 +10,11 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, warn, without_calls
 from otel_torchdist.config import Config
-from otel_torchdist.files.outputs import OutputError, check_output, write_output
-from otel_torchdist.report.build import ReportChoice
-from otel_torchdist.report.document import MARKER, html_of_report
-from otel_torchdist.units import amount
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.units import amount
+from otel_torchdist.show.report.build import ReportChoice
+from otel_torchdist.show.report.document import MARKER, html_of_report
+from otel_torchdist.system.files.outputs import OutputError, check_output, write_output
 
 
 @dataclass(frozen=True, slots=True)

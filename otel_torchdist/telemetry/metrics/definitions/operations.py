@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.model import (
     BY_GROUP,
     BY_OPERATION,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.judge.stall.findings.silent_mismatch import PASSES_APART_NS, SilentMismatches
+from otel_torchdist.judge.world.assembly import worlds
+from otel_torchdist.judge.world.following.follower import TapeFollower
+from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.stall.findings.silent_mismatch import PASSES_APART_NS, SilentMismatches
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.mismatch import Mismatch
 from tests.support.launch.jobs import Jobs
 
 CALLS_PER_PASS = 16

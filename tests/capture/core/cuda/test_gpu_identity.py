@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from otel_torchdist.capture.core.run.description import SelfDescription
-from otel_torchdist.job.description_file import gpu_of, read_description
+from otel_torchdist.node.job.description_file import gpu_of, read_description
 from tests.support.devices.device_rank import DeviceRank, device_rank
 
 UUID = "aaaaaaaa-0000-0000-0000-000000000000"

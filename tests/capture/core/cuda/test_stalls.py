@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.judge.stall.events import Event, IncidentResolved, StacksWanted, VerdictGiven
+from otel_torchdist.judge.stall.watch import Detector
+from otel_torchdist.judge.verdict.judging.stuck import TRAIL_NS
+from otel_torchdist.judge.verdict.model import Outcome
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.world.assembly import worlds
+from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.stall.events import Event, IncidentResolved, StacksWanted, VerdictGiven
-from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.judging.stuck import TRAIL_NS
-from otel_torchdist.verdict.model import Outcome
-from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.devices.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
 from tests.support.devices.simulated_device import MS
 from tests.support.waiting import until

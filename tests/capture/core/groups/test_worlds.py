@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
-
-from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.core.torch_api import store_place
-from otel_torchdist.job.worlds import worlds_beside
 from otel_torchdist.model.kinds import How
+from otel_torchdist.node.job.worlds import worlds_beside
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape

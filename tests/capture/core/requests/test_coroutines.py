@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.capture.core.requests.stacks import current_stacks
-from otel_torchdist.world.places import user_frame
+from otel_torchdist.judge.world.places import user_frame
 from tests.support.waiting import until
 
 

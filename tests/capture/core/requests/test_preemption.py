@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
+from otel_torchdist.judge.verdict.wording.ends import describe_way
 from otel_torchdist.model.lives import Death
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.wording.ends import describe_way
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of

@@ -14,8 +14,8 @@ import torch
 
 from otel_torchdist.capture.parts import rescue
 from otel_torchdist.capture.parts.rescue import RescuePlan, Rescuer, StalledRank
-from otel_torchdist.job.requests.commands import RescueRequest, request_rescue, rescue_path
 from otel_torchdist.model.rescue import Rescue, RescueState
+from otel_torchdist.node.job.requests.commands import RescueRequest, request_rescue, rescue_path
 from tests.support.tapes.own_tape import OwnTape
 from tests.support.waiting import until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_torchdist.capture.core.run.peer_discovery import DiscoveryBounds, store_key
-from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_peers
+from otel_torchdist.node.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_peers
 
 HOST = "127.0.0.1"
 RUN = 0xFEED

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from otel_torchdist.agent.exchange.peers import AgentPeers
 from otel_torchdist.capture.core.run.peer_discovery import DiscoveryBounds, PeerDiscovery, RankAddress, store_key
-from otel_torchdist.exchange.peers import AgentPeers
-from otel_torchdist.job.peers import peers_files, read_listening, read_peers
+from otel_torchdist.node.job.peers import peers_files, read_listening, read_peers
 from tests.capture.core.run.announcements import HOST, LOCAL, QUICK, RUN, announced, peers_in, say_port
 from tests.support.tapes.tapes import WriterProcess
 from tests.support.waiting import until

@@ -17,8 +17,8 @@ from otel_torchdist.capture.core.groups.groups import Groups
 from otel_torchdist.capture.core.run.agreements import Agreements
 from otel_torchdist.capture.core.run.peer_discovery import PeerDiscovery, RankAddress, store_key
 from otel_torchdist.capture.core.run.run_id import RunIdAgreement
-from otel_torchdist.job.peers import peers_files, read_peers
 from otel_torchdist.model.kinds import RunIdState
+from otel_torchdist.node.job.peers import peers_files, read_peers
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter

@@ -19,7 +19,6 @@ from torch import serialization
 from torch.distributed.checkpoint import state_dict_saver, utils
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from otel_torchdist import semconv
 from otel_torchdist.capture.core.torch_api import CHECKPOINT_LOGGER
 from otel_torchdist.capture.parts.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.parts.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES, MAX_TEXT, MAX_TEXTS
@@ -28,6 +27,7 @@ from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.occupations import STAGES
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.launch.jobs import Jobs

@@ -10,12 +10,12 @@ import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import SpanKind
 
-from otel_torchdist import semconv
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How, RunIdState, TapeState
+from otel_torchdist.model.naming import anchor_span_id, trace_id_of_step
 from otel_torchdist.model.remote_calls import RemoteCall
-from otel_torchdist.naming import anchor_span_id, trace_id_of_step
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.capture.tensors.numerics import is_chosen
-from otel_torchdist.stall.findings.non_finite import NonFinite
+from otel_torchdist.judge.stall.findings.non_finite import NonFinite
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.ranks.rank import SHOWS_REDUCE_OP

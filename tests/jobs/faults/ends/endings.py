@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist import semconv
+from otel_torchdist.telemetry import semconv
 from tests.jobs.faults.ends.kills import RANKS, THRESHOLD_S, LaunchedJob, end_all, kill_one, launched, problems
 from tests.jobs.faults.outcome import Outcome
 from tests.support.launch.nodes import Nodes

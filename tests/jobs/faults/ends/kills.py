@@ -27,12 +27,12 @@ from typing import Any
 
 import msgspec
 
-from otel_torchdist import semconv
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.result import result_of
-from otel_torchdist.job.runs.runs import index_of
-from otel_torchdist.naming import plain_rank
-from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.naming import plain_rank
+from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.telemetry import semconv
 from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.launch.quiet import QUIET

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_torchdist.judge.stall.events import Event
+from otel_torchdist.judge.stall.run_watch import RunWatch
+from otel_torchdist.judge.stall.watch import StallWatch
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.world.following.channels import LENGTH
 from otel_torchdist.model.kinds import Flag, How, TapeState
-from otel_torchdist.stall.events import Event
-from otel_torchdist.stall.run_watch import RunWatch
-from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Word
-from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.following.channels import LENGTH
 from tests.jobs.faults.simulated.simulated_deaths import SimulatedDeaths
 from tests.jobs.faults.simulated.simulated_rank import (
     SECOND,

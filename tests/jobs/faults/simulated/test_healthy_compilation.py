@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.judge.stall.events import VerdictGiven
 from tests.jobs.faults.simulated.healthy import Tally, run_job, watch_job
 from tests.jobs.faults.simulated.routines import COMPILATION, ROUTINES
 

@@ -13,6 +13,10 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from otel_torchdist.judge.stall.events import Event, StacksWanted, VerdictGiven
+from otel_torchdist.judge.stall.watch import Detector
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.lives import Stopped
@@ -20,10 +24,6 @@ from otel_torchdist.model.names import GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.stall.events import Event, StacksWanted, VerdictGiven
-from otel_torchdist.stall.watch import Detector
-from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.rules import StallRules
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.files.locks import is_file_locked
+from otel_torchdist.system.files.locks import is_file_locked
 from tests.support.ranks.rank import TAPES, say, start_capture
 from tests.support.waiting import until
 

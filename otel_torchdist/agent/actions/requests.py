@@ -1,0 +1,168 @@
+"""Actions that ask the ranks of a stalled run on this node: to save their state, and to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.agent.actions.stalled_run import StalledRun
+from otel_torchdist.errors import TapeError
+from otel_torchdist.judge.stall.events import OngoingStall
+from otel_torchdist.judge.verdict.wording.ends import describe_rescue
+from otel_torchdist.model.rescue import NO_RESCUE, RescueState
+from otel_torchdist.node.job.directory import tapes_in
+from otel_torchdist.node.job.requests.commands import MAX_REASON_BYTES as MAX_BYTES
+from otel_torchdist.node.job.requests.commands import RescueRequest, abort_path, request_rescue
+from otel_torchdist.node.processes import pidfd
+from otel_torchdist.node.processes.state import can_signal
+from otel_torchdist.system.files.owned import create_anew
+from otel_torchdist.tape.identity import process_start_ticks, shares_pids
+from otel_torchdist.tape.mapped import MappedTape
+from otel_torchdist.tape.reading.reader import TapeReader
+
+# --- rescue -----------------------------------------------------------------------------------------------------------
+# Has the ranks of a stalled run save their state, and reports which of it fits together.
+# Each agent asks the ranks of its own node, and waits for those of all nodes: what follows, usually `abort`, ends the
+# job, and launchers then end the ranks of the other nodes too.
+
+
+RESCUE_CHECK_S: Final = 0.2
+BEGIN_S: Final = 15.0
+"""A rank checks for requests once a second, and the grace period of another node's agent may end some seconds later."""
+MARGIN_S: Final = 3.0
+
+
+def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], OngoingStall | None]) -> str:
+    """Have the ranks of this node save their state; returns as text what those of all nodes have saved.
+
+    Args:
+        stall: The stall.
+        timeout_s: How long a rank may take.
+        ongoing: Returns the stall as it was last seen; None once it is over.
+    """
+    asked, world_size = _ask(stall)
+    began = time.monotonic()
+    seen, over = ongoing(), ""
+    if seen is None:
+        return "skipped: the stall is over"
+    while not over and _may_come(seen, world_size, time.monotonic() - began, timeout_s):
+        time.sleep(RESCUE_CHECK_S)
+        now = ongoing()
+        seen, over = (now, "") if now is not None else (seen, "; the stall is over")
+    return f"asked {asked} ranks: {describe_rescue(seen.rescues, world_size)}{over}"
+
+
+def _ask(stall: StalledRun) -> tuple[int, int]:
+    """Request it of each rank of this node; returns how many were asked, and the number of ranks of the run."""
+    request = RescueRequest(stall.run, stall.trace_id, stall.verdict, stall.ranks, stall.text)
+    asked, world_size = 0, 0
+    for path in tapes_in(stall.directory):
+        with contextlib.suppress(TapeError), contextlib.closing(TapeReader(path, os.geteuid())) as tape:
+            if tape.identity.nonce in stall.nonces and tape.is_alive():
+                request_rescue(path, request)
+                asked, world_size = asked + 1, tape.identity.world_size
+    return asked, world_size
+
+
+def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
+    """Whether a rank may yet save its state; of those of other nodes it may take a moment to learn anything."""
+    states = {seen.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
+    if RescueState.NONE in states and passed_s < BEGIN_S:
+        return True
+    return RescueState.RUNNING in states and passed_s < BEGIN_S + timeout_s + MARGIN_S
+
+
+# --- abort ------------------------------------------------------------------------------------------------------------
+# Ends the ranks of a stalled run on this node, so that their launcher restarts them from the checkpoint.
+# A rank is asked first, because it can report the reason to its launcher. One that cannot answer (its GIL is held, or
+# it is stopped) is killed. No torch function is called: aborting a process group can block for as long as its timeout.
+
+
+ANSWER_S: Final = 5.0
+"""A rank checks for requests once a second, and then has its own cleanup to do."""
+ABORT_CHECK_S: Final = 0.1
+
+
+def abort_ranks(stall: StalledRun, is_on: Callable[[], bool], answer_s: float = ANSWER_S) -> str:
+    """End the ranks, if the stall is ongoing, and kill those left after `answer_s`; returns the outcome as text."""
+    tapes = [tape for path in tapes_in(stall.directory) if (tape := _open(path)) is not None]
+    try:
+        wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
+        if not is_on():
+            return "skipped: the stall is over"
+        for tape in wanted:
+            _request_end(tape.path, stall.text)
+        for _ in range(round(answer_s / ABORT_CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
+            if not any(tape.is_alive() for tape in wanted):
+                break
+            time.sleep(ABORT_CHECK_S)
+        killed = [tape for tape in wanted if tape.is_alive() and _kill(tape)]
+        left = [tape for tape in wanted if tape not in killed and tape.is_alive()]
+        return _account(wanted, killed, left) + _missing(stall, tapes)
+    finally:
+        for tape in tapes:
+            tape.close()
+
+
+def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
+    text = f"ended {len(wanted) - len(left)} ranks"
+    if killed:
+        text += f", of which rank {_listed(killed)} had to be killed"
+    if left:
+        text += (
+            f"; rank {_listed(left)} did not end and cannot be killed from here: its process cannot be identified "
+            "(another PID namespace), or belongs to another user"
+        )
+    return text
+
+
+def _missing(stall: StalledRun, tapes: list[TapeReader]) -> str:
+    missing = len(stall.nonces - {tape.identity.nonce for tape in tapes})
+    return f"; {missing} cannot be asked to end, because their files in {stall.directory} are gone" if missing else ""
+
+
+def _listed(tapes: list[TapeReader]) -> str:
+    return ", ".join(str(tape.identity.rank) for tape in tapes)
+
+
+def _open(path: Path) -> TapeReader | None:
+    try:
+        return TapeReader(path, os.geteuid())
+    except TapeError:
+        return None
+
+
+def _request_end(tape: Path, text: str) -> None:
+    with open(create_anew(abort_path(tape)), "wb") as stream:
+        stream.write(text.encode()[:MAX_BYTES])
+
+
+def _kill(tape: MappedTape) -> bool:
+    """Kill the process that writes a tape, if it is identified beyond doubt.
+
+    A tape only claims a pid. The kernel knows which process holds the tape's lock.
+    """
+    identity = tape.identity
+    if not shares_pids(identity) or identity.pid == os.getpid():
+        return False
+    try:
+        target, _ = pidfd.open_thread(identity.pid, identity.pid)
+    except OSError:
+        return False
+    try:
+        # Checked after `target` was opened: if the pid is the rank's now, `target` is the rank too.
+        if tape.holder() != identity.pid or process_start_ticks(identity.pid) != identity.pid_start_ticks:
+            return False
+        if not can_signal(tape.owner, identity.pid):
+            return False
+        pidfd.send(target, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(target)
+    return True

@@ -1,0 +1,93 @@
+"""The description of a stall that actions receive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist.telemetry import semconv
+
+if TYPE_CHECKING:
+    from otel_torchdist.model.finding import Incident
+    from otel_torchdist.tape.reading.reader import TapeReader
+
+
+@dataclass(frozen=True, slots=True)
+class StalledRun:
+    """A stall, as passed to the function given as `on_stall` and to other actions.
+
+    Attributes:
+        run: Id of the run, 32 hexadecimal digits; commands and metrics show the first 8.
+        trace_id: Trace id of the stall's own trace, 32 hexadecimal digits.
+        verdict: Kind of the verdict: `absent`, `dead`, `mismatched`, …; docs/verdicts.md lists them.
+        ranks: The global ranks that it names, ascending, such as `2,5-7`; '' if it names none.
+        text: The whole verdict as a sentence, as in the log.
+        attributes: The verdict as attributes of spans, by the names in docs/spans.md: `torchdist.operation`,
+            `torchdist.stall.age` (in seconds) and others.
+        directory: Job directory on this node.
+        nonces: Ids of the tapes of this node's ranks that belong to the run.
+        local_ranks: This node's ranks that belong to the run, ascending.
+    """
+
+    run: str
+    trace_id: str
+    verdict: str
+    ranks: str
+    text: str
+    attributes: Mapping[str, AttributeValue]
+    directory: Path
+    nonces: frozenset[int]
+    local_ranks: tuple[int, ...]
+
+    def to_json(self) -> str:
+        """Return everything that is not specific to this node as a JSON object, with the names of the fields."""
+        return json.dumps(
+            {
+                "run": self.run,
+                "trace_id": self.trace_id,
+                "verdict": self.verdict,
+                "ranks": self.ranks,
+                "text": self.text,
+                "attributes": dict(self.attributes),
+            },
+            indent=2,
+        )
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the id, the trace and the verdict as `TORCHDIST_STALL_*`, the environment variables of a command."""
+        return {
+            "TORCHDIST_STALL_RUN": self.run,
+            "TORCHDIST_STALL_TRACE_ID": self.trace_id,
+            "TORCHDIST_STALL_VERDICT": self.verdict,
+            "TORCHDIST_STALL_RANKS": self.ranks,
+            "TORCHDIST_STALL_TEXT": self.text,
+        }
+
+
+def stalled_run(
+    incident: Incident, attributes: Mapping[str, AttributeValue], text: str, tapes: Sequence[TapeReader]
+) -> StalledRun:
+    """Describe a stall, or a finding.
+
+    Args:
+        incident: Names its trace.
+        attributes: As in `StalledRun`.
+        text: As there.
+        tapes: Those of this node's ranks that it is about; at least one, all in one job directory.
+    """
+    return StalledRun(
+        run=f"{incident.run:032x}",
+        trace_id=f"{incident.trace_id:032x}",
+        verdict=str(attributes.get(semconv.VERDICT, "")),
+        ranks=str(attributes.get(semconv.VERDICT_RANKS, "")),
+        text=text,
+        attributes=attributes,
+        directory=tapes[0].path.parent,
+        nonces=frozenset(tape.identity.nonce for tape in tapes),
+        local_ranks=tuple(sorted(tape.identity.rank for tape in tapes)),
+    )

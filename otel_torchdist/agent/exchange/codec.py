@@ -1,0 +1,294 @@
+"""Converts snapshots of ranks to wire messages and back, and their times from one node's clock to another's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from otel_torchdist.agent.exchange.wire import Answer, WireError, WireOperation, WireRank
+from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationView, Progress, Window
+from otel_torchdist.model.lives import Death
+from otel_torchdist.model.names import AtTimeout, GroupName
+from otel_torchdist.model.naming import MemberRank
+from otel_torchdist.model.occupations import RankCheckpoints
+from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.rank_values import OutputChecksum, RankValues
+from otel_torchdist.model.remote_calls import later
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+
+MAX_CHANNELS: Final = 256
+"""Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
+MAX_OUTPUTS: Final = 64
+"""Checksums of outputs that are sent of each rank, the newest ones."""
+MAX_UNKNOWN: Final = 64
+"""Operations with unknown inputs that are sent of each rank, the newest ones."""
+MAX_OPEN: Final = 256
+MAX_SYMPTOMS: Final = 16
+
+
+def answer_of(
+    world: WorldSnapshot,
+    agent_id: int,
+    suspects_stall: bool,
+    now_ns: int,
+    calls: Collection[tuple[Channel, int]] = (),
+    before: Iterable[WorldSnapshot] = (),
+) -> Answer:
+    """What this agent sees, as an answer to another one.
+
+    Args:
+        world: The snapshot.
+        agent_id: See `Answer`.
+        suspects_stall: See `Answer`.
+        now_ns: See `Answer`.
+        calls: Windows that are wanted in full.
+        before: Snapshots sent earlier, in which these windows may still be.
+    """
+    groups = _Groups()
+    snapshots = [world, *before]
+    ranks = tuple(
+        _wire_rank(view, groups, _windows(view.rank, snapshots, calls))
+        for view in world.in_order
+        if not isinstance(view.rank, MemberRank)
+    )
+    return Answer(agent_id, now_ns, suspects_stall, tuple(groups.names), ranks)
+
+
+def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int, error_ns: int = 0) -> tuple[RankView, ...]:
+    """The ranks in the answer of another agent.
+
+    Args:
+        answer: The answer.
+        run: Id of the run.
+        offset_ns: Our monotonic clock minus its.
+        wall_offset_ns: Our wall clock minus our monotonic clock: all reports on one incident use one clock.
+        error_ns: By how much `offset_ns` may be wrong.
+
+    Raises:
+        WireError: The answer refers to a group that it does not list.
+    """
+    groups = [_group_of(name) for name in answer.groups]
+    return tuple(_view(rank, groups, run, offset_ns, wall_offset_ns, error_ns) for rank in answer.ranks)
+
+
+def _group_of(name: GroupName) -> GroupView:
+    """A group of another agent's ranks; the members of a world that was made by hand are no ranks of the run."""
+    if name.world:
+        return GroupView(name.key, name, frozenset(), is_inferred=True)
+    return GroupView(name.key, name, frozenset(name.ranks))
+
+
+class _Groups:
+    """The groups of an answer: each is written once, since it may have thousands of members."""
+
+    def __init__(self) -> None:
+        self.names: list[GroupName] = []
+        self._places: dict[tuple[str, int, AtTimeout], int] = {}
+
+    def place_of(self, group: GroupView | None) -> int:
+        if group is None:
+            return -1
+        key = (group.key, group.name.timeout_ms, group.name.at_timeout)
+        if key not in self._places:
+            self._places[key] = len(self.names)
+            self.names.append(group.name)
+        return self._places[key]
+
+
+def _wire_rank(view: RankView, groups: _Groups, windows: Mapping[Channel, tuple[Window, ...]]) -> WireRank:
+    channels = _channels_that_matter(view)
+    outputs = view.values.outputs[-MAX_OUTPUTS:]
+    for key in {one.operation_id.channel.group for one in outputs}:
+        groups.place_of(view.groups.get(key))
+    sent = replace(
+        passed_on(view),
+        progress={channel: _without_needless(channel, view, view.progress[channel]) for channel in channels},
+        # Operations that are left out must not look as if they had ended.
+        losses=view.losses + (len(view.open) > MAX_OPEN),
+        forgotten=view.forgotten or len(channels) < len(view.progress),
+        windows=windows,
+        values=_newest_values(view.values),
+        symptoms=view.symptoms[:MAX_SYMPTOMS],
+        checkpoints=replace(view.checkpoints, open=view.checkpoints.open[:MAX_OPEN]),
+        occupations=view.occupations[:MAX_OPEN],
+    )
+    return WireRank(
+        sent,
+        open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
+        last=None if view.last is None else _wire_operation(view.last, groups),
+    )
+
+
+def passed_on(view: RankView) -> RankView:
+    """Drop what agents do not tell each other, or do not believe each other, and what the answer has elsewhere."""
+    return replace(
+        view,
+        run=0,
+        open=(),
+        last=None,
+        arrivals={},
+        groups={},
+        wall_offset_ns=0,
+        is_new=False,
+        ran_ns=0,
+        is_remote=False,
+        fell_silent=False,
+        world="",
+        world_size=0,
+        places={},
+        other_sizes={},
+        data_wait_ns=0,
+        clock_error_ns=0,
+        twins=(),
+    )
+
+
+def _windows(
+    rank: int, snapshots: list[WorldSnapshot], calls: Collection[tuple[Channel, int]]
+) -> dict[Channel, tuple[Window, ...]]:
+    """The digests of a rank's windows; the calls themselves, which are many, only for the windows that are wanted."""
+    found: dict[Channel, dict[int, Window]] = {}
+    for snapshot in reversed(snapshots):
+        view = snapshot.ranks.get(rank)
+        for channel, of in view.windows.items() if view is not None else ():
+            is_newest = snapshot is snapshots[0]
+            shown = [window for window in of if is_newest or (channel, window.number) in calls]
+            found.setdefault(channel, {}).update(
+                {one.number: _sent(one, in_full=(channel, one.number) in calls) for one in shown}
+            )
+    return {channel: tuple(of.values()) for channel, of in found.items() if of}
+
+
+def _sent(window: Window, in_full: bool) -> Window:
+    return window._replace(arrivals=tuple(map(_without_callers, window.arrivals)) if in_full else ())
+
+
+def _channels_that_matter(view: RankView) -> set[Channel]:
+    """Channels with open operations and, of collectives and point-to-point each, those that came into use last."""
+    inside = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
+    collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_CHANNELS:]
+    others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_CHANNELS:]
+    return {*inside, *collective, *others}
+
+
+def _without_needless(channel: Channel, view: RankView, progress: Progress) -> Progress:
+    """Drop the calls of sends and receives, which are not compared, and the callers of calls where the rank is not."""
+    if channel.is_point_to_point:
+        return progress._replace(recent=())
+    concerned = [*view.open, *((view.last,) if view.last is not None else ())]
+    if any(one.operation_id.channel == channel for one in concerned):
+        return progress
+    return progress._replace(recent=tuple(map(_without_callers, progress.recent)))
+
+
+def _without_callers(arrival: Arrival) -> Arrival:
+    """Keep the line of a call alone."""
+    return arrival._replace(frames=arrival.frames[:1])
+
+
+def _without_names(output: OutputChecksum) -> OutputChecksum:
+    """Drop the names of parameters: they are many, and members on the other node have the same."""
+    if output.parameters is None or not output.parameters.names:
+        return output
+    return replace(output, parameters=replace(output.parameters, names=()))
+
+
+def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
+    return WireOperation(replace(operation, group=None), groups.place_of(operation.group))
+
+
+def _view(
+    rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wall_offset_ns: int, error_ns: int
+) -> RankView:
+    def operation(wire: WireOperation) -> OperationView:
+        if wire.group >= len(groups):
+            raise WireError("an operation refers to a group that is not listed")
+        view = wire.view
+        return replace(
+            view,
+            record=_moved(view.record, offset_ns),
+            group=groups[wire.group] if wire.group >= 0 else None,
+            waiting_since_ns=later(view.waiting_since_ns, offset_ns),
+        )
+
+    view = passed_on(rank.view)
+    stacks, stopped, child = view.stacks, view.stopped, view.child
+    return replace(
+        view,
+        run=run,
+        is_remote=True,
+        wall_offset_ns=wall_offset_ns,
+        clock_error_ns=error_ns,
+        groups=_by_key(groups),
+        open=tuple(map(operation, rank.open)),
+        last=None if rank.last is None else operation(rank.last),
+        created_ns=view.created_ns + offset_ns,
+        gone_since_ns=later(view.gone_since_ns, offset_ns),
+        heartbeat_ns=view.heartbeat_ns + offset_ns,
+        progress={channel: _moved_progress(progress, offset_ns) for channel, progress in view.progress.items()},
+        stacks=None if stacks is None else stacks.moved(offset_ns),
+        stopped=None if stopped is None else replace(stopped, since_ns=stopped.since_ns + offset_ns),
+        expects_until_ns=view.expects_until_ns + offset_ns if view.expects_until_ns else 0,
+        seen_alive_ns=view.seen_alive_ns + offset_ns if view.seen_alive_ns else 0,
+        death=None if view.death is None else _moved_death(view.death, offset_ns),
+        values=_moved_values(view.values, offset_ns),
+        asked_ns=view.asked_ns + offset_ns if view.asked_signal else 0,
+        checkpoints=_moved_checkpoints(view.checkpoints, offset_ns),
+        child=None if child is None else replace(child, since_ns=child.since_ns + offset_ns),
+        symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in view.symptoms[:MAX_SYMPTOMS]),
+        worker=None if view.worker is None else view.worker.moved(offset_ns),
+        occupations=tuple(one._replace(since_ns=one.since_ns + offset_ns) for one in view.occupations),
+        pace=view.pace.moved(offset_ns),
+    )
+
+
+def _by_key(groups: Iterable[GroupView]) -> Mapping[str, GroupView]:
+    return {group.key: group for group in groups}
+
+
+def _moved(record: Operation, offset_ns: int) -> Operation:
+    return msgspec.structs.replace(
+        record,
+        entered_ns=record.entered_ns + offset_ns,
+        returned_ns=later(record.returned_ns, offset_ns),
+        wait_entered_ns=later(record.wait_entered_ns, offset_ns),
+        wait_returned_ns=later(record.wait_returned_ns, offset_ns),
+        started_ns=later(record.started_ns, offset_ns),
+        completed_ns=later(record.completed_ns, offset_ns),
+    )
+
+
+def _moved_progress(progress: Progress, offset_ns: int) -> Progress:
+    return progress._replace(seen_out_ns=progress.seen_out_ns + offset_ns) if progress.seen_out_ns else progress
+
+
+def _newest_values(values: RankValues) -> RankValues:
+    """The values of a rank, as far as they are sent."""
+    older = values.unknown[:-MAX_UNKNOWN]
+    return replace(
+        values,
+        outputs=tuple(map(_without_names, values.outputs[-MAX_OUTPUTS:])),
+        unknown=values.unknown[-MAX_UNKNOWN:],
+        unknown_until=max([values.unknown_until, *(one.step for one in older)]),
+    )
+
+
+def _moved_values(values: RankValues, offset_ns: int) -> RankValues:
+    non_finite = tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in values.non_finite)
+    return replace(values, non_finite=non_finite)
+
+
+def _moved_checkpoints(checkpoints: RankCheckpoints, offset_ns: int) -> RankCheckpoints:
+    return RankCheckpoints(
+        tuple(replace(one, since_ns=one.since_ns + offset_ns) for one in checkpoints.open),
+        tuple(replace(one, ended_ns=one.ended_ns + offset_ns) for one in checkpoints.failed),
+    )
+
+
+def _moved_death(death: Death, offset_ns: int) -> Death:
+    since_ns = death.stopped_since_ns + offset_ns if death.stopped_since_ns else 0
+    ran_ns = death.ran_ns + offset_ns if death.ran_ns else 0
+    return replace(death, at_ns=death.at_ns + offset_ns, stopped_since_ns=since_ns, ran_ns=ran_ns)

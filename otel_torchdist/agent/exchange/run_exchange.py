@@ -1,0 +1,353 @@
+"""One agent's part in the exchange about a run: it publishes what it sees, and either queries all others or is queried.
+
+Everything that waits for the network runs on separate threads; the thread that reads tapes only picks up what has
+arrived.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist import guard
+from otel_torchdist.agent.exchange.codec import answer_of
+from otel_torchdist.agent.exchange.pace import PACE, Election, ExchangePace
+from otel_torchdist.agent.exchange.peer import STATE_PATH, STEPS_PATH, WAKE_PATH, PeerAgent
+from otel_torchdist.agent.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
+from otel_torchdist.judge.stall.events import (
+    Follows,
+    JudgingAgent,
+    Leads,
+    Role,
+    Ruling,
+    StacksOverdue,
+    StacksWanted,
+    Undecided,
+)
+from otel_torchdist.judge.stall.watch import CHECK_S
+from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.node.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
+from otel_torchdist.node.job.runs.membership import of_this_attempt
+
+PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
+ROUND_S_PER_AGENT: Final = 0.002
+"""What one answer costs the agent that asks, with a margin."""
+SHORTEST_PAUSE_S: Final = 0.05
+WORKERS: Final = 16
+MAX_CALLS: Final = 16
+"""Windows of calls that are requested at once."""
+MAX_SHOWN: Final = 3
+"""Snapshots that are kept after they were sent: calls are requested only after digests have been compared."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+AnswerSteps = Callable[[int, bytes], bytes | None]
+"""From a run and a question about steps to the calls of this node's ranks; None if there is no answer."""
+
+
+def no_steps(_run: int, _question: bytes) -> None:
+    """Answer no question about steps."""
+
+
+class RunExchange:
+    """The exchange about one run.
+
+    Attributes:
+        token: See `Respondent`.
+        page: Address of this agent's live page, which the others show; '' for none.
+    """
+
+    def __init__(
+        self, peers: Peers, instance: str, page: str = "", steps: AnswerSteps = no_steps, pace: ExchangePace = PACE
+    ) -> None:
+        """Start the exchange with the peers known so far.
+
+        Args:
+            peers: The peers.
+            instance: Name of this agent process.
+            page: See above.
+            steps: Answers which calls this node's ranks made in some steps.
+            pace: How often the others are asked, and how long they are waited for and trusted.
+        """
+        self._pace = pace
+        self.token, self.page = peers.token, page
+        self._steps = steps
+        self._run, self._instance, self._own = peers.run, instance, peers.own_id
+        self._election = Election(peers.own_id, pace)
+        self._others: dict[int, PeerAgent] = {}
+        self._ranks_of: dict[int, frozenset[int]] = {}
+        self._page_of_judge = ""
+        self._changed = threading.Condition()
+        self._has_changed = False
+        self._local: WorldSnapshot | None = None
+        self._suspects_since: float | None = None
+        self._judges_since: float | None = None
+        self._round_began = float("-inf")
+        self._asked_at = float("-inf")
+        self._is_woken = self._was_hurried = False
+        self._received: Ruling | None = None
+        self._unread: Ruling | None = None
+        self._published: Ruling | None = None
+        self._unsent: Ruling | None = None
+        self._stacks: set[int] = set()
+        self._signals: set[int] = set()
+        self._wanted_calls: tuple[tuple[Channel, int], ...] = ()
+        self._rescues: Mapping[int, Rescue] = {}
+        self._rescues_received: Mapping[int, Rescue] = {}
+        self._shown: deque[WorldSnapshot] = deque(maxlen=MAX_SHOWN)
+        self._stopping = False
+        self.renew(peers)
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-exchange")
+        self._thread = threading.Thread(target=self._run_rounds, name="torchdist-exchange", daemon=True)
+        self._thread.start()
+
+    @property
+    def others(self) -> tuple[PeerAgent, ...]:
+        """The other agents that are known."""
+        with self._changed:
+            return tuple(self._others.values())
+
+    def renew(self, peers: Peers) -> None:
+        """Add peers that have been announced since."""
+        with self._changed:
+            for peer in peers.others:
+                known = self._others.get(peer.agent_id)
+                if peer.agent_id != self._own and (known is None or known.peer != peer):
+                    self._others[peer.agent_id] = PeerAgent(peer, self._run, self.token, self._instance, self._pace)
+            self._wake()
+
+    def stop(self) -> None:
+        """Stop asking, without waiting for the threads, which may be in the middle of a question."""
+        with self._changed:
+            self._stopping = True
+            self._wake()
+
+    def join(self) -> None:
+        """Wait for the thread of an exchange that has been stopped."""
+        self._thread.join(self._pace.peaceful_timeout_s + 1)
+
+    # --- on the thread that reads tapes ---------------------------------------------------------------------------
+
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Role:
+        """See `PeerAgents`."""
+        now = time.monotonic()
+        with self._changed:
+            self._local = world
+            if suspects_stall != (self._suspects_since is not None):
+                self._suspects_since = now if suspects_stall else None
+                self._wake()
+            if self._judge(now) != self._own:
+                self._published = self._unsent = None
+                received, self._unread = self._unread or self._received, None
+                is_hurried = now - self._asked_at < self._pace.hurried_trust_s
+                return Follows(received, is_hurried, self._judging_agent(now), self._rescues_received)
+            everybody = self._all_ranks(world)
+            self._rescues = everybody.rescues
+            if self._suspects_since is None or self._judges_since is None:
+                return Leads(everybody, self._own)
+            since = max(self._suspects_since, self._judges_since)
+            # What is older may be of before a death of which this node has seen the consequences.
+            must_look_ns = round(max(since - CHECK_S, now - 2 * self._pause_s() - CHECK_S) * 1e9)
+            is_in_doubt = any(one.is_in_doubt or one.is_behind(must_look_ns) for one in self._others.values())
+            if self._others and (self._round_began < since or is_in_doubt) and now - since < self._pace.hold_s:
+                return Undecided()
+            return Leads(everybody, self._own)
+
+    def _judge(self, now: float) -> int:
+        """The id of the agent that judges; one that has only now become it has no answers yet."""
+        judge = self._election.judge(now)
+        if judge != self._own:
+            self._judges_since = None
+        elif self._judges_since is None:
+            self._judges_since = now
+        return judge
+
+    def _judging_agent(self, now: float) -> JudgingAgent:
+        known = self._others.get(self._election.judge(now))
+        return JudgingAgent(known.peer.node if known is not None else "", self._page_of_judge)
+
+    def _all_ranks(self, world: WorldSnapshot) -> WorldSnapshot:
+        ranks: dict[int, RankView] = dict(world.ranks)
+        unreachable: dict[int, str] = {}
+        for other in self._others.values():
+            for view in other.views:
+                is_over = view.is_dead or not view.alive
+                if other.is_lost and not is_over:
+                    unreachable[view.rank] = other.peer.node
+                elif view.rank not in ranks or not ranks[view.rank].alive:
+                    ranks[view.rank] = view
+            if other.is_lost and not other.views:  # it has asked us, and never answered
+                announced = self._ranks_of.get(other.peer.agent_id, frozenset[int]())
+                unreachable |= dict.fromkeys(announced - ranks.keys(), other.peer.node)
+        ranks = {rank: ranks[rank] for rank in of_this_attempt({rank: view.life for rank, view in ranks.items()})}
+        return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
+
+    def publish(self, ruling: Ruling | None) -> None:
+        """See `PeerAgents`."""
+        if ruling is not self._published:
+            with self._changed:
+                self._published = ruling
+                # The last verdict on a job that ends is over a moment later; peers must receive it nevertheless.
+                self._unsent = ruling or self._unsent
+                self._wake()
+
+    def want_calls(self, windows: frozenset[tuple[Channel, int]]) -> None:
+        """See `PeerAgents`."""
+        wanted = tuple(sorted(windows))[:MAX_CALLS]
+        if wanted != self._wanted_calls:
+            with self._changed:
+                self._wanted_calls = wanted
+                self._wake()
+
+    def request_stacks(self, wanted: StacksWanted | StacksOverdue) -> None:
+        """See `PeerAgents`."""
+        with self._changed:
+            for other in self._others.values():
+                if other.want(wanted):
+                    self._wake()
+
+    def requested_stacks(self) -> list[StacksWanted | StacksOverdue]:
+        """See `PeerAgents`."""
+        with self._changed:
+            wanted, overdue = StacksWanted(frozenset(self._stacks)), StacksOverdue(frozenset(self._signals))
+            self._stacks, self._signals = set(), set()
+        return [one for one in (wanted, overdue) if one.nonces]
+
+    # --- on any thread --------------------------------------------------------------------------------------------
+
+    def ask_for_steps(self, question: bytes, timeout_s: float) -> list[tuple[bytes, int]]:
+        """Ask all others for the calls of some steps; waits for the answers.
+
+        Returns:
+            The answer of each, with the number of its ranks; empty if it did not answer.
+        """
+        with self._changed:
+            others = [other for other in self._others.values() if other.views and not other.is_lost]
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-steps") as pool:
+            answers = pool.map(functools.partial(PeerAgent.steps, question=question, timeout_s=timeout_s), others)
+            return [(answer, len(other.views)) for other, answer in zip(others, answers, strict=True)]
+
+    # --- on threads of the server ---------------------------------------------------------------------------------
+
+    def respond(self, path: str, body: bytes) -> bytes | None:
+        """See `Respondent`."""
+        if path == STEPS_PATH:
+            return self._steps(self._run, body)
+        if path not in (STATE_PATH, WAKE_PATH):
+            return None
+        if path == WAKE_PATH:
+            with self._changed:
+                self._is_woken = True
+                self._wake()
+            return encode(Answer(self._own, time.monotonic_ns(), self._suspects_since is not None))
+        question = decode_question(body)
+        with self._changed:
+            self._take(question)
+            world, before = self._local, list(self._shown)
+            suspects_stall = self._suspects_since is not None
+            if world is not None:
+                self._shown.appendleft(world)
+        if world is None:
+            return encode(Answer(self._own, time.monotonic_ns(), suspects_stall))
+        now_ns = time.monotonic_ns()
+        answer = answer_of(world, self._own, suspects_stall, now_ns, question.calls, before)
+        return encode(replace(answer, age_ns=now_ns - (world.looked_ns or now_ns)))
+
+    def _take(self, question: Question) -> None:
+        """Process a question: from the agent that judges, or from one that does not know that we are alive."""
+        if question.agent_id == self._own or not 0 <= question.agent_id <= MAX_AGENT_ID:
+            raise WireError("no other agent can have its id")
+        self._stacks.update(question.stacks)
+        self._signals.update(question.signals)
+        # The agent that asks may be announced to us only later, and be out of reach by then.
+        if question.agent_id in self._ranks_of or len(self._ranks_of) < MAX_PEERS:
+            self._ranks_of[question.agent_id] = frozenset(question.ranks)
+        if question.agent_id > self._own:
+            self._is_woken |= question.is_hurried
+            self._wake()
+            return
+        now = time.monotonic()
+        if question.is_hurried:
+            self._asked_at = now
+        self._election.asked_by(question.agent_id, now, question.is_hurried)
+        self._page_of_judge = question.page
+        self._rescues_received = question.rescues
+        self._received = ruling_from(question.ruling, self._run)
+        self._unread = self._received or self._unread  # it may be withdrawn before it is read
+
+    # --- on our own thread ----------------------------------------------------------------------------------------
+
+    def _run_rounds(self) -> None:
+        while not self._stopping:
+            began = time.monotonic()
+            with guard.guarded("the exchange with other agents"):
+                self._take_turn(began)
+            with self._changed:
+                self._changed.wait(SHORTEST_PAUSE_S)
+                if not self._has_changed and not self._stopping:
+                    self._changed.wait(max(self._pause_s() - (time.monotonic() - began), 0.0))
+                self._has_changed = False
+        self._pool.shutdown(wait=False)
+
+    def _take_turn(self, now: float) -> None:
+        with self._changed:
+            judge, known = self._judge(now), dict(self._others)  # the judging agent may not be announced yet
+            is_hurried = self._is_hurried
+            if judge != self._own:  # the judging agent knows better what the others see
+                for other in known.values():
+                    other.suspects_stall = False
+            is_forgotten = self._suspects_since is not None and now - self._asked_at > self._pace.wake_after_s
+            if self._local is None:  # the run is over, or not seen yet
+                return
+        if judge == self._own:
+            self._ask_all(list(known.values()), now, is_hurried)
+        elif is_forgotten and judge in known and not known[judge].wake(self._pace.hurried_timeout_s):
+            with self._changed:
+                self._election.silent(judge, now)
+                self._wake()
+
+    def _ask_all(self, others: list[PeerAgent], now: float, is_hurried: bool) -> None:
+        timeout_s = self._pace.hurried_timeout_s if is_hurried else self._pace.peaceful_timeout_s
+        with self._changed:
+            self._is_woken = False
+            # Agents that answer come first: the others occupy the workers.
+            due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
+            own_ranks = self._local.ranks if self._local is not None else ()
+            ruling, calls, self._unsent = self._published or self._unsent, self._wanted_calls, None
+            news = (ruling, calls, self.page, self._rescues)
+            questions = [other.question(self._own, is_hurried, own_ranks, *news) for other in due]
+        answers = self._pool.map(functools.partial(PeerAgent.ask, timeout_s=timeout_s), due, questions)
+        has_answered = dict(zip((other.peer.agent_id for other in due), answers, strict=True))
+        with self._changed:
+            self._round_began, self._was_hurried = now, is_hurried
+            for agent_id in [agent_id for agent_id in has_answered if agent_id < self._own]:
+                if has_answered[agent_id]:
+                    self._election.answered(agent_id, time.monotonic())
+                else:
+                    self._election.silent(agent_id, now)
+
+    @property
+    def _is_hurried(self) -> bool:
+        others = self._others.values()
+        return self._is_woken or self._suspects_since is not None or any(other.suspects_stall for other in others)
+
+    def _pause_s(self) -> float:
+        # The first peaceful question comes at once: an agent asked in a hurry trusts us only for a short time.
+        if not self._is_hurried and not self._was_hurried:
+            return self._pace.peaceful_round_s + PEACEFUL_ROUND_S_PER_AGENT * len(self._others)
+        return self._pace.hurried_round_s + ROUND_S_PER_AGENT * len(self._others)
+
+    def _wake(self) -> None:
+        self._has_changed = True
+        self._changed.notify_all()

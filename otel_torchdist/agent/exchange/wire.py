@@ -1,0 +1,167 @@
+"""The messages between agents, in MessagePack: where ranks are, and what was reported about them.
+
+Times are on the monotonic clock of the sender; the receiver converts them to its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from otel_torchdist.errors import TorchDistError
+from otel_torchdist.judge.stall.events import Ruling
+from otel_torchdist.model.calls import Channel, OperationId, OperationView
+from otel_torchdist.model.finding import Incident
+from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.naming import plain_rank
+from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.snapshot import RankView
+
+
+class WireError(TorchDistError):
+    """A message from another agent cannot be decoded; the error message gives the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireRuling:
+    """A `Ruling` without its run, which is that of the request."""
+
+    name: str
+    agent_id: int
+    epoch: int
+    operation_id: OperationId
+    text: str
+    attributes: dict[str, str | bool | int | float | list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the agent that judges asks.
+
+    Attributes:
+        agent_id: Its own agent_id.
+        is_hurried: Whether it will ask again at once.
+        ranks: The ranks that it sees itself.
+        ruling: Its ruling on the ongoing stall; None if there is none.
+        stacks: Tapes whose ranks should write their stacks.
+        signals: Tapes whose ranks should be asked by a signal.
+        calls: Windows of calls that it wants in full, by channel and number.
+        page: Address of its live page; '' for none.
+        rescues: How far the rescue of each rank has come; empty if none has begun.
+    """
+
+    agent_id: int
+    is_hurried: bool = False
+    ranks: tuple[int, ...] = ()
+    ruling: WireRuling | None = None
+    stacks: tuple[int, ...] = ()
+    signals: tuple[int, ...] = ()
+    calls: tuple[tuple[Channel, int], ...] = ()
+    page: str = ""
+    rescues: dict[int, Rescue] = field(default_factory=dict[int, Rescue])
+
+
+@dataclass(frozen=True, slots=True)
+class WireOperation:
+    """An operation of a rank.
+
+    Attributes:
+        view: The operation, without its group.
+        group: An index into the groups of the answer; -1 if the group is not known.
+    """
+
+    view: OperationView
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class WireRank:
+    """A rank.
+
+    Attributes:
+        view: The rank, without its operations and without what is not passed on; see `passed_on` of `codec`.
+        open: Its open operations.
+        last: The operation that ended last.
+    """
+
+    view: RankView
+    open: tuple[WireOperation, ...]
+    last: WireOperation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an agent sees.
+
+    Attributes:
+        agent_id: Its own agent_id.
+        now_ns: Its clock when the answer is written.
+        suspects_stall: Whether a stall is near or ongoing.
+        groups: The groups of its operations.
+        ranks: Its ranks.
+        age_ns: How long before that it has looked at them. It answers on another thread than it reads tapes: on a
+            busy node, what it answers may be seconds old.
+    """
+
+    agent_id: int
+    now_ns: int
+    suspects_stall: bool
+    groups: tuple[GroupName, ...] = ()
+    ranks: tuple[WireRank, ...] = ()
+    age_ns: int = 0
+
+
+_T = TypeVar("_T")
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=plain_rank)
+_questions: Final = msgspec.msgpack.Decoder(Question)
+_answers: Final = msgspec.msgpack.Decoder(Answer)
+
+
+def wire_ruling(ruling: Ruling | None) -> WireRuling | None:
+    """A ruling as it is sent."""
+    if ruling is None:
+        return None
+    incident = ruling.incident
+    found = {name: list(value) if isinstance(value, tuple) else value for name, value in ruling.attributes.items()}
+    return WireRuling(incident.name, incident.agent_id, ruling.epoch, ruling.operation_id, ruling.text, found)  # type: ignore
+
+
+def ruling_from(wire: WireRuling | None, run: int) -> Ruling | None:
+    """A ruling on a run as it was received."""
+    if wire is None:
+        return None
+    return Ruling(
+        Incident(run, wire.name, wire.agent_id), wire.epoch, wire.operation_id, wire.text, dict(wire.attributes)
+    )
+
+
+def encode(message: Question | Answer) -> bytes:
+    """Encode a message."""
+    return _encoder.encode(message)
+
+
+def decode_question(body: bytes) -> Question:
+    """Decode a question.
+
+    Raises:
+        WireError: The body is not a question.
+    """
+    return _decode(_questions, body)
+
+
+def decode_answer(body: bytes) -> Answer:
+    """Decode an answer.
+
+    Raises:
+        WireError: The body is not an answer.
+    """
+    return _decode(_answers, body)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes) -> _T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise WireError(str(error)) from error

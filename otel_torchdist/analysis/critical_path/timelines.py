@@ -1,0 +1,189 @@
+"""What one rank did over time: when it arrived at calls, and when it was held up by them."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from otel_torchdist.analysis.clocks.alignment import clock_of
+from otel_torchdist.model.collectives import family_of
+from otel_torchdist.model.history import TimeSpent
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.sources.history.call_table import RankCalls
+
+_MAX_PASSED_OVER: Final = 16
+_LEAST_STEPS: Final = 3
+
+
+class Label(NamedTuple):
+    """What the calls of one line of the program in one group have in common.
+
+    Attributes:
+        operation: `all_reduce`, `send`, …
+        group: The group's key.
+        site: Where it is called; None if that is not known.
+    """
+
+    operation: str
+    group: str
+    site: CallSiteName | None
+
+
+class Block(NamedTuple):
+    """A time in which calls kept a rank from going on.
+
+    Attributes:
+        begin_ns: When the rank began to wait for them.
+        release_ns: When it went on.
+        calls: Places of the calls in the columns, all of which it waited for.
+        thread: The thread that waited; -1 for a device.
+    """
+
+    begin_ns: int
+    release_ns: int
+    calls: tuple[int, ...]
+    thread: int
+
+
+class PathTimeline:
+    """The newest whole steps of one rank. Times are those of its own clock.
+
+    Attributes:
+        rank: Global rank.
+        host: Host name, or ''.
+        clock: Name of its clock; ranks without one have a clock of their own.
+        marks: When each of its steps ended, by number, ascending.
+        labels: The labels of its calls.
+        channels: The channels of its calls.
+        groups: Its groups, by key.
+        arrived: When it arrived at each call, ascending.
+        label: Index of the label of each.
+        channel: Index of the channel of each.
+        sequence: Position of each in its channel.
+        thread: The thread that called; -1 for a device.
+        root: Global rank of its root or peer; -1 if there is none.
+        step: The step of each.
+        blocks: When calls held it up, by ascending end.
+        spent: The activities of its thread that trains.
+    """
+
+    def __init__(self, calls: RankCalls, most_calls: int) -> None:
+        """Take the newest steps of a rank.
+
+        Args:
+            calls: All calls of the rank.
+            most_calls: Keep as many steps as have no more calls than this, but at least three.
+        """
+        self.rank: Final = calls.rank
+        self.host: Final = calls.host
+        self.clock: Final = clock_of(calls)
+        self.marks = {mark.step: mark.ended_ns for mark in calls.steps}
+        self.groups: Final = calls.groups
+        self.channels: Final = calls.channels
+        labels: dict[Label, int] = {}
+        label_of = [
+            labels.setdefault(Label(family_of(kind.operation), kind.group_key, kind.site), len(labels))
+            for kind in calls.kinds
+        ]
+        self.labels: Final = list(labels)
+        own = calls.only(sorted(_newest(_comparable(calls), calls.step, most_calls), key=calls.begun.__getitem__))
+        self.arrived: Final = own.begun
+        self.channel: Final = own.channel
+        self.sequence: Final = own.sequence
+        self.step: Final = own.step
+        self.label: Final = array("i", map(label_of.__getitem__, own.kind))
+        self.thread: Final = array("q", map([kind.course for kind in own.kinds].__getitem__, own.kind))
+        self.root: Final = array("i", map([kind.peer for kind in own.kinds].__getitem__, own.kind))
+        self._entries: dict[int, array[int]] = {}
+        for thread, arrived_ns in zip(self.thread, self.arrived, strict=True):
+            self._entries.setdefault(thread, array("q")).append(arrived_ns)
+        self.blocks = sorted(self._blocks(own, calls.joins()), key=lambda block: (block.release_ns, block.begin_ns))
+        self._releases = array("q", [block.release_ns for block in self.blocks])
+        self.spent: Final = TimeSpent(calls.activities)
+
+    def _blocks(self, calls: RankCalls, joins: Sequence[int]) -> Iterator[Block]:
+        pending: list[int] = []
+        upcoming = iter(joins)
+        join_ns = next(upcoming, None)
+        for place, arrived_ns in enumerate(self.arrived):
+            while join_ns is not None and join_ns <= arrived_ns:
+                yield from self._joined(calls, pending, join_ns)
+                pending, join_ns = [], next(upcoming, None)
+            held = calls.hold(place)
+            if held is not None:
+                yield Block(*held, (place,), self.thread[place])
+            elif calls.is_awaited_unseen(place):
+                pending.append(place)
+        if join_ns is not None:
+            yield from self._joined(calls, pending, join_ns)
+
+    def _joined(self, calls: RankCalls, pending: Sequence[int], join_ns: int) -> Iterator[Block]:
+        """The wait for all pending calls before an optimizer's step, if nothing else was called after them."""
+        if not pending or calls.returned[pending[-1]] > join_ns:
+            return
+        last, thread = pending[-1], self.thread[pending[-1]]
+        later = range(last + 1, len(self.arrived))
+        before_join = itertools.takewhile(lambda place: self.arrived[place] < join_ns, later)
+        if any(self.thread[place] == thread for place in before_join):
+            return
+        yield Block(calls.returned[last], join_ns, tuple(pending), thread)
+
+    def shift(self, offset: Callable[[int], int]) -> None:
+        """Move all times to another clock.
+
+        Args:
+            offset: What to add to a time.
+        """
+        self.spent.shift(offset)
+        for times in (self.arrived, self._releases, *self._entries.values()):
+            for place, time_ns in enumerate(times):
+                times[place] = time_ns + offset(time_ns)
+        self.marks = {step: time_ns + offset(time_ns) for step, time_ns in self.marks.items()}
+        self.blocks = [
+            block._replace(begin_ns=block.begin_ns + offset(block.begin_ns), release_ns=release_ns)
+            for block, release_ns in zip(self.blocks, self._releases, strict=True)
+        ]
+
+    def block_before(self, time_ns: int, thread: int | None = None, below: int | None = None) -> int | None:
+        """The block after which the rank went on to what it did at a moment.
+
+        Args:
+            time_ns: The moment.
+            thread: The thread that did it; None if that is not known. What held up another thread does not count if
+                this one was seen to be active meanwhile: a checkpoint in the background keeps no training waiting.
+            below: Only blocks before this place count.
+
+        Returns:
+            Its place in `blocks`; None if nothing held it up before.
+        """
+        last = bisect_right(self._releases, time_ns, hi=below) - 1
+        for place in range(last, max(-1, last - _MAX_PASSED_OVER), -1):
+            block = self.blocks[place]
+            if thread is None or block.thread == thread or not self._was_active(thread, block):
+                return place
+        return None
+
+    def _was_active(self, thread: int, block: Block) -> bool:
+        times = self._entries.get(thread)
+        if times is None:
+            return False
+        return bisect_left(times, block.release_ns) > bisect_right(times, block.begin_ns)
+
+
+def _comparable(calls: RankCalls) -> list[int]:
+    """Return the places of the operations whose arrival is known."""
+    are_operations = [kind.record_kind is RecordKind.OPERATION for kind in calls.kinds]
+    return [place for place, kind in enumerate(calls.kind) if are_operations[kind] and calls.has_arrived(place)]
+
+
+def _newest(places: Sequence[int], step_of: Sequence[int], most: int) -> Sequence[int]:
+    """Return the calls of the newest steps, whole steps each."""
+    if len(places) <= most:
+        return places
+    steps = sorted({step_of[place] for place in places})
+    first = max(min(step_of[places[-most]] + 1, steps[max(0, len(steps) - _LEAST_STEPS)]), steps[0])
+    return [place for place in places if step_of[place] >= first]

@@ -1,0 +1,210 @@
+"""What steps would take if something were otherwise: the recorded calls are replayed with other times between them.
+
+Each call keeps what it came after, each transfer its duration, and each rank the time that it computed in between,
+except for what is changed. So this follows a delay to where it ends, or is hidden by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from otel_torchdist.analysis.critical_path.timelines import PathTimeline
+from otel_torchdist.analysis.critical_path.walk import OrderedArrivals, Place, Walker
+from otel_torchdist.model.activity_kinds import TimeKind
+
+Change = Callable[[Place, int], int]
+"""From a call and a duration to the duration to assume instead."""
+
+
+def unchanged(_: Place, duration_ns: int) -> int:
+    """Assume what was recorded."""
+    return duration_ns
+
+
+class _After(NamedTuple):
+    """What a rank did last before a moment.
+
+    Attributes:
+        call: The call that its thread had made by then, since it was last held up; -1 if it had made none.
+        block: Otherwise the block after which it went on; -1 if it was not held up since the replay's begin.
+        gap_ns: How long ago that was.
+    """
+
+    call: int
+    block: int
+    gap_ns: int
+
+
+class _Held(NamedTuple):
+    """A block, as it is replayed.
+
+    Attributes:
+        begin: What its begin came after.
+        needed: The calls whose arrival it waited for: so many of the first of them.
+        own: Its last call.
+        transfer_ns: From the last of these arrivals to when the transfer was over, or to when the rank began to wait.
+        rest_ns: What remained then.
+    """
+
+    begin: _After
+    needed: tuple[tuple[OrderedArrivals, int], ...]
+    own: int
+    transfer_ns: int
+    rest_ns: int
+
+
+class Replay:
+    """Replays the calls of all ranks from the end of one step to the end of another.
+
+    Attributes:
+        calls: The calls in order of their arrival.
+    """
+
+    def __init__(
+        self, timelines: Sequence[PathTimeline], walker: Walker, begins: Sequence[int], ends: Sequence[int]
+    ) -> None:
+        """Prepare the replay.
+
+        Args:
+            timelines: All ranks; they have one clock.
+            walker: Finds what lets ranks go on.
+            begins: When each rank had ended the step before the first.
+            ends: When each rank ended the last step.
+        """
+        self._timelines = timelines
+        self._begins = begins
+        arrivals = [
+            (timeline.arrived[call], Place(rank, call))
+            for rank, timeline in enumerate(timelines)
+            for call in range(len(timeline.arrived))
+            if begins[rank] < timeline.arrived[call] <= ends[rank]
+        ]
+        self.calls = [place for _, place in sorted(arrivals)]
+        self._after: dict[Place, _After] = {}
+        self._ends = [(rank, end_ns) for rank, end_ns in enumerate(ends)]
+        newest: list[dict[int, int]] = [{} for _ in timelines]
+        for place in self.calls:
+            timeline = timelines[place.rank]
+            thread = timeline.thread[place.call]
+            self._after[place] = self._came_after(
+                place.rank, timeline.arrived[place.call], thread, newest[place.rank].get(thread, -1)
+            )
+            newest[place.rank][thread] = place.call
+        self._held = [
+            [self._hold(walker, rank, number) for number in range(len(timeline.blocks))]
+            for rank, timeline in enumerate(timelines)
+        ]
+
+    def computing_ns(self, place: Place) -> int:
+        """How long a rank computed before a call, since its call before or since it was last held up."""
+        return self._after[place].gap_ns
+
+    def spent(self, place: Place) -> Mapping[TimeKind, int]:
+        """What a rank spent that time on."""
+        timeline = self._timelines[place.rank]
+        arrived_ns = timeline.arrived[place.call]
+        return timeline.spent.between(arrived_ns - self.computing_ns(place), arrived_ns)
+
+    def saved_ns(self, computing: Change = unchanged, transfer: Change = unchanged) -> int:
+        """By how much all steps together would be shorter.
+
+        Args:
+            computing: What to assume for the computing before a call.
+            transfer: What to assume for a transfer that holds up the rank of a call.
+        """
+        run = _Run(self._timelines, self._begins, self._after, self._held, computing, transfer)
+        for place in self.calls:
+            run.arrive(place)
+        after = [self._came_after(rank, end_ns, None, -1) for rank, end_ns in self._ends]
+        ends = [run.moment(rank, one) + one.gap_ns for (rank, _), one in zip(self._ends, after, strict=True)]
+        return max(end_ns for _, end_ns in self._ends) - max(ends)
+
+    def _came_after(self, rank: int, time_ns: int, thread: int | None, call: int) -> _After:
+        timeline, begin_ns = self._timelines[rank], self._begins[rank]
+        block = timeline.block_before(time_ns, thread)
+        since_ns = begin_ns
+        if block is not None and timeline.blocks[block].release_ns > begin_ns:
+            since_ns = timeline.blocks[block].release_ns
+        else:
+            block = None
+        if call >= 0 and timeline.arrived[call] >= since_ns:
+            return _After(call, -1, time_ns - timeline.arrived[call])
+        return _After(-1, -1 if block is None else block, time_ns - since_ns)
+
+    def _hold(self, walker: Walker, rank: int, number: int) -> _Held:
+        timeline = self._timelines[rank]
+        block = timeline.blocks[number]
+        own = block.calls[-1]
+        before = own if timeline.arrived[own] <= block.begin_ns else -1
+        begin = self._came_after(rank, block.begin_ns, block.thread, before)
+        needed = tuple((arrivals, arrivals.until(block.release_ns)) for arrivals in walker.needed(rank, block))
+        last_ns = max((arrivals.times[count - 1] for arrivals, count in needed if count), default=None)
+        if last_ns is None:
+            return _Held(begin, (), own, 0, block.release_ns - block.begin_ns)
+        if walker.release(rank, block).last is not None:
+            return _Held(begin, needed, own, block.release_ns - last_ns, 0)
+        return _Held(begin, needed, own, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns)
+
+
+class _Run:
+    """One replay."""
+
+    def __init__(
+        self,
+        timelines: Sequence[PathTimeline],
+        begins: Sequence[int],
+        after: dict[Place, _After],
+        held: Sequence[Sequence[_Held]],
+        computing: Change,
+        transfer: Change,
+    ) -> None:
+        self._timelines = timelines
+        self._begins = begins
+        self._after = after
+        self._held = held
+        self._computing = computing
+        self._transfer = transfer
+        self._arrived: dict[Place, int] = {}
+        self._released: list[list[int]] = [[] for _ in timelines]
+        self._latest: dict[tuple[OrderedArrivals, int], int | None] = {}
+
+    def arrive(self, place: Place) -> None:
+        """Let a rank arrive at its next call; calls come in the order in which they were recorded."""
+        after = self._after[place]
+        self._arrived[place] = self.moment(place.rank, after) + self._computing(place, after.gap_ns)
+
+    def moment(self, rank: int, after: _After) -> int:
+        """When a rank was ready to go on."""
+        if after.call >= 0:
+            place = Place(rank, after.call)
+            return self._arrived.get(place, self._timelines[rank].arrived[after.call])
+        return self._begins[rank] if after.block < 0 else self._release(rank, after.block)
+
+    def _release(self, rank: int, number: int) -> int:
+        """When a rank went on after a block: blocks are in the order of their ends, and come after earlier ones."""
+        released = self._released[rank]
+        for held in self._held[rank][len(released) : number + 1]:
+            over_ns = self.moment(rank, held.begin) + held.begin.gap_ns
+            last_ns = self._last_of(held.needed)
+            if last_ns is not None:
+                over_ns = max(over_ns, last_ns + self._transfer(Place(rank, held.own), held.transfer_ns))
+            released.append(over_ns + held.rest_ns)
+        return released[number]
+
+    def _last_of(self, needed: Sequence[tuple[OrderedArrivals, int]]) -> int | None:
+        """When the last call arrives that a block waited for; None if all of them were before the replay's begin."""
+        last_ns = None
+        for one in needed:
+            time_ns = self._last(one)
+            if time_ns is not None and (last_ns is None or time_ns > last_ns):
+                last_ns = time_ns
+        return last_ns
+
+    def _last(self, needed: tuple[OrderedArrivals, int]) -> int | None:
+        """When the last of the first calls arrives; None if all of them were before the replay's begin."""
+        if needed not in self._latest:
+            arrivals, count = needed
+            found = (self._arrived.get(place) for place in arrivals.places[:count])
+            self._latest[needed] = max((time_ns for time_ns in found if time_ns is not None), default=None)
+        return self._latest[needed]

@@ -1,0 +1,206 @@
+"""What the calls of one row add up to."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from otel_torchdist.sources.history.call_kinds import TIMED, CallKind
+from otel_torchdist.sources.history.call_table import OPEN, RankCalls
+
+
+class Moved:
+    """Bytes that operations moved, and the time that it took: sums that do not depend on the order of additions.
+
+    Attributes:
+        ns: The time.
+    """
+
+    __slots__ = ("_bytes", "ns")
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self._bytes: Counter[float] = Counter()
+
+    def add(self, size: int, factor: float, ns: int) -> None:
+        """Add operations of `size` bytes in all, whose bus bandwidth is `factor` times the algorithm bandwidth."""
+        self._bytes[factor] += size
+        self.ns += ns
+
+    @property
+    def algorithm_bandwidth(self) -> float | None:
+        """Bytes per second; None if nothing was moved."""
+        moved = sum(self._bytes.values())
+        return moved / self.ns * 1e9 if self.ns and moved else None
+
+    @property
+    def bus_bandwidth(self) -> float | None:
+        """Bytes per second; None if nothing was moved."""
+        if not self.ns or not any(self._bytes.values()):
+            return None
+        return math.fsum(factor * size for factor, size in self._bytes.items()) / self.ns * 1e9
+
+
+class KindTally:
+    """Counts the calls of one rank and one kind.
+
+    Attributes:
+        calls: Number of calls.
+        open: Number of calls that have not ended.
+        failed: Number of calls that raised.
+        durations: Durations of the others whose begin and end are known well, in nanoseconds.
+    """
+
+    __slots__ = ("calls", "durations", "failed", "open")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.open = 0
+        self.failed = 0
+        self.durations = array("q")
+
+
+class KindRow(NamedTuple):
+    """The row of a rank's calls of one kind.
+
+    Attributes:
+        kind: The kind.
+        tally: The tally of the row.
+        size: Bytes that each operation moves, see `size_of`.
+        factor: Its bus bandwidth divided by its algorithm bandwidth; None if it has none.
+    """
+
+    kind: CallKind
+    tally: Tally
+    size: int | None
+    factor: float | None
+
+
+def tallies_of(calls: RankCalls) -> list[KindTally]:
+    """Count the calls of one rank, by index of their kind."""
+    found = [KindTally() for _ in calls.kinds]
+    for kind, number in Counter(calls.kind).items():
+        found[kind].calls = number
+    columns = zip(calls.kind, calls.begun, calls.ended, calls.known, strict=True)
+    for place, (kind, begun_ns, ended_ns, known) in enumerate(columns):
+        if known & TIMED:
+            found[kind].durations.append(ended_ns - begun_ns)
+        elif ended_ns == OPEN:
+            found[kind].open += 1
+        elif calls.has_raised(place):
+            found[kind].failed += 1
+    return found
+
+
+class Tally:
+    """Counts the calls of one row.
+
+    Attributes:
+        calls: Calls, by rank.
+        open: Those that have not ended.
+        failed: Those that raised.
+        message_bytes: Bytes that ranks contributed.
+        durations: How long calls took whose begin and end are known well, in nanoseconds.
+        lasted: What those of them moved that move data, in the time from their begin to their end.
+        split: For how many of them the last arrival is known.
+        waited_ns: How long those waited for it.
+        transfer_ns: How long those took after it.
+        transferred: What those of them moved that move data, in the time after it.
+        lateness: By rank, how long the others waited for it alone, each time it arrived last.
+        compared: Operations whose arrivals were compared, counted where the rank that arrived last has its calls.
+        groups: Keys of the groups of these calls.
+        operations: Names of these calls.
+    """
+
+    __slots__ = (
+        "calls",
+        "compared",
+        "durations",
+        "failed",
+        "groups",
+        "lasted",
+        "lateness",
+        "message_bytes",
+        "open",
+        "operations",
+        "split",
+        "transfer_ns",
+        "transferred",
+        "waited_ns",
+    )
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self.open = 0
+        self.failed = 0
+        self.message_bytes = 0
+        self.durations = array("q")
+        self.lasted = Moved()
+        self.split = 0
+        self.waited_ns = 0
+        self.transfer_ns = 0
+        self.transferred = Moved()
+        self.lateness: dict[int, array[int]] = {}
+        self.compared = 0
+        self.groups: set[str] = set()
+        self.operations: set[str] = set()
+
+    def count(self, rank: int, row: KindRow, counted: KindTally) -> None:
+        """Add the calls of one rank and one kind."""
+        kind, _, size, factor = row
+        self.calls[rank] += counted.calls
+        self.open += counted.open
+        self.failed += counted.failed
+        self.message_bytes += kind.message_bytes * counted.calls
+        self.durations.extend(counted.durations)
+        self.groups.add(kind.group_key)
+        self.operations.add(kind.operation)
+        if factor is not None and size:
+            self.lasted.add(size * len(counted.durations), factor, sum(counted.durations))
+
+    def add_split(self, row: KindRow, split: int, waits_ns: int, transfers_ns: int) -> None:
+        """Add calls of one row and kind that were split: their number, and how long they waited and took after that."""
+        self.split += split
+        self.waited_ns += waits_ns
+        self.transfer_ns += transfers_ns
+        if row.factor is not None and row.size:
+            self.transferred.add(row.size * split, row.factor, transfers_ns)
+
+    def came_last(self, rank: int, late_ns: int) -> None:
+        """Count an operation at which `rank` arrived last, `late_ns` after the last but one."""
+        self.compared += 1
+        self.lateness.setdefault(rank, array("q")).append(late_ns)
+
+
+def union_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return the time that intervals (begin, end) cover, each moment once."""
+    return sum(end - begin for begin, end in joined(intervals))
+
+
+def joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join intervals that overlap or touch, in order; those that last no time are left out."""
+    found: list[tuple[int, int]] = []
+    since = until = 0
+    for begin, end in sorted(intervals):
+        if begin >= end:
+            continue
+        if since == until or begin > until:
+            if since != until:
+                found.append((since, until))
+            since, until = begin, end
+        elif end > until:
+            until = end
+    return [*found, (since, until)] if since != until else found
+
+
+def percentile(ascending: array[int] | list[int], share: float) -> int:
+    """Return the smallest of the values that is not below `share` of them (the nearest rank): one that occurred."""
+    return ascending[max(math.ceil(share * len(ascending)) - 1, 0)]
+
+
+def sorted_ns(values: Iterable[int]) -> array[int]:
+    """Return the values in ascending order, as eight bytes each."""
+    return array("q", sorted(values))

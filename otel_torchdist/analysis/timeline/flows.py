@@ -1,0 +1,107 @@
+"""Flows between ranks: from the call of the last to arrive at a meeting to the ends of those that waited for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from otel_torchdist.analysis.timeline.model import DrawnStall, RankTimeline
+from otel_torchdist.sources.history.call_table import OPEN
+from otel_torchdist.sources.history.meetings import Meeting, SharedChannel, shared_channels
+
+MAX_ALL: Final = 16
+"""Members of a meeting up to which each has a flow; above, only the one that waited longest."""
+
+
+@dataclass(slots=True)
+class RankFlows:
+    """Flows of one rank, by the place of its slice.
+
+    Attributes:
+        leaving: Ids of flows that begin where a slice begins.
+        arriving: Ids of flows that end where a slice ends.
+        incident: Ids of flows that begin at its stall.
+    """
+
+    leaving: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    arriving: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    incident: list[int] = field(default_factory=list[int])
+
+
+def flows_of(ranks: Sequence[RankTimeline], stall: DrawnStall | None = None) -> list[RankFlows]:
+    """Return the flows between ranks, in the order of the ranks.
+
+    Only meetings whose members are all drawn have flows: else the last of them may be another one.
+    """
+    flows = [RankFlows() for _ in ranks]
+    ids = count(1)
+    nth_of = {rank.rank: nth for nth, rank in enumerate(ranks)}
+    for shared in shared_channels({rank.rank: rank.calls for rank in ranks}):
+        if not _is_whole(shared):
+            continue
+        for meeting in shared.meetings(whole=False):
+            if len(meeting.members) == len(shared.expected):
+                _join(meeting, nth_of, flows, ids)
+    if stall is not None:
+        _mark(stall, ranks, flows, ids)
+    return flows
+
+
+def _is_whole(shared: SharedChannel) -> bool:
+    is_inferred = shared.group.is_inferred and not shared.channel.is_point_to_point
+    return len(shared.members) == len(shared.expected) > 1 and not is_inferred
+
+
+def _join(meeting: Meeting, nth_of: dict[int, int], flows: list[RankFlows], ids: count[int]) -> None:
+    """Lead from the last to arrive to those that waited; from the first of them alone if there are many."""
+    arrivals = [
+        (member.calls.begun[place], nth_of[member.calls.rank], place)
+        for member, place in zip(meeting.members, meeting.places, strict=True)
+    ]
+    last = max(arrivals)
+    waiters = list(_waiters(meeting, arrivals, last))
+    if len(arrivals) > MAX_ALL and waiters:
+        waiters = [min(waiters)]
+    for _, nth, place in waiters:
+        _connect(flows, last[1:], (nth, place), next(ids))
+
+
+def _waiters(
+    meeting: Meeting, arrivals: Sequence[tuple[int, int, int]], last: tuple[int, int, int]
+) -> Iterator[tuple[int, int, int]]:
+    for member, arrival in zip(meeting.members, arrivals, strict=True):
+        _, nth, place = arrival
+        if nth != last[1] and member.calls.is_met(place) and member.calls.ended[place] > last[0]:
+            yield arrival
+
+
+def _connect(flows: list[RankFlows], start: tuple[int, int], end: tuple[int, int], flow: int) -> None:
+    flows[start[0]].leaving.setdefault(start[1], []).append(flow)
+    flows[end[0]].arriving.setdefault(end[1], []).append(flow)
+
+
+def _mark(stall: DrawnStall, ranks: Sequence[RankTimeline], flows: list[RankFlows], ids: count[int]) -> None:
+    """Lead from the first rank that holds the job up to the calls of those that wait for it."""
+    start = next((nth for nth, rank in enumerate(ranks) if rank.rank in stall.blamed), None)
+    if start is None:
+        return
+    left = MAX_ALL
+    for nth, rank in enumerate(ranks):
+        place = _waiting_place(rank, stall) if nth != start and rank.rank in stall.waiting and left else None
+        if place is not None:
+            left -= 1
+            flow = next(ids)
+            flows[start].incident.append(flow)
+            flows[nth].arriving.setdefault(place, []).append(flow)
+
+
+def _waiting_place(rank: RankTimeline, stall: DrawnStall) -> int | None:
+    channel, sequence = stall.operation_id
+    calls = rank.calls
+    for place, ended_ns in enumerate(calls.ended):
+        is_there = ended_ns == OPEN and calls.sequence[place] == sequence
+        if is_there and calls.channels[calls.channel[place]].channel == channel:
+            return place
+    return None

@@ -1,0 +1,206 @@
+"""The trace of a recording: a root, a bar for each rank, and its calls beneath.
+
+Nothing in it is random or says where and when it was imported. So importing the same files again makes the same spans
+to the last byte, and Jaeger shows only one of two equal spans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist.cli.export.recording_spans.recording import RecordedRank, Recording
+from otel_torchdist.cli.export.recording_spans.stalls import Stalls, name_of, recorded, stalls_of
+from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.kinds import How
+from otel_torchdist.model.naming import (
+    anchor_span_id,
+    compress_ranks,
+    imported_nonce,
+    imported_part_id,
+    operation_span_id,
+    run_label,
+    trace_id_of_step,
+)
+from otel_torchdist.telemetry import semconv
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR, of_names, of_record
+from otel_torchdist.telemetry.spans.segments import MAX_GROUPS
+
+CLOCK: Final = "each host's own"
+
+Attributes = dict[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The spans of a recording.
+
+    Attributes:
+        run_id: 128 bits, the same for every import of the same calls.
+        calls: The trace with the calls, parents first.
+        stalls: A trace for each stall, parents first.
+    """
+
+    run_id: int
+    calls: tuple[FinishedSpan, ...]
+    stalls: tuple[tuple[FinishedSpan, ...], ...]
+
+    @property
+    def spans(self) -> tuple[FinishedSpan, ...]:
+        """All spans: those of stalls first, which matter most if sending is interrupted."""
+        return (*(span for stall in self.stalls for span in stall), *self.calls)
+
+
+def traces_of(recording: Recording) -> Traces:
+    """Make the spans of a recording."""
+    run_id = recording.run_id
+    part_id = imported_part_id(run_id, _part(recording))
+    stalls = stalls_of(recording.findings, run_id, part_id)
+    calls = _Calls(recording, stalls, run_label(run_id), part_id).spans()
+    return Traces(run_id, tuple(calls), tuple(tuple(trace) for trace in stalls.traces()))
+
+
+def _part(recording: Recording) -> str:
+    """Describe everything besides the calls that changes spans: one id must never stand for two different spans."""
+    findings, choice = recording.findings, recording.choice
+    ranks = compress_ranks(choice.ranks, max_text=1 << 20)
+    found = [(name_of(one.verdict), one.text) for one in findings.judgements]
+    about = f"{findings.world.taken_ns}, {recording.world_size}, {findings.provenance}, {found}"
+    return f"{choice.last} of {ranks}, {findings.threshold_ns}, {about}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    recording: Recording
+    stalls: Stalls
+    run: str
+    part_id: int
+
+    def spans(self) -> list[FinishedSpan]:
+        ranks = [self._rank(rank) for rank in self.recording.chosen]
+        root = self._root([span for spans in ranks for span in spans])
+        return [root, *(_within(root, bar) for bar, *_ in ranks), *(call for _, *calls in ranks for call in calls)]
+
+    @property
+    def _root_id(self) -> LinkTarget:
+        return LinkTarget(trace_id_of_step(self.part_id, 0), anchor_span_id(self.part_id, 0, 0))
+
+    def _root(self, below: list[FinishedSpan]) -> FinishedSpan:
+        now_ns = self.recording.findings.world.taken_ns + self.recording.ranks[0].wall_offset_ns
+        start_ns = min((span.start_ns for span in below if span.start_ns), default=max(now_ns, 1))
+        return FinishedSpan(
+            name=semconv.IMPORT_SPAN.format(source=self.recording.findings.provenance.source),
+            trace_id=self._root_id.trace_id,
+            span_id=self._root_id.span_id,
+            parent_id=None,
+            start_ns=start_ns,
+            end_ns=max([start_ns + MIN_DURATION_NS, *(span.end_ns for span in below)]),
+            attributes=self._root_attributes(),
+            error=self.stalls.stalls[0].ruling.text if self.stalls.stalls else None,
+            links=tuple(stall.root for stall in self.stalls.stalls),
+        )
+
+    def _root_attributes(self) -> Attributes:
+        provenance, ranks = self.recording.findings.provenance, self.recording.ranks
+        attributes: Attributes = {
+            semconv.RUN: self.run,
+            semconv.IMPORT_FILES: provenance.files,
+            semconv.IMPORT_RANKS: compress_ranks(rank.rank for rank in ranks),
+            semconv.IMPORT_CALLS: self.recording.calls,
+            semconv.IMPORT_OMITTED: self.recording.calls - sum(len(rank.operations) for rank in ranks),
+            semconv.IMPORT_CLOCK: CLOCK,
+        }
+        optional: Attributes = {
+            semconv.WORLD_SIZE: self.recording.world_size,
+            semconv.IMPORT_FORMATS: list(provenance.formats),
+            semconv.IMPORT_LIBRARIES: list(provenance.libraries),
+            semconv.IMPORT_MISSING_RANKS: compress_ranks(provenance.missing),
+        }
+        if self.stalls.stalls:
+            first = self.stalls.stalls[0].verdict
+            attributes |= {semconv.STALLED: True, semconv.VERDICT: first.kind.value}
+            optional[semconv.VERDICT_RANKS] = compress_ranks(first.ranks)
+        return attributes | {key: value for key, value in optional.items() if value}
+
+    def _rank(self, rank: RecordedRank) -> list[FinishedSpan]:
+        """Make a bar and the calls beneath."""
+        bar = LinkTarget(self._root_id.trace_id, anchor_span_id(imported_nonce(self.part_id, rank.rank), 0, 0))
+        calls = [self._call(rank, operation, bar) for operation in rank.operations]
+        naming = self.stalls.naming(rank.rank)
+        attributes = self._rank_attributes(rank)
+        if naming:
+            attributes |= {semconv.STALLED: True, semconv.VERDICT: naming[0].verdict.kind.value}
+        span = FinishedSpan(
+            name=semconv.IMPORT_RANK_SPAN.format(rank=rank.rank),
+            trace_id=bar.trace_id,
+            span_id=bar.span_id,
+            parent_id=self._root_id.span_id,
+            start_ns=min((call.start_ns for call in calls), default=0),
+            end_ns=max((call.end_ns for call in calls), default=0),
+            attributes=attributes,
+            error=naming[0].ruling.text if naming else None,
+            links=tuple(stall.root for stall in naming),
+        )
+        return [span, *calls]
+
+    def _rank_attributes(self, rank: RecordedRank) -> Attributes:
+        attributes: Attributes = {
+            semconv.RANK: rank.rank,
+            semconv.RUN: self.run,
+            semconv.IMPORT_CALLS: rank.calls,
+            semconv.IMPORT_OMITTED: rank.omitted,
+        }
+        optional: Attributes = {
+            semconv.IMPORT_OVERWRITTEN: rank.lost,
+            semconv.WORLD_SIZE: rank.world_size,
+            semconv.HOST_NAME: rank.host,
+            semconv.GROUP_RANKS: _groups(rank),
+        }
+        return attributes | {key: value for key, value in optional.items() if value}
+
+    def _call(self, rank: RecordedRank, operation: OperationView, bar: LinkTarget) -> FinishedSpan:
+        record = operation.record
+        attributes = {semconv.RANK: rank.rank, semconv.RUN: self.run} | _of_operation(operation)
+        start_ns = record.entered_ns + rank.wall_offset_ns
+        end_ns = (record.completed_ns or self.recording.findings.world.taken_ns) + rank.wall_offset_ns
+        span = FinishedSpan(
+            name=semconv.IN_PROGRESS_SPAN.format(operation=operation.name) if record.is_open else operation.name,
+            trace_id=bar.trace_id,
+            span_id=operation_span_id(imported_nonce(self.part_id, rank.rank), record.number),
+            parent_id=bar.span_id,
+            start_ns=start_ns,
+            end_ns=max(end_ns, start_ns + MIN_DURATION_NS),
+            attributes=attributes,
+            error=f"{operation.name} raised {attributes[semconv.ERROR_TYPE]}" if record.how is How.FAILED else None,
+        )
+        marker = self.stalls.marker(rank.rank, record.number, bar) if record.is_open else None
+        if marker is None:
+            return span
+        of_stall = recorded(marker.attributes)
+        return msgspec.structs.replace(span, attributes=of_stall | attributes, error=marker.error, links=marker.links)
+
+
+def _within(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
+    """Give a rank without calls the length of the whole trace: it did nothing in all that time."""
+    return bar if bar.end_ns else msgspec.structs.replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
+
+
+def _of_operation(operation: OperationView) -> Attributes:
+    group = operation.group.name if operation.group is not None else None
+    attributes = of_names(operation.signature, group, operation.call_site, operation.label)
+    attributes |= of_record(operation.record)
+    attributes[semconv.OPERATION] = operation.name
+    if operation.record.how is How.FAILED:
+        attributes[semconv.ERROR_TYPE] = operation.failure or UNKNOWN_ERROR
+    return recorded(attributes)
+
+
+def _groups(rank: RecordedRank) -> list[str]:
+    """Members of the groups that a rank has used."""
+    groups = {operation.group.key: operation.group for operation in rank.operations if operation.group is not None}
+    return sorted(f"{key}: {compress_ranks(group.members)}" for key, group in groups.items())[:MAX_GROUPS]

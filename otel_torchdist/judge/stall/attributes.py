@@ -1,0 +1,55 @@
+"""Attributes that stalls and findings share: of an operation's position, a group, a line of code, a mismatch."""
+
+from __future__ import annotations
+
+from otel_torchdist.judge.world.mismatch import Mismatch
+from otel_torchdist.model.calls import GroupView, OperationId
+from otel_torchdist.model.finding import AttributeValue
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.telemetry import semconv
+
+Attributes = dict[str, AttributeValue]
+
+
+def of_mismatch(mismatch: Mismatch) -> Attributes:
+    """Attributes of calls that do not match."""
+    return {
+        semconv.MISMATCH_FIELD: mismatch.field.value,
+        semconv.MISMATCH_SEQUENCE: mismatch.operation_id.sequence,
+        semconv.MISMATCH_VALUES: [f"{compress_ranks(ranks)}: {text}" for text, ranks in mismatch.parties],
+    }
+
+
+def of_operation_id(operation: str, group: GroupView | None, operation_id: OperationId) -> Attributes:
+    """Attributes of an operation's position in its group."""
+    found: Attributes = {semconv.OPERATION: operation, semconv.SEQUENCE: operation_id.sequence}
+    if operation_id.channel.is_point_to_point:
+        found[semconv.TAG] = operation_id.channel.tag
+    if group is None:
+        return found
+    found |= of_group(group)
+    if not group.name.aligned:
+        found[semconv.SEQUENCE_ALIGNED] = False
+    return found
+
+
+def of_group(group: GroupView) -> Attributes:
+    """Attributes of a process group."""
+    found: Attributes = {semconv.GROUP_HASH: group.key, semconv.GROUP_SIZE: len(group.members)}
+    if group.name.description:
+        found[semconv.GROUP_DESCRIPTION] = group.name.description
+    if group.name.dimensions:
+        found[semconv.MESH_DIMENSIONS] = list(group.name.dimensions)
+    return found
+
+
+def of_frame(frame: CallSiteName | None) -> Attributes:
+    """Attributes of a line of code; none if it is not known."""
+    if frame is None:
+        return {}
+    return {
+        semconv.CODE_FUNCTION: frame.function,
+        semconv.CODE_FILE: frame.file,
+        semconv.CODE_LINE: frame.line,
+    }

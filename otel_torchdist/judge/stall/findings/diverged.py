@@ -1,0 +1,190 @@
+"""Finds outputs and parameters that must be equal on all members of a group, and are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from otel_torchdist.judge.stall.attributes import Attributes, of_group, of_operation_id
+from otel_torchdist.judge.stall.findings.restraint import Patience
+from otel_torchdist.judge.verdict.wording.calls import describe_operation
+from otel_torchdist.judge.world.following.values import CALM_STEPS, PARAMETERS
+from otel_torchdist.model.calls import GroupView, OperationId
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
+from otel_torchdist.model.naming import have, name_ranks
+from otel_torchdist.model.numerics import Places
+from otel_torchdist.model.rank_values import OutputChecksum, ParameterRange
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.tape.records.numerics import differing_places
+from otel_torchdist.telemetry import semconv
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Outputs or parameters that must be equal on all members, and are not.
+
+    Attributes:
+        operation_id: The operation, or what stands for it.
+        operation: Its name; `PARAMETERS` where those differ.
+        group: Its group; None if it is not known.
+        ranks: The minority, ascending; all that were compared if there is no majority.
+        others: The majority; none if there is none.
+        step: The step.
+        parameters: Which parameters differ; None if that is not known, and of outputs.
+        unseen: Members whose results are not known, ascending.
+        label: What the operation is for; see `OperationView`.
+    """
+
+    operation_id: OperationId
+    operation: str
+    group: GroupView | None
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    step: int
+    parameters: ParameterRange | None = None
+    unseen: tuple[int, ...] = ()
+    label: str = ""
+
+    @property
+    def is_of_parameters(self) -> bool:
+        """Whether parameters differ."""
+        return self.operation == PARAMETERS
+
+    @property
+    def text(self) -> str:
+        """Which ranks have another result than others, and of which operation, as a sentence."""
+        if self.is_of_parameters:
+            return self._of_parameters
+        operation = (
+            f"{describe_operation(self.operation, self.group, self.operation_id, self.label)} in step {self.step}"
+        )
+        cause = "what was received has been changed on its way or afterwards, or the ranks run different code"
+        cause += f"; the results of {name_ranks(self.unseen)} are not known" if self.unseen else ""
+        if not self.others:
+            return f"{name_ranks(self.ranks)} have different results of {operation}, which must be equal: {cause}"
+        results = f"{have(self.ranks)} another result of {operation}"
+        return f"{name_ranks(self.ranks)} {results} than {name_ranks(self.others)}, which must be equal: {cause}"
+
+    @property
+    def _of_parameters(self) -> str:
+        of = f"of {self.group.title} " if self.group is not None else ""
+        when = f"in step {self.step}, since then or earlier"
+        which = _which_of(self.parameters)
+        must = "replicas must be equal"
+        must += f"; those of {name_ranks(self.unseen)} are not known" if self.unseen else ""
+        if not self.others:
+            return f"{name_ranks(self.ranks)} have different parameters {of}{when}: {must}{which}"
+        had = f"{have(self.ranks)} other parameters {of}than {name_ranks(self.others)}"
+        return f"{name_ranks(self.ranks)} {had} {when}: {must}{which}"
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on values that differ."""
+        operation_id = self.operation_id
+        return Finding(
+            kind=FindingKind.DIVERGED,
+            severity=Severity.ERROR,
+            incident=judged.incident(f"values equal {incident_name(operation_id)} {judged.world.taken_ns}"),
+            ranks=self.ranks,
+            group=operation_id.channel.group,
+            operation=self.operation,
+            sentence=self.text,
+            world=judged.world,
+            attributes={semconv.STEP: self.step, **_attributes_of(self)},
+        )
+
+
+def _attributes_of(values: Diverged) -> Attributes:
+    if not values.is_of_parameters:
+        found = of_operation_id(values.operation, values.group, values.operation_id)
+        return {**found, semconv.DIVERGENCE_OF: "output"}
+    found = of_group(values.group) if values.group is not None else {}
+    found[semconv.DIVERGENCE_OF] = "parameters"
+    if values.parameters is not None:
+        found[semconv.DIVERGENCE_PARAMETERS] = values.parameters.text
+    return found
+
+
+def _which_of(parameters: ParameterRange | None) -> str:
+    if parameters is None:
+        return ""
+    if parameters.candidates == 1:
+        only = f", the only one of {parameters.count:,} that differs" if parameters.count > 1 else ""
+        return f"; it is {parameters.first}{only}"
+    if parameters.candidates == parameters.count:
+        return f"; several of all {parameters.count:,} differ"
+    return f"; several of the {parameters.candidates:,} from {parameters.text} differ"
+
+
+class DivergenceFinder:
+    """Compares the outputs and parameters of one run's ranks."""
+
+    def __init__(self) -> None:
+        self._diverged: set[tuple[str, int]] = set()
+        self._patience = Patience()
+
+    def find(self, world: WorldSnapshot, is_last: bool) -> Iterator[Diverged]:
+        """Yield what to report now; at the end of the run nothing is waited for."""
+        outputs: dict[OperationId, dict[int, OutputChecksum]] = {}
+        for view in world.ranks.values():
+            for one in view.values.outputs:
+                outputs.setdefault(one.operation_id, {})[view.rank] = one
+        for operation_id, by_member in outputs.items():
+            operation, step, label = next((one.operation, one.step, one.label) for one in by_member.values())
+            by_rank = {rank: one.checksum for rank, one in by_member.items()}
+            persists = operation == PARAMETERS
+            key = (operation_id.channel.group, -1 if persists else step // CALM_STEPS)
+            if len(set(by_rank.values())) < 2 or key in self._diverged:
+                continue
+            group = world.group(operation_id.channel.group)
+            if not is_last and not self._are_all_known(world, operation_id, group, by_rank):
+                continue
+            self._diverged.add(key)
+            self._patience.forget(operation_id)
+            members = group.members if group is not None else frozenset(by_rank)
+            ranks, others = _minority(by_rank, max(len(members), len(by_rank)))
+            unseen = tuple(sorted(members - by_rank.keys()))
+            which = _which_parameters(by_member, others or ranks) if persists else None
+            yield Diverged(operation_id, operation, group, ranks, others, step, which, unseen, label)
+
+    def _are_all_known(
+        self, world: WorldSnapshot, operation_id: OperationId, group: GroupView | None, by_rank: dict[int, int]
+    ) -> bool:
+        """Whether all members' results are known, or have been waited for: of the first two, none is the minority."""
+        if self._patience.is_over(world, operation_id):
+            return True
+        if group is None:  # whose members' agent has not described it
+            return False
+        over = {view.rank for view in world.ranks.values() if view.is_over}
+        return group.members <= by_rank.keys() | over  # also of those that are not seen yet
+
+
+def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, ...]) -> ParameterRange | None:
+    """Where the parameters of some ranks differ from those of the first of others."""
+    right = by_rank[reference[0]]
+    of = right.parameters
+    if of is None:
+        return None
+    found: Places | None = None
+    for one in by_rank.values():
+        if one.checksum == right.checksum or one.parameters is None:
+            continue
+        here, there = (one.checksum, one.parameters.sums), (right.checksum, of.sums)
+        places = differing_places(here, there, of.count)
+        if places is None or one.parameters.count != of.count:
+            return None
+        found = places if found is None else found.joined(places)
+    names = next((one.parameters.names for one in by_rank.values() if one.parameters and one.parameters.names), ())
+    if found is None:
+        return None
+    first, last = (names[place] if place < len(names) else f"parameter {place}" for place in (found.first, found.last))
+    return ParameterRange(first, last, 1 if found.are_exact else found.last - found.first + 1, of.count)
+
+
+def _minority(checksums: dict[int, int], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ranks that differ from the majority of all members, and that; all and none if there is no majority."""
+    (most, count), *_ = Counter(checksums.values()).most_common(1)
+    if 2 * count <= members:
+        return tuple(sorted(checksums)), ()
+    ranks = tuple(sorted(rank for rank, value in checksums.items() if value != most))
+    return ranks, tuple(sorted(rank for rank, value in checksums.items() if value == most))

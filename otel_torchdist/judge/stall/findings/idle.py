@@ -1,0 +1,89 @@
+"""Finds that a whole job stands still outside of operations, and that it goes on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist.judge.stall.attributes import of_frame
+from otel_torchdist.judge.verdict.idle import Idle, IdlePlace, idle_of, last_called_ns, stand_of
+from otel_torchdist.judge.verdict.wording.places import describe_idle
+from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.telemetry import semconv
+
+LONGEST_PASS_NS: Final = 1_500_000_000
+"""As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""
+
+
+class IdleFinder:
+    """Follows one run: how long all its ranks have stood in the same lines without a call."""
+
+    def __init__(self, least_ns: int) -> None:
+        """Find what has lasted for `least_ns`, and unusually long; nothing if that is 0."""
+        self.gone: Idle | None = None
+        self._least_ns = least_ns
+        self._reported: Idle | None = None
+        self._stands: dict[int, IdlePlace] = {}
+        self._called_ns: dict[int, int] = {}
+        self._lasting: Idle | None = None
+        self._lasted_ns = 0
+        self._before_ns: int | None = None
+
+    def find(self, world: WorldSnapshot) -> Idle | None:
+        """Return what is new; `gone` then holds what is over."""
+        before_ns, self._before_ns = self._before_ns, world.taken_ns
+        passed_ns = min(world.taken_ns - before_ns, LONGEST_PASS_NS) if before_ns is not None else 0
+        self._look(world)
+        now = idle_of(world, self._stands) if self._least_ns else None
+        is_same = now is not None and self._lasting is not None and _is_same(now, self._lasting)
+        self._lasted_ns = self._lasted_ns + passed_ns if is_same else 0
+        self._lasting = now
+        self.gone = None
+        if self._reported is not None and (now is None or now.since_ns != self._reported.since_ns):
+            self.gone, self._reported = self._reported, None
+        if now is None or self._reported is not None or not now.is_long(self._lasted_ns, self._least_ns):
+            return None
+        self._reported = now
+        return now
+
+    def report(self, judged: JudgedWorld) -> list[Finding | FindingOver]:
+        """Return the finding that is over, and the new one."""
+        new = self.find(judged.world)
+        over = [FindingOver(FindingKind.IDLE, judged.run, self.gone.ranks)] if self.gone is not None else []
+        return [*over, *([finding_of(new, judged)] if new is not None else [])]
+
+    def _look(self, world: WorldSnapshot) -> None:
+        """Note where ranks stand; while a new stack is awaited, where they stood before counts."""
+        called_ns = {view.nonce: last_called_ns(view) for view in world.ranks.values()}
+        self._stands = {
+            nonce: stand for nonce, stand in self._stands.items() if called_ns.get(nonce) == self._called_ns.get(nonce)
+        }
+        self._called_ns = called_ns
+        for view in world.ranks.values():
+            if view.stacks is None or view.stacks.threads is None:
+                continue
+            stand = stand_of(view)
+            if stand is not None:
+                self._stands[view.nonce] = stand
+            else:
+                self._stands.pop(view.nonce, None)
+
+
+def finding_of(idle: Idle, judged: JudgedWorld) -> Finding:
+    """Return the finding on a job that stands still."""
+    lasted_s = (judged.world.taken_ns - idle.since_ns) / 1e9
+    return Finding(
+        kind=FindingKind.IDLE,
+        severity=Severity.WARNING,
+        incident=judged.incident(f"idle {idle.since_ns}"),
+        ranks=idle.ranks,
+        group="",
+        operation="",
+        sentence=describe_idle(idle, lasted_s),
+        world=judged.world,
+        attributes={semconv.STALL_AGE: lasted_s, **of_frame(idle.stands[idle.ranks[0]].frame)},
+    )
+
+
+def _is_same(now: Idle, before: Idle) -> bool:
+    return now.since_ns == before.since_ns and now.stands == before.stands

@@ -1,0 +1,226 @@
+"""Finds the rank that brings the first value that is not finite.
+
+Values that are not finite spread with the next reduction: one step later all ranks have them. So the first operation
+counts in which some members' inputs were not finite and those of others were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.judge.stall.attributes import of_frame, of_operation_id
+from otel_torchdist.judge.stall.findings.restraint import Patience
+from otel_torchdist.judge.verdict.wording.calls import called_in, describe_operation
+from otel_torchdist.judge.world.following.values import CALM_STEPS
+from otel_torchdist.model.calls import GroupView, OperationId
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.naming import have, name_ranks
+from otel_torchdist.model.rank_values import NonFiniteInput, ParameterRange
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.telemetry import semconv
+
+SKIPS_IN_A_ROW: Final = 8
+"""A gradient scaler that leaves out so many steps in a row does not recover."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonFinite:
+    """Inputs that are not finite.
+
+    Attributes:
+        operation_id: The first operation that has such an input.
+        operation: Its name.
+        group: Its group; None if it is not known.
+        ranks: The ranks whose inputs were not finite, ascending.
+        others: The ranks whose inputs were; none of a send, which has one sender.
+        are_first: Whether these ranks are known to be the first.
+        unseen: Ranks of which it is not known what inputs they had until then, ascending.
+        step: The step.
+        is_nan: Whether a value is not a number; else one is infinite.
+        call_site: Where the first of these ranks called it.
+        skips: How many steps a gradient scaler has left out in a row; 0 for none.
+        label: What the operation is for; see `OperationView`.
+        parameters: Which of the message's parameters the first of these values belongs to; None if it is not known.
+    """
+
+    operation_id: OperationId
+    operation: str
+    group: GroupView | None
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    are_first: bool
+    step: int
+    is_nan: bool
+    call_site: CallSiteName | None
+    skips: int
+    unseen: tuple[int, ...] = ()
+    label: str = ""
+    parameters: ParameterRange | None = None
+
+    @property
+    def text(self) -> str:
+        """Which ranks have brought such a value, and where, as a sentence."""
+        what = "values that are not numbers (NaN)" if self.is_nan else "infinite values"
+        operation = describe_operation(self.operation, self.group, self.operation_id, self.label)
+        where = f"in the inputs of {operation} in step {self.step}"
+        called = called_in(self.call_site)
+        were = f"; those of {name_ranks(self.others)} were finite" if self.others else ""
+        if not self.are_first:
+            had = f"{name_ranks(self.ranks)} {have(self.ranks)} {what}"
+            cause = f"{had} {where}{called}{were}{self._unknown or ', and'} no rank is known to be first"
+        else:
+            first = "are the first with" if len(self.ranks) > 1 else "is the first with"
+            cause = f"{name_ranks(self.ranks)} {first} {what} {where}{called}{were}"
+        skips = f"; the gradient scaler has left out {self.skips} steps in a row" if self.skips else ""
+        return f"{cause}{_held(self.parameters)}{skips}"
+
+    @property
+    def _unknown(self) -> str:
+        """Whose inputs are not known, if those of others are."""
+        unknown = [rank for rank in self.unseen if rank not in self.ranks]
+        if not unknown or (not self.others and {*self.ranks} <= {*self.unseen}):
+            return ""
+        return f"; those of {name_ranks(unknown)} until then are not known, so"
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on values that are not finite."""
+        operation_id, parameters = self.operation_id, self.parameters
+        return Finding(
+            kind=FindingKind.NON_FINITE,
+            severity=Severity.ERROR,
+            incident=judged.incident(f"values finite {incident_name(operation_id)} {judged.world.taken_ns}"),
+            ranks=self.ranks,
+            group=operation_id.channel.group,
+            operation=self.operation,
+            sentence=self.text,
+            world=judged.world,
+            attributes={
+                semconv.STEP: self.step,
+                **of_operation_id(self.operation, self.group, operation_id),
+                **({semconv.NON_FINITE_PARAMETERS: parameters.text} if parameters is not None else {}),
+                **of_frame(self.call_site),
+            },
+        )
+
+
+def _held(parameters: ParameterRange | None) -> str:
+    """Which parameter brought the value, or which may have."""
+    if parameters is None:
+        return ""
+    if parameters.candidates > 1:
+        return f"; the message holds {parameters.count:,} parameters, {parameters.text}"
+    of = f", one of {parameters.count:,} parameters in the message" if parameters.count > 1 else ""
+    return f"; the first such value belongs to {parameters.first}{of}"
+
+
+class NonFiniteFinder:
+    """Finds the first values of one run that are not finite."""
+
+    def __init__(self) -> None:
+        self._covered_step: int | None = None
+        self._patience = Patience()
+
+    def find(self, world: WorldSnapshot, is_last: bool) -> Iterator[NonFinite]:
+        """Yield what to report now; at the end of the run nothing is waited for."""
+        facts = [(view, fact) for view in world.ranks.values() for fact in view.values.non_finite]
+        new = [one for one in sorted(facts, key=lambda one: one[1].onset) if not self._is_covered(one[1])]
+        if not new:
+            return
+        first = min(new, key=lambda one: one[1].at_ns)[1]
+        if not is_last and not self._is_settled(world, first):
+            return
+        skips = max(_skips(view, fact.step) for view, fact in new if fact.step == first.step)
+        if 0 < skips < SKIPS_IN_A_ROW:
+            return  # the scaler makes smaller what was too large
+        self._covered_step = max(fact.step for _, fact in new)
+        yield _describe(world, new, skips)
+
+    def _is_covered(self, fact: NonFiniteInput) -> bool:
+        """Whether a fact is a consequence of what was reported, as all are until there is a calm."""
+        if self._covered_step is None or fact.onset > self._covered_step + CALM_STEPS:
+            return False
+        self._covered_step = max(self._covered_step, fact.step)
+        return True
+
+    def _is_settled(self, world: WorldSnapshot, fact: NonFiniteInput) -> bool:
+        """Whether all members have entered an operation, and ended its step, or have been waited for long enough."""
+        if self._patience.is_over(world, fact.operation_id):
+            return True
+        channel = fact.operation_id.channel
+        members = [view for view in world.ranks.values() if channel in view.progress and not view.is_over]
+        if any(view.values.awaits(fact.step) for view in world.ranks.values() if not view.is_over):
+            return False  # of a device that has not come to it
+        return all(
+            view.progress[channel].entered >= fact.operation_id.sequence and view.step > fact.step for view in members
+        )
+
+
+def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]], skips: int) -> NonFinite:
+    """The first operation in which some had such inputs and others had not, or a send; else the first of all."""
+    by_operation: dict[OperationId, list[tuple[RankView, NonFiniteInput]]] = {}
+    for view, fact in sorted(facts, key=lambda one: one[1].at_ns):
+        by_operation.setdefault(fact.operation_id, []).append((view, fact))
+    candidates = [
+        (_with_finite(world, operation_id, bad[0][1].step), bad) for operation_id, bad in by_operation.items()
+    ]
+    first = next((one for one in candidates if one[0] or _is_message(one[1][0][1])), None)
+    others, bad = first or candidates[0]
+    view, fact = min(bad, key=lambda one: one[0].rank)
+    unseen = _unseen(world, fact.step)
+    return NonFinite(
+        operation_id=fact.operation_id,
+        operation=fact.operation,
+        group=view.groups.get(fact.operation_id.channel.group),
+        ranks=tuple(sorted(one.rank for one, _ in bad)),
+        others=others,
+        are_first=first is not None and not unseen,
+        unseen=unseen,
+        step=fact.step,
+        is_nan=any(one.is_nan for _, one in bad),
+        call_site=fact.call_site,
+        skips=skips,
+        label=fact.label,
+        parameters=fact.parameters,
+    )
+
+
+def _skips(view: RankView, step: int) -> int:
+    """How many steps up to this one a rank's gradient scaler has left out in a row."""
+    skipped, count = {*view.values.skipped}, 0
+    while step - count in skipped:
+        count += 1
+    return count
+
+
+def _is_message(fact: NonFiniteInput) -> bool:
+    return fact.operation_id.channel.is_point_to_point
+
+
+def _unseen(world: WorldSnapshot, step: int) -> tuple[int, ...]:
+    """Ranks that may have had such inputs first: of them it is not known, up to a step, what inputs they had."""
+    everyone = {*world.ranks}
+    for view in world.ranks.values():
+        for group in view.groups.values():
+            everyone |= group.members
+    seen = {view.rank for view in world.ranks.values() if view.values.are_known_in(step)}
+    return tuple(sorted(everyone - seen))
+
+
+def _with_finite(world: WorldSnapshot, operation_id: OperationId, step: int) -> tuple[int, ...]:
+    """Ranks that have entered a collective and whose inputs are known to be finite, ascending."""
+    if operation_id.channel.is_point_to_point:  # who receives sends nothing
+        return ()
+    return tuple(
+        sorted(
+            view.rank
+            for view in world.ranks.values()
+            if view.values.are_all_checked
+            and operation_id.channel in view.progress
+            and view.progress[operation_id.channel].entered >= operation_id.sequence
+            and operation_id not in {one.operation_id for one in (*view.values.non_finite, *view.values.unknown)}
+            and view.values.unknown_until < step
+        )
+    )

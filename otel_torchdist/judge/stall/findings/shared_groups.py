@@ -1,0 +1,104 @@
+"""Finds groups that two threads of a rank use at the same time, although nothing stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.judge.stall.attributes import of_group
+from otel_torchdist.judge.verdict.judging.sharing import swapped_callers
+from otel_torchdist.judge.verdict.model import Sharing
+from otel_torchdist.judge.verdict.wording.calls import describe_sharing
+from otel_torchdist.judge.world.occupations import CERTAIN
+from otel_torchdist.model.calls import GroupView
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.telemetry import semconv
+
+SETTLED_NS: Final = 2_000_000_000
+"""How long it is waited for other ranks of which the same is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShared:
+    """A group that two threads of some ranks use at the same time.
+
+    Attributes:
+        group: The group.
+        ranks: The ranks of which that was seen, ascending.
+        example: How it was seen on the first of them.
+    """
+
+    group: GroupView
+    ranks: tuple[int, ...]
+    example: SharedGroup
+
+    @property
+    def text(self) -> str:
+        """Which threads use the group at the same time, as a sentence."""
+        return (
+            f"{describe_sharing(self.ranks, self.example, self.group.title)}; the backend pairs calls in the order in "
+            "which each rank makes them, so results may be wrong; one of the two needs a group of its own"
+        )
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on a group that two threads use."""
+        operation = self.example.operations[0]
+        return Finding(
+            kind=FindingKind.SHARED_GROUP,
+            severity=Severity.ERROR,
+            incident=judged.incident(f"group {self.group.key} shared {judged.world.taken_ns}"),
+            ranks=self.ranks,
+            group=self.group.key,
+            operation=operation,
+            sentence=self.text,
+            world=judged.world,
+            attributes={semconv.OPERATION: operation, **of_group(self.group)},
+        )
+
+
+class SharedGroupFinder:
+    """Looks at the ranks of one run; each group is reported once."""
+
+    def __init__(self) -> None:
+        self._since_ns: dict[str, int] = {}
+        self._reported: set[str] = set()
+
+    def leave(self, group: str) -> None:
+        """Report a group no more, by its key: a stall is its consequence, and says so."""
+        self._reported.add(group)
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> list[GroupShared]:
+        """What to report now; at the end of the run nothing is waited for."""
+        seen: dict[str, list[tuple[int, SharedGroup]]] = {}
+        for view in world.in_order:
+            for one in view.shared_groups:
+                if one.group not in self._reported and one.times >= CERTAIN:
+                    seen.setdefault(one.group, []).append((view.rank, one))
+        for sharing in _swapped(world):
+            key = sharing.example.group
+            if key not in self._reported and key not in seen:
+                seen[key] = [(rank, sharing.example) for rank in sharing.ranks]
+        found: list[GroupShared] = []
+        for key, of_ranks in seen.items():
+            waited_ns = world.taken_ns - self._since_ns.setdefault(key, world.taken_ns)
+            group = next((view.groups[key] for view in world.in_order if key in view.groups), None)
+            if group is not None and (is_last or waited_ns >= SETTLED_NS):
+                self._reported.add(key)
+                found.append(GroupShared(group, tuple(rank for rank, _ in of_ranks), of_ranks[0][1]))
+        return found
+
+
+def _swapped(world: WorldSnapshot) -> Iterator[Sharing]:
+    """Groups in which threads of two functions have made the same call on two ranks."""
+    several = {channel for view in world.ranks.values() for channel, one in view.progress.items() if one.callers[1:]}
+    for channel in several:
+        if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
+            views = [view for view in world.in_order if channel in view.progress]
+            last = min(view.progress[channel].entered for view in views)
+            sharing = swapped_callers(views, channel, last)
+            if sharing is not None:
+                yield sharing

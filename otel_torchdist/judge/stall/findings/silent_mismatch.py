@@ -1,0 +1,271 @@
+"""Finds calls that do not match though nothing stalls: gloo, for example, silently adds up bytes of different types.
+
+Each mismatch is reported once, and only if it has not been reported as the cause of a stall. When a run is over, the
+remaining calls are compared at once. For ranks of other nodes, often only the digest of a window of calls is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from otel_torchdist.judge.stall.attributes import of_mismatch, of_operation_id
+from otel_torchdist.judge.verdict.wording.calls import describe_mismatch
+from otel_torchdist.judge.world.group_names import CreatedGroups
+from otel_torchdist.judge.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
+from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
+from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+
+PASSES_APART_NS: Final = 1_000_000_000
+MAX_REPORTED: Final = 64
+"""Maximum mismatches reported for a run; more would add no information."""
+
+
+class SilentMismatches:
+    """Compares the calls of one run's ranks.
+
+    Attributes:
+        wanted: Windows in which ranks of other nodes differ from the rest, and of which only the digests are known.
+    """
+
+    def __init__(self) -> None:
+        self._compared_ns = 0
+        self._compared: dict[Channel, tuple[Progress, ...]] = {}
+        self._windows: dict[Channel, ComparedWindows] = {}
+        self._suspected_ns: dict[Channel, int] = {}
+        self._found: dict[Channel, Mismatch] = {}
+        self._reported: set[Channel] = set()
+        self._reported_dimensions: set[Channel] = set()
+        self._order = GroupOrder()
+        self.wanted: frozenset[tuple[Channel, int]] = frozenset()
+
+    def find(self, world: WorldSnapshot) -> list[Mismatch]:
+        """The mismatches to report now."""
+        if world.taken_ns - self._compared_ns < PASSES_APART_NS:
+            return []
+        self._compared_ns = world.taken_ns
+        self._compare(world, only_changed=True)
+        return [*self._order.find(world), *self._due(world.taken_ns)]
+
+    def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
+        """The mismatches to report at the end: everything left is compared, and nothing found is held back.
+
+        Call it again while something is `wanted`, which may reveal more; not after `is_last`.
+        """
+        self._compare(world, only_changed=False)
+        unsettled = {channel for channel, _ in self.wanted} if not is_last else set[Channel]()
+        settled = [found for channel, found in self._found.items() if channel not in unsettled]
+        return [*self._order.find(world, is_last=True), *self._report(settled)]
+
+    def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
+        wanted: set[tuple[Channel, int]] = set()
+        for channel, views in _channels(world).items():
+            if channel in self._reported:
+                continue
+            if channel in self._found:
+                wanted |= self._compare_again(channel, views, world.taken_ns)
+            elif self._has_changed(channel, views) or not only_changed:
+                wanted |= self._compare_channel(channel, views, world.taken_ns)
+        self.wanted = frozenset(wanted)
+
+    def _compare_channel(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
+        windows = self._windows.setdefault(channel, ComparedWindows())
+        for view in views:
+            windows.add(view.rank, view.windows.get(channel, ()))
+        number = windows.first_odd
+        dimensions = channel not in self._reported_dimensions
+        # Snapshots of other nodes are older: their latest calls may include some that are not among our latest.
+        found = find_difference(views, channel, dimensions)
+        if number is None and found is None:
+            return set()
+        self._suspected_ns.setdefault(channel, now_ns)
+        calls = windows.calls_in(number) if number is not None else None
+        if number is not None and calls is not None:
+            found = _first_difference(channel, calls, dimensions) or found
+            windows.settle(number)
+            if found is None:
+                self._suspected_ns.pop(channel, None)
+        if found is not None:
+            self._found[channel] = found
+            return set()
+        return {(channel, number)} if number is not None and calls is None else set()
+
+    def _compare_again(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
+        """Compare again with ranks of other nodes seen only now: their calls, if available, decide the minority."""
+        before = self._found[channel]
+        if sum(len(ranks) for _, ranks in before.parties) >= len(views):
+            return set()
+        del self._found[channel]
+        self._windows.pop(channel, None)
+        wanted = self._compare_channel(channel, views, now_ns)
+        self._found.setdefault(channel, before)
+        return wanted
+
+    def mark_reported(self, mismatch: Mismatch) -> None:
+        """Mark a mismatch as reported by a verdict."""
+        if mismatch.field is Field.MEMBERS:
+            self._order.mark_reported()
+            return
+        channel = mismatch.operation_id.channel
+        if mismatch.field is Field.DIMENSIONS:
+            self._reported_dimensions.add(channel)  # something worse may come yet
+        else:
+            self._reported.add(channel)
+        self._found.pop(channel, None)
+        self._windows.pop(channel, None)
+
+    def _has_changed(self, channel: Channel, views: list[RankView]) -> bool:
+        progress = tuple(view.progress[channel] for view in views)
+        before = self._compared.get(channel)
+        self._compared[channel] = progress
+        if before is None or len(before) != len(progress):
+            return True
+        return any(one is not other for one, other in zip(before, progress, strict=True))
+
+    def _due(self, now_ns: int) -> list[Mismatch]:
+        due = [
+            found for channel, found in self._found.items() if now_ns - self._suspected_ns[channel] >= REPORTED_AFTER_NS
+        ]
+        return self._report(due)
+
+    def _report(self, due: list[Mismatch]) -> list[Mismatch]:
+        due = due[: max(MAX_REPORTED - len(self._reported), 0)]
+        for found in due:
+            self.mark_reported(found)
+        return due
+
+
+def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
+    """Return the finding on calls that do not match."""
+    operation_id = mismatch.operation_id
+    group = judged.world.group(operation_id.channel.group)
+    # With the time, since a restarted agent may find it again.
+    name = f"calls {incident_name(operation_id)} {judged.world.taken_ns}"
+    return Finding(
+        kind=FindingKind.MISMATCHED,
+        severity=Severity.ERROR,
+        incident=judged.incident(name),
+        ranks=mismatch.ranks,
+        group=operation_id.channel.group,
+        operation=mismatch.operation,
+        sentence=f"{describe_mismatch(mismatch, group)}; it did not hang, but results may be wrong",
+        world=judged.world,
+        attributes=of_mismatch(mismatch) | of_operation_id(mismatch.operation, group, operation_id),
+    )
+
+
+def _channels(world: WorldSnapshot) -> Mapping[Channel, list[RankView]]:
+    """The collectives of every group that more than one rank reports, with those ranks."""
+    found: dict[Channel, list[RankView]] = {}
+    for view in world.in_order:
+        for channel, progress in view.progress.items():
+            if channel.kind is RecordKind.OPERATION and not channel.is_point_to_point and progress.aligned:
+                found.setdefault(channel, []).append(view)
+    return {channel: views for channel, views in found.items() if len(views) > 1}
+
+
+def _first_difference(channel: Channel, calls: Mapping[int, tuple[Arrival, ...]], dimensions: bool) -> Mismatch | None:
+    for place in range(min(map(len, calls.values()))):
+        here = {rank: arrivals[place] for rank, arrivals in calls.items()}
+        found = differ(here, OperationId(channel, next(iter(here.values())).sequence), dimensions)
+        if found is not None:
+            history = [{rank: arrivals[at] for rank, arrivals in calls.items()} for at in range(place + 1)]
+            return with_ways(found, history)
+    return None
+
+
+MAX_NUMBERS: Final = 64
+"""Maximum windows remembered, since data from other nodes is some seconds old."""
+
+
+class ComparedWindows:
+    """Remembers digests, and the calls themselves where digests differ."""
+
+    def __init__(self) -> None:
+        self._digests: dict[int, dict[int, int]] = {}
+        self._calls: dict[tuple[int, int], tuple[Arrival, ...]] = {}
+        self._settled: dict[int, frozenset[int]] = {}
+
+    def add(self, rank: int, windows: Iterable[Window]) -> None:
+        """Add what is known about a rank."""
+        for window in windows:
+            of = self._digests.setdefault(window.number, {})
+            of[rank] = window.digest
+            # One copy per digest is enough: ranks with the same digest have made the same calls.
+            if window.arrivals:
+                self._calls[window.number, window.digest] = window.arrivals
+        while len(self._digests) > MAX_NUMBERS:
+            oldest = min(self._digests)
+            for digest in set(self._digests.pop(oldest).values()):
+                self._calls.pop((oldest, digest), None)
+            self._settled.pop(oldest, None)
+
+    def settle(self, number: int) -> None:
+        """Mark a window as compared: digests can differ where calls match."""
+        self._settled[number] = frozenset(self._digests[number].values())
+
+    @property
+    def first_odd(self) -> int | None:
+        """The first window in which digests differ and that has not been compared; None if there is none."""
+        odd = (number for number, of in self._digests.items() if self._is_odd(number, set(of.values())))
+        return min(odd, default=None)
+
+    def _is_odd(self, number: int, digests: set[int]) -> bool:
+        return len(digests) > 1 and not digests <= self._settled.get(number, frozenset())
+
+    def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
+        """By rank, what was called in a window; None until that is known for all ranks."""
+        of = self._digests[number]
+        if any((number, digest) not in self._calls for digest in of.values()):
+            return None
+        return {rank: self._calls[number, digest] for rank, digest in of.items()}
+
+
+# --- orders of creation -----------------------------------------------------------------------------------------------
+# Finds groups that ranks have created in another order although nothing stalls: their calls go with those of others.
+# Only where the members of a group have it under different numbers: they cannot have met. Two groups of the same number
+# whose members differ may both have come about, if they were created one after the other.
+
+
+REPORTED_AFTER_NS: Final = 12_000_000_000
+"""With the usual threshold, a stall with this cause has been reported by then."""
+
+
+class GroupOrder:
+    """Compares the groups that the ranks of one run have created; reports once that they differ."""
+
+    def __init__(self) -> None:
+        self._compared = 0
+        self._found: Mismatch | None = None
+        self._found_ns = 0
+        self._is_reported = False
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> list[Mismatch]:
+        """What is to be reported now.
+
+        Args:
+            world: The snapshot.
+            is_last: Whether the run is over: nothing is held back any more.
+        """
+        created = sum(len(view.groups) for view in world.ranks.values())
+        if created != self._compared and self._found is None:
+            self._compared = created
+            self._found, self._found_ns = _difference(world), world.taken_ns
+        if self._found is None or self._is_reported:
+            return []
+        if not is_last and world.taken_ns - self._found_ns < REPORTED_AFTER_NS:
+            return []
+        self._is_reported = True
+        return [self._found]
+
+    def mark_reported(self) -> None:
+        """Note that a verdict has reported it."""
+        self._is_reported = True
+
+
+def _difference(world: WorldSnapshot) -> Mismatch | None:
+    created = CreatedGroups(world.ranks.values())
+    groups = {key: group for view in world.in_order for key, group in view.groups.items()}
+    return next((found for group in groups.values() if (found := created.differ_in(group, is_new=False))), None)

@@ -1,0 +1,345 @@
+"""Finds ranks that repeatedly come last, and what the others lose to them, though nothing stalls.
+
+A rank's lateness counts from the arrival of the last rank before it: all would proceed that much sooner if it were no
+slower than that one. Uneven data makes now one rank late and now another, so a rank is suspected only if that is not
+chance, and if the loss remains without the few calls for which it was latest. Only ranks that share a clock are
+compared: those of one node. Stages of a pipeline arrive at their joint calls in an order of their own, so they are
+counted, but none of them is called a straggler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from otel_torchdist.judge.stall.attributes import of_group
+from otel_torchdist.judge.stall.findings.restraint import Latenesses, exchanging, is_pipeline, sent_between
+from otel_torchdist.judge.verdict.rules import expects
+from otel_torchdist.judge.verdict.wording.machine import describe_slow_rank
+from otel_torchdist.model.calls import Channel, GroupView, TimedWindow, last_of
+from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.units import passed
+from otel_torchdist.telemetry import semconv
+
+PASSES_APART_NS: Final = 1_000_000_000
+LEAST_SPAN_NS: Final = 5_000_000_000
+"""How long a group must have been seen before anything is reported about it."""
+LEAST_SHARE: Final = 0.10
+"""Minimum share of their time that the others lose to a straggler."""
+LEAST_BLAME: Final = 0.6
+"""Minimum share of all lateness that is due to one rank."""
+MAX_CALLS: Final = 1_024
+MAX_SPAN_NS: Final = 300_000_000_000
+"""How much data is gathered, at least, to distinguish a suspicion from chance before it is dropped."""
+MOSTLY_DATA: Final = 0.6
+"""A rank is late because of its data if it waits for that longer than others do by this share of what they lose."""
+HELD_TWICE: Final = 2
+"""A rank is reported once found this many times in a row, and gone once not found this many times in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that is always late.
+
+    Attributes:
+        channel: The calls that it is late for.
+        group: Their group.
+        operation: The latest of these calls, as a name.
+        rank: The rank.
+        share: Share of their time that the others lose.
+        mean_late_s: How late it is on average, in seconds.
+        calls: Number of calls that this is based on.
+        last: In how many of them it came last.
+        compared: Ranks that were compared.
+        data_share: Share of its time for which it waits for data, if that explains most of the loss; else 0.
+        usual_data_share: The median of that of the others.
+    """
+
+    channel: Channel
+    group: GroupView
+    operation: str
+    rank: int
+    share: float
+    mean_late_s: float
+    calls: int
+    last: int
+    compared: tuple[int, ...]
+    data_share: float = 0.0
+    usual_data_share: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """How late the rank is, and what the others lose, as a sentence."""
+        data = f" because it waits for data ({self.data_share:.0%} of its time, the others {self.usual_data_share:.0%})"
+        why = data if self.data_share else ""
+        return (
+            f"rank {self.rank} is a straggler{why}: it came last in {self.last} of the last {self.calls} calls of "
+            f"{self.group.title}, on average {passed(self.mean_late_s) * 1e3:,.0f} ms after all others, which lose "
+            f"{self.share:.0%} of their time; {len(self.compared)} of {len(self.group.members)} ranks were compared"
+        )
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on the rank."""
+        world = judged.world
+        return Finding(
+            kind=FindingKind.STRAGGLER,
+            severity=Severity.WARNING,
+            incident=judged.incident(f"straggler {self.channel.group} {self.rank} {world.taken_ns}"),
+            ranks=(self.rank,),
+            group=self.group.key,
+            operation=self.operation,
+            sentence=self.text + describe_slow_rank(world, self.rank),
+            world=world,
+            attributes={
+                semconv.VERDICT_COVERAGE: f"{len(self.compared)}/{len(self.group.members)}",
+                semconv.STRAGGLER_SHARE: self.share,
+                semconv.STRAGGLER_LATENESS: self.mean_late_s,
+                semconv.OPERATION: self.operation,
+                **of_group(self.group),
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Which ranks came last in the calls of one group that have been compared since the last pass.
+
+    Attributes:
+        group: The group's key.
+        calls: Number of calls.
+        waited_ns: How long a rank waited on average for the last one, summed over the calls.
+        last: By rank, in how many of them it came last.
+        late_ns: By rank, how long the others waited for it alone.
+    """
+
+    group: str
+    calls: int
+    waited_ns: int
+    last: Mapping[int, int]
+    late_ns: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsCompared:
+    """Which ranks came last in some calls.
+
+    Attributes:
+        run: 128-bit id.
+        lateness: One entry per group.
+    """
+
+    run: int
+    lateness: tuple[Lateness, ...]
+
+
+class _Tally(Latenesses):
+    """Counts of one channel since it was last judged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.span_ns = 0
+        self.waited_ns = 0
+
+
+@dataclass(slots=True)
+class _Channel:
+    """A channel and what is known about it.
+
+    Attributes:
+        compared: Index of the last window that was compared; -1 for none.
+        tally: Counts since the channel was last judged.
+        suspect: The rank that was suspected then; None if there was none.
+        held: How many times in a row the suspect has been the same.
+        reported: The rank that has been reported; None if there is none.
+        sent: By sender and receiver, how often the ranks had sent to each other when one was last suspected.
+        step: The step that all ranks had reached then.
+        judged_ns: When it was last judged; 0 for never.
+        data_wait_ns: By rank, for how long it had waited for data then.
+    """
+
+    compared: int = -1
+    tally: _Tally = field(default_factory=_Tally)
+    suspect: int | None = None
+    held: int = 0
+    reported: int | None = None
+    sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    step: int = 0
+    judged_ns: int = 0
+    data_wait_ns: Mapping[int, int] = field(default_factory=dict[int, int])
+
+    def data_shares(self, views: Iterable[RankView], now_ns: int) -> dict[int, float]:
+        """Return for which share of the time since it was last judged each rank has waited for data."""
+        before, begin_ns = self.data_wait_ns, self.judged_ns
+        self.judged_ns, self.data_wait_ns = now_ns, {view.rank: view.data_wait_ns for view in views}
+        if not begin_ns or now_ns <= begin_ns:
+            return {}
+        elapsed_ns = now_ns - begin_ns
+        return {
+            rank: (wait_ns - before[rank]) / elapsed_ns
+            for rank, wait_ns in self.data_wait_ns.items()
+            if rank in before and wait_ns >= before[rank]
+        }
+
+
+class Stragglers:
+    """Finds the stragglers of one run.
+
+    Attributes:
+        gone: Ranks that are no longer stragglers since the last pass, as channel and rank.
+        lateness: What the last pass has counted.
+    """
+
+    def __init__(self) -> None:
+        self._compared_ns = 0
+        self._expected_ns = 0
+        self._channels: dict[Channel, _Channel] = {}
+        self.gone: list[tuple[Channel, int]] = []
+        self.lateness: list[Lateness] = []
+
+    def find(self, world: WorldSnapshot) -> list[Straggler]:
+        """The stragglers to report now."""
+        self.gone, self.lateness = [], []
+        if world.taken_ns - self._compared_ns < PASSES_APART_NS:
+            return []
+        self._compared_ns = world.taken_ns
+        if any(expects(view, world) for view in world.ranks.values()):
+            self._expected_ns = world.taken_ns
+        views = _timed_channels(world)
+        self._channels = {channel: known for channel, known in self._channels.items() if channel in views}
+        found = [self._compare_channel(channel, views[channel], world.taken_ns) for channel in views]
+        return [straggler for straggler in found if straggler is not None]
+
+    def _compare_channel(self, channel: Channel, views: list[RankView], now_ns: int) -> Straggler | None:
+        known = self._channels.setdefault(channel, _Channel())
+        counted = _Tally()
+        for number in _common_numbers(channel, views, known.compared):
+            known.compared = number
+            times = {view.rank: _window(view, channel, number).times for view in views}
+            if min(of[0] for of in times.values()) > self._expected_ns:  # else one was late as announced
+                _compare(times, counted)
+        if not counted.calls:
+            return None
+        self.lateness.append(Lateness(channel.group, counted.calls, counted.waited_ns, counted.last, counted.late_ns))
+        tally = known.tally
+        tally.update(counted)
+        tally.span_ns += counted.span_ns
+        if tally.span_ns < LEAST_SPAN_NS or _may_yet_show(tally):
+            return None
+        known.tally = _Tally()
+        shares = known.data_shares(views, now_ns)
+        return self._judge(channel, known, tally, views, shares)
+
+    def _judge(
+        self,
+        channel: Channel,
+        known: _Channel,
+        tally: _Tally,
+        views: list[RankView],
+        data_shares: Mapping[int, float],
+    ) -> Straggler | None:
+        suspect = _suspect(tally)
+        if suspect is not None:
+            before, known.sent = known.sent, sent_between(views)
+            first, known.step = known.step, min(view.step for view in views)
+            suspect = None if is_pipeline(exchanging(known.sent - before, known.step - first)) else suspect
+        known.held = known.held + 1 if suspect == known.suspect else 1
+        known.suspect = suspect
+        if known.held < HELD_TWICE or suspect == known.reported:
+            return None
+        if known.reported is not None:
+            self.gone.append((channel, known.reported))
+        known.reported = suspect
+        view = next((view for view in views if view.rank == suspect), None)
+        if suspect is None or view is None or channel.group not in view.groups:
+            return None
+        share = min(tally.late_ns[suspect] / tally.span_ns, 1.0)  # spans begin after the first call of each window
+        usual = median([one for rank, one in data_shares.items() if rank != suspect] or [0.0])
+        own = data_shares.get(suspect, 0.0)
+        waits_for_data = own - usual >= MOSTLY_DATA * share
+        return Straggler(
+            channel=channel,
+            group=view.groups[channel.group],
+            operation=_operation(view, channel),
+            rank=suspect,
+            share=share,
+            mean_late_s=tally.late_ns[suspect] / tally.calls / 1e9,
+            calls=tally.calls,
+            last=tally.last[suspect],
+            compared=tuple(sorted(view.rank for view in views)),
+            data_share=own if waits_for_data else 0.0,
+            usual_data_share=usual if waits_for_data else 0.0,
+        )
+
+
+def over_of(channel: Channel, rank: int, run: int) -> FindingOver:
+    """Return that a rank is no longer a straggler."""
+    return FindingOver(FindingKind.STRAGGLER, run, (rank,), channel.group)
+
+
+def _suspect(tally: _Tally) -> int | None:
+    """The rank to which the others lose their time other than by chance."""
+    rank = _most_late(tally)
+    return rank if rank is not None and _is_usual(rank, tally) else None
+
+
+def _may_yet_show(tally: _Tally) -> bool:
+    """Whether there is a rank to suspect, but too little data to distinguish that from chance."""
+    rank = _most_late(tally)
+    is_short = tally.calls < MAX_CALLS or tally.span_ns < MAX_SPAN_NS
+    return rank is not None and is_short and not _is_usual(rank, tally)
+
+
+def _most_late(tally: _Tally) -> int | None:
+    """The rank that causes most of the lateness and costs the others a significant part of their time, if any."""
+    rank, late_ns = tally.latest
+    is_blamed = late_ns >= LEAST_BLAME * sum(tally.late_ns.values()) and late_ns >= LEAST_SHARE * tally.span_ns
+    return rank if is_blamed else None
+
+
+def _is_usual(rank: int, tally: _Tally) -> bool:
+    """Whether it is neither chance nor a few calls that make a rank late."""
+    return tally.usual_ns(rank) >= LEAST_SHARE * tally.span_ns and not tally.is_chance(rank)
+
+
+def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:
+    """Groups for which several ranks of this node report arrivals, with those ranks."""
+    found: dict[Channel, list[RankView]] = {}
+    for view in world.in_order:
+        if view.is_remote or not view.alive:
+            continue
+        for channel in view.arrivals:
+            if channel.kind is RecordKind.OPERATION and view.progress[channel].aligned:
+                found.setdefault(channel, []).append(view)
+    return {channel: views for channel, views in found.items() if len(views) > 1}
+
+
+def _common_numbers(channel: Channel, views: list[RankView], after: int) -> list[int]:
+    """The windows that all ranks have and that have not been compared, in order."""
+    first, *others = [{window.number for window in view.arrivals[channel]} for view in views]
+    return sorted(number for number in first.intersection(*others) if number > after)
+
+
+def _window(view: RankView, channel: Channel, number: int) -> TimedWindow:
+    return next(window for window in view.arrivals[channel] if window.number == number)
+
+
+def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
+    """Count which rank came last in each call of a window, and how long after the last one before it."""
+    ranks = list(times)
+    arrivals = list(zip(*times.values(), strict=True))
+    for here in arrivals:
+        last = last_of(here)
+        if last is not None:
+            tally.add(ranks[last.nth], last.late_ns)
+            tally.waited_ns += here[last.nth] - sum(here) // len(here)
+    tally.span_ns += max(arrivals[-1]) - max(arrivals[0])
+
+
+def _operation(view: RankView, channel: Channel) -> str:
+    signature = view.progress[channel].recent[-1].signature if view.progress[channel].recent else None
+    return signature.operation if signature is not None else "operation"

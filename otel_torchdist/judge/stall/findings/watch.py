@@ -1,0 +1,198 @@
+"""Runs the finders of one run, each at its time, and bounds what they report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from otel_torchdist.judge.stall.findings import silent_mismatch, stragglers
+from otel_torchdist.judge.stall.findings.checkpoints import FailedSaves
+from otel_torchdist.judge.stall.findings.diverged import Diverged, DivergenceFinder
+from otel_torchdist.judge.stall.findings.non_finite import NonFinite, NonFiniteFinder
+from otel_torchdist.judge.stall.findings.shared_groups import SharedGroupFinder
+from otel_torchdist.judge.stall.findings.silent_mismatch import SilentMismatches
+from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared, Stragglers
+from otel_torchdist.judge.verdict.judging.mismatched import ended_well
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.world.mismatch import Mismatch
+from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+
+CONCLUDED_AFTER_NS: Final = 4_000_000_000
+"""How long after the end of its ranks an agent waits for comparisons with those of other nodes."""
+ALL_READ_AFTER_NS: Final = 500_000_000
+MAX_STRAGGLERS: Final = 64
+"""Maximum stragglers reported for a run over its whole lifetime; more would add no information."""
+
+
+class Reportable(Protocol):
+    """Something that a finder has found."""
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on it."""
+        ...
+
+
+class Finder(Protocol):
+    """Looks at the ranks of one run."""
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> Sequence[Reportable]:
+        """Return what to report now; at the end of the run nothing is waited for."""
+        ...
+
+
+class LastingFinder(Protocol):
+    """Looks at the ranks of one run for what holds for a while."""
+
+    def report(self, judged: JudgedWorld) -> Sequence[Finding | FindingOver]:
+        """Return the findings that are new, and those that are over."""
+        ...
+
+
+class FindingWatch:
+    """Compares the ranks of one run."""
+
+    def __init__(self) -> None:
+        self._silent = SilentMismatches()
+        self._stragglers = Stragglers()
+        self._shared_groups = SharedGroupFinder()
+        self._finders: tuple[Finder, ...] = (ValueFinder(), FailedSaves(), self._shared_groups)
+        self._reported = 0
+        self._over_ns: int | None = None
+        self._all_over_ns: int | None = None
+        self._is_concluded = False
+        self._is_left_to_another = False
+
+    @property
+    def wanted_calls(self) -> frozenset[tuple[Channel, int]]:
+        """Windows of calls of other nodes' ranks that should be sent in full."""
+        return self._silent.wanted
+
+    def is_concluding(self, local: WorldSnapshot) -> bool:
+        """Whether the ranks of this node are over, while comparisons with those of other nodes may not be.
+
+        Args:
+            local: A snapshot of this node's ranks.
+        """
+        self._over_ns = _over_since(local, self._over_ns)
+        if self._over_ns is None:
+            self._is_concluded = False
+            return False
+        return not self._is_concluded and local.taken_ns - self._over_ns < CONCLUDED_AFTER_NS
+
+    def compare(self, judged: JudgedWorld, cause: Mismatch | None) -> list[Finding | FindingOver | ArrivalsCompared]:
+        """Process a snapshot.
+
+        Args:
+            judged: The snapshot.
+            cause: The mismatch that has been reported as the cause of a stall, if any.
+        """
+        world = judged.world
+        if self._is_left_to_another:
+            return self.find_stragglers(judged)
+        if cause is not None:
+            self._silent.mark_reported(cause)
+        found = [silent_mismatch.finding_of(mismatch, judged) for mismatch in self._silent.find(world)]
+        found += self._found(judged)
+        self._all_over_ns = _over_since(world, self._all_over_ns)
+        if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _settling_ns(world):
+            self._is_concluded = False
+        elif not self._is_concluded:
+            is_last = world.taken_ns - self._all_over_ns >= CONCLUDED_AFTER_NS
+            found += self.conclude(judged, is_last)
+            self._is_concluded = not self._silent.wanted
+        return [*found, *self.find_stragglers(judged)]
+
+    def conclude(self, judged: JudgedWorld, is_last: bool = True, cause: Mismatch | None = None) -> list[Finding]:
+        """Finish the comparisons; arguments as for `compare`. Operations that are not over may yet become a stall."""
+        if self._is_left_to_another:
+            return []
+        if cause is not None:
+            self._silent.mark_reported(cause)
+        world = judged.world
+        concluded = self._silent.conclude(world, is_last)
+        found = self._found(judged, is_last=True)
+        return found + [
+            silent_mismatch.finding_of(mismatch, judged)
+            for mismatch in concluded
+            if ended_well(
+                [view for view in world.in_order if _takes_part(view, mismatch.operation_id)], mismatch.operation_id
+            )
+        ]
+
+    def explained(self, verdict: Verdict) -> None:
+        """Note that the verdict on a stall says what would be a finding without one."""
+        if verdict.sharing is not None:
+            self._shared_groups.leave(verdict.sharing.example.group)
+
+    def _found(self, judged: JudgedWorld, is_last: bool = False) -> list[Finding]:
+        return [one.finding(judged) for finder in self._finders for one in finder.find(judged.world, is_last)]
+
+    def leave_to_another(self, local: WorldSnapshot) -> None:
+        """Leave comparisons to another agent, which judges and sees all ranks, once those of this node are over.
+
+        That agent may exit first when it is done; what is seen from here then is incomplete, and has been reported.
+        """
+        self._is_left_to_another = _over_since(local, None) is not None
+
+    def find_stragglers(self, judged: JudgedWorld) -> list[Finding | FindingOver | ArrivalsCompared]:
+        """Look for stragglers only, as while another agent compares the calls."""
+        late = self._stragglers.find(judged.world)[: MAX_STRAGGLERS - self._reported]
+        self._reported += len(late)
+        found: list[Finding | FindingOver | ArrivalsCompared] = [one.finding(judged) for one in late]
+        found += [stragglers.over_of(channel, rank, judged.run) for channel, rank in self._stragglers.gone]
+        if self._stragglers.lateness:
+            found.append(ArrivalsCompared(judged.run, tuple(self._stragglers.lateness)))
+        return found
+
+
+def _settling_ns(world: WorldSnapshot) -> int:
+    """How long after the end of the ranks their final comparison is made.
+
+    What a process wrote just before its end may not have been read when it is first seen to be gone, and agents of
+    other nodes may start, and find each other, only after the end of a short job.
+    """
+    members = {rank for view in world.ranks.values() for group in view.groups.values() for rank in group.members}
+    return ALL_READ_AFTER_NS if members <= world.ranks.keys() else CONCLUDED_AFTER_NS
+
+
+def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
+    """Since when all ranks of a snapshot are over; None when one is not."""
+    if not all(view.is_over for view in world.ranks.values()):
+        return None
+    return world.taken_ns if before_ns is None else before_ns
+
+
+def _takes_part(view: RankView, operation_id: OperationId) -> bool:
+    """Whether a live rank takes part in an operation; from one that is over nothing more will come."""
+    return not view.is_over and operation_id.channel in view.progress
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+# Finds what is wrong with values, at bounded cost and a bounded number of times.
+
+
+PASSES_APART_NS: Final = 1_000_000_000
+MAX_REPORTED: Final = 16
+"""Findings about values in a run; more would add no information."""
+
+
+class ValueFinder:
+    """Compares the values of one run's ranks."""
+
+    def __init__(self) -> None:
+        self._non_finite = NonFiniteFinder()
+        self._diverged = DivergenceFinder()
+        self._compared_ns = 0
+        self._reported = 0
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> list[NonFinite | Diverged]:
+        """Return what to report now; at the end of the run nothing is waited for."""
+        if not is_last and world.taken_ns - self._compared_ns < PASSES_APART_NS:
+            return []
+        self._compared_ns = world.taken_ns
+        found = [*self._non_finite.find(world, is_last), *self._diverged.find(world, is_last)]
+        found = found[: MAX_REPORTED - self._reported]
+        self._reported += len(found)
+        return found

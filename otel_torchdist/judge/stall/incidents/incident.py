@@ -1,0 +1,246 @@
+"""The incident of one run: its name, its epochs, the verdict that is pending or was given, here or by another agent.
+
+There is one incident at a time. Its root is the operation at which the search for the cause ends; other operations
+that stall meanwhile are its consequences and show as markers only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.judge.stall.events import (
+    Event,
+    IncidentHandedOver,
+    IncidentResolved,
+    Occasion,
+    Ruling,
+    StacksOverdue,
+    StacksWanted,
+    VerdictGiven,
+)
+from otel_torchdist.judge.stall.incidents.ages import Numbering, next_doubling
+from otel_torchdist.judge.stall.incidents.stacks import (
+    CHANGE_SETTLES_NS,
+    Pending,
+    Sight,
+    of_death,
+    of_departure,
+    of_mismatch,
+    with_stacks,
+    without_stacks,
+)
+from otel_torchdist.judge.stall.reporting.attributes import ruling_of
+from otel_torchdist.judge.verdict.model import Outcome, Verdict, locate
+from otel_torchdist.judge.verdict.rules import Wait
+from otel_torchdist.judge.verdict.standing import names_departed, outcome_of
+from otel_torchdist.model.finding import Incident, incident_name
+from otel_torchdist.model.naming import lone_run_id
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
+
+
+@dataclass(slots=True)
+class _Open:
+    """The ongoing incident."""
+
+    verdict: Verdict
+    reported_ns: int
+    changes: int = 0
+
+
+class RunIncident:
+    """The incident of one run, if there is one.
+
+    Attributes:
+        ruling: The latest ruling of this agent on the ongoing incident; None if there is none.
+        pending: A verdict that is about to be given; None if there is none.
+    """
+
+    def __init__(self, threshold_ns: int, watching_since_ns: int) -> None:
+        """See `Numbering` for `watching_since_ns`."""
+        self._threshold_ns = threshold_ns
+        self._epochs: Numbering[Incident] = Numbering(watching_since_ns)
+        self._incident: Incident | None = None
+        self._began_ns = 0
+        self._first_epoch = 1
+        self._open: _Open | None = None
+        self._heard: Ruling | None = None
+        self._heard_ns = 0
+        self.pending: Pending | None = None
+        self.ruling: Ruling | None = None
+
+    @property
+    def given(self) -> Verdict | None:
+        """The verdict on the ongoing incident; None if there is no incident."""
+        return self._open.verdict if self._open is not None else None
+
+    @property
+    def standing(self) -> Verdict | None:
+        """The verdict that was given last, or is about to be given for the first time."""
+        return self.given or (self.pending.verdict if self.pending is not None else None)
+
+    @property
+    def current(self) -> Ruling | None:
+        """The latest ruling on the ongoing stall, by whichever agent judges; None if there is none."""
+        return self.ruling or self._heard
+
+    def hear(self, ruling: Ruling | None, now_ns: int) -> list[Event]:
+        """Leave the incident to another agent, whose ruling this is."""
+        events: list[Event] = []
+        if self._open is not None and self._incident is not None:
+            events.append(IncidentHandedOver(self._incident))
+        self._open = self._incident = self.pending = self.ruling = None
+        self._heard, self._heard_ns = ruling, now_ns
+        return events
+
+    def forget_heard(self) -> None:
+        """Note that what another agent has reported is over."""
+        self._heard = None
+
+    def prepare(
+        self,
+        world: WorldSnapshot,
+        sight: Sight,
+        verdict: Verdict,
+        stalled: list[Wait],
+        oldest_ns: int,
+        agent_id: int,
+    ) -> tuple[list[Event], Occasion | None]:
+        """Ask for the stacks that a verdict needs, and wait for them.
+
+        Args:
+            world: The snapshot that the verdict rests on.
+            sight: When snapshots were taken.
+            verdict: The verdict.
+            stalled: Waits beyond the threshold, the longest first.
+            oldest_ns: How long the longest of them has counted; 0 without any.
+            agent_id: See `Incident`.
+
+        Returns:
+            Which stacks are wanted, and on which occasion the verdict can be given now; None if it cannot.
+        """
+        occasion = self._occasion(verdict, world.taken_ns)
+        if occasion is None:
+            self.pending = None
+            return [], None
+        if self._open is None and self._incident is None:
+            self._name(world, verdict, stalled, agent_id)
+        events: list[Event] = []
+        pending = self.pending
+        if pending is None or not pending.holds_for(occasion, verdict, world):
+            pending = self.pending = self._begin(occasion, verdict, world, stalled, oldest_ns)
+            if pending.asked and pending.began_ns == world.taken_ns:
+                events.append(StacksWanted(pending.asked))
+        overdue = pending.find_overdue(world, sight)
+        if overdue:
+            events.append(StacksOverdue(overdue))
+        return events, occasion if pending.is_ready(world) else None
+
+    def _occasion(self, verdict: Verdict, now_ns: int) -> Occasion | None:
+        opened = self._open
+        if opened is None:
+            return Occasion.OPENED
+        if not opened.verdict.agrees_with(verdict):
+            pause_ns = min(CHANGE_SETTLES_NS << opened.changes, MAX_CHANGE_PAUSE_NS) if opened.changes else 0
+            return Occasion.CHANGED if now_ns - opened.reported_ns >= pause_ns else None
+        due_ns = next_doubling(self._threshold_ns, opened.reported_ns - self._began_ns)
+        return Occasion.GROWN if now_ns - self._began_ns >= due_ns else None
+
+    def _name(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait], agent_id: int) -> None:
+        """Name it by the longest wait, which stays when the root moves and which another process finds as well."""
+        operation_id, self._began_ns = verdict.operation_id, verdict.since_ns
+        if stalled:
+            operation_id, self._began_ns = stalled[0].operation.operation_id, stalled[0].since_ns
+        if self._began_ns > self._heard_ns:  # the incident of the other agent is over
+            self._heard = None
+        heard = self._heard
+        name = heard.incident.name if heard is not None else incident_name(operation_id)
+        self._incident = Incident(run_of(world), name, agent_id)
+        self._first_epoch = self._epochs.following(self._incident, self._began_ns, world.taken_ns)
+        if heard is not None:
+            self._first_epoch = max(self._first_epoch, heard.epoch + 1)
+
+    def _begin(
+        self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait], oldest_ns: int
+    ) -> Pending:
+        now = world.taken_ns
+        if verdict.kind is VerdictKind.DEAD:
+            return of_death(occasion, verdict, world)
+        if occasion is Occasion.OPENED and not stalled:
+            if verdict.mismatch is not None:
+                return of_mismatch(occasion, verdict, world)
+            is_departure = names_departed(verdict)
+            return of_departure(occasion, verdict, world) if is_departure else without_stacks(occasion, verdict, now)
+        crossed_ns = now
+        if occasion is Occasion.OPENED:
+            crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
+        return with_stacks(occasion, verdict, world, crossed_ns, self.pending)
+
+    def give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
+        """Give a verdict, with its places."""
+        assert self._incident is not None
+        incident, now = self._incident, world.taken_ns
+        before, epoch = self._epochs.last(incident), self._next_epoch(incident)
+        self._epochs.take(incident, epoch, now)
+        changes = self._open.changes + (occasion is Occasion.CHANGED) if self._open is not None else 0
+        self._open = _Open(verdict, now, changes)
+        self.pending = None
+        self.ruling = ruling_of(verdict, incident, epoch, now)
+        heard, self._heard = self._heard, None
+        predecessor = heard.incident.root(heard.epoch) if heard is not None else None
+        return VerdictGiven(occasion, incident, epoch, before, verdict, world, predecessor)
+
+    def last_words(self, world: WorldSnapshot, before: WorldSnapshot | None) -> list[VerdictGiven]:
+        """Report a stall whose verdict was pending when all ranks in it died, as it was seen while they lived."""
+        pending = self.pending
+        if pending is None or before is None or self._open is not None:
+            return []
+        if pending.verdict.kind is VerdictKind.DEAD:  # it was waiting to see what happens to the others
+            return []
+        waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
+        if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
+            return []
+        return [self.give(pending.occasion, locate(before, pending.verdict), before)]
+
+    def drop_pending(self) -> None:
+        """Give up a verdict that was about to be given."""
+        self.pending = None
+        if self._open is None:
+            self._incident = None
+
+    def give_at_once(self, verdict: Verdict, world: WorldSnapshot, agent_id: int) -> VerdictGiven:
+        """Give the verdict, with its places, on what is over already."""
+        self.drop_pending()
+        if self._incident is None:
+            self._name(world, verdict, [], agent_id)
+        return self.give(Occasion.OPENED, verdict, world)
+
+    def resolve(self, world: WorldSnapshot, outcome: Outcome, ended_ns: int | None = None) -> IncidentResolved:
+        """End the ongoing incident, now or at the moment `ended_ns`."""
+        assert self._open is not None and self._incident is not None
+        incident, now = self._incident, world.taken_ns
+        before, epoch = self._epochs.last(incident) or 0, self._next_epoch(incident)
+        self._epochs.take(incident, epoch, now)
+        verdict = self._open.verdict
+        self._open = self._incident = self.pending = self.ruling = None
+        return IncidentResolved(outcome, incident, epoch, before, verdict, world, ended_ns or now)
+
+    def ruling_for_markers(self, world: WorldSnapshot, verdict: Verdict) -> Ruling | None:
+        """The ruling that markers show and link to, even before it is given; None without an incident."""
+        if self._incident is None:
+            return None
+        epoch = self._epochs.last(self._incident) or self._next_epoch(self._incident)
+        return ruling_of(locate(world, verdict), self._incident, epoch, world.taken_ns)
+
+    def _next_epoch(self, incident: Incident) -> int:
+        """The next epoch. The first is fixed when the incident is named: markers link to its root before it exists."""
+        last = self._epochs.last(incident)
+        return self._first_epoch if last is None else last + 1
+
+
+def run_of(world: WorldSnapshot) -> int:
+    """The run's id; ranks that do not know their run yet get one that no other run has."""
+    return world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))

@@ -1,0 +1,193 @@
+"""Attributes of all that is reported of stalls and findings: markers, bars of an incident, log events."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Final, Protocol
+
+from otel_torchdist.judge.stall.attributes import Attributes, of_frame, of_mismatch, of_operation_id
+from otel_torchdist.judge.stall.events import IncidentResolved, Ruling, VerdictGiven
+from otel_torchdist.judge.verdict.first_death import FirstDeath
+from otel_torchdist.judge.verdict.model import Outcome, Verdict
+from otel_torchdist.judge.verdict.wording.calls import describe_operation
+from otel_torchdist.judge.verdict.wording.causes import describe_link
+from otel_torchdist.judge.verdict.wording.ends import describe_end
+from otel_torchdist.judge.verdict.wording.machine import telling
+from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.world.places import PlaceSource, RankPlace
+from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.finding import Finding, Incident
+from otel_torchdist.model.naming import compress_ranks, readable, run_label
+from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.units import seconds
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.telemetry import semconv
+
+
+def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
+    """Attributes of a verdict and of its operation."""
+    found: Attributes = {
+        semconv.STALLED: True,
+        semconv.RUN: run_label(run),
+        semconv.VERDICT: verdict.kind.value,
+        semconv.VERDICT_COVERAGE: f"{verdict.reporting}/{verdict.members}",
+        semconv.STALL_AGE: age_s,
+    }
+    if verdict.ranks:
+        found[semconv.VERDICT_RANKS] = compress_ranks(verdict.ranks)
+    if verdict.mismatch is not None:
+        found |= of_mismatch(verdict.mismatch)
+    if verdict.circle:
+        found[semconv.CIRCLE] = [f"rank {link.rank}: {describe_link(link)}" for link in verdict.circle]
+    if verdict.first is not None:
+        found |= _of_death(verdict.first)
+    evidence = telling(verdict)
+    if evidence is not None:
+        found[semconv.MACHINE_EVIDENCE] = evidence[1].kind.value
+    return found | of_operation_id(verdict.operation, verdict.group, verdict.operation_id)
+
+
+def _of_death(first: FirstDeath) -> Attributes:
+    """How the first rank that a verdict names died."""
+    found: Attributes = {semconv.DEATH_ORDER: "inferred" if first.is_inferred else "seen"}
+    if first.lead_ns is not None:
+        found[semconv.DEATH_LEAD] = first.lead_ns / 1e9
+    death = first.deaths.get(first.ranks[0])
+    if death is None:
+        return found
+    if death.signal:
+        found[semconv.DEATH_SIGNAL] = death.signal_name
+    if death.exit_code is not None:
+        found[semconv.PROCESS_EXIT_CODE] = death.exit_code
+    if death.oom:
+        found[semconv.DEATH_OUT_OF_MEMORY] = death.oom
+    return found
+
+
+def of_finding(finding: Finding) -> Attributes:
+    """Attributes of a finding."""
+    return {
+        semconv.RUN: run_label(finding.run),
+        semconv.VERDICT: finding.kind.value,
+        semconv.VERDICT_RANKS: compress_ranks(finding.ranks),
+        **finding.attributes,
+    }
+
+
+def of_operation(view: RankView, operation: OperationView) -> Attributes:
+    """Attributes of an open operation, as its own span will show them, as far as they are known."""
+    record = operation.record
+    found = of_operation_id(operation.name, operation.group, operation.operation_id)
+    found[semconv.RANK] = view.rank
+    found[semconv.STEP] = record.step
+    found[semconv.MESSAGE_SIZE] = record.message_bytes
+    if record.peer >= 0:
+        found[semconv.PEER] = record.peer
+    signature = operation.signature
+    if signature is not None and signature.tensors:
+        found[semconv.TENSOR_SHAPES] = ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes]
+        found[semconv.TENSOR_DTYPES] = list(signature.dtypes)
+    if signature is not None and signature.reduce_op:
+        found[semconv.REDUCE_OP] = signature.reduce_op
+    if operation.label:
+        found[semconv.CALLER] = operation.label
+    if operation.path:
+        found[semconv.CALLER_PATH] = list(operation.path)
+    return found | of_frame(operation.call_site)
+
+
+def of_place(place: RankPlace) -> Attributes:
+    """Attributes of a rank's place; none if it has moved on since its last operation."""
+    if place.source is PlaceSource.LAST_OPERATION:
+        return {}
+    found = of_frame(place.frame)
+    if place.stacktrace:
+        found[semconv.CODE_STACKTRACE] = place.stacktrace
+        found[semconv.STACK_SOURCE] = "signal" if place.source is PlaceSource.SIGNAL else "thread"
+    return found
+
+
+def resolution(verdict: Verdict, outcome: Outcome, length_ns: int, how: str = "") -> str:
+    """Describe how a stalled operation ended, and after how long; `how` is from `describe_end`."""
+    where = describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
+    length = seconds(length_ns / 1e9)
+    match outcome:
+        case Outcome.COMPLETED:
+            return f"{where} completed after {length}"
+        case Outcome.FAILED:
+            return f"{where} failed after {length}{how and f': {how}'}"
+        case Outcome.RANKS_ENDED if verdict.kind is VerdictKind.DEAD:
+            return f"all ranks that waited in {where} have ended, {length} after it began"
+        case Outcome.RANKS_ENDED:
+            return f"the job was ended while it hung, after {length}, in {where}"
+        case Outcome.OUT_OF_SIGHT:
+            return f"{where} can no longer be observed after {length}: its tapes are gone or now belong to another run"
+
+
+def resolution_of(event: IncidentResolved) -> str:
+    """Describe how an incident ended."""
+    ranks = event.world.ranks
+    members = [ranks[rank] for rank in event.verdict.roll.standings if rank in ranks]
+    return resolution(event.verdict, event.outcome, event.length_ns, describe_end(members))
+
+
+def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> Ruling:
+    """Put a verdict into words.
+
+    Args:
+        verdict: The verdict with places; see `locate`.
+        incident: The incident to which it belongs.
+        epoch: See `Ruling`.
+        now_ns: Monotonic time.
+    """
+    age_s = verdict.age_ns(now_ns) / 1e9
+    found = of_verdict(verdict, incident.run, age_s)
+    return Ruling(incident, epoch, verdict.operation_id, sentence(verdict, age_s), found)
+
+
+# --- notices ----------------------------------------------------------------------------------------------------------
+# The few lines on the job's standard error that tell people of a stall or a crash.
+
+
+PREFIX: Final = "otel_torchdist: "
+MAX_SENTENCE: Final = 2_500
+MAX_COMMAND: Final = 1_200
+MAX_HOST: Final = 256
+"""Bytes of a text. All lines together must fit into PIPE_BUF, 4,096 bytes: a pipe takes these whole or not."""
+
+
+class Announcer(Protocol):
+    """Announces verdicts where the people are who run the job."""
+
+    @property
+    def is_announcing(self) -> bool:
+        """Whether a verdict is still to be announced."""
+        ...
+
+    def announce(self, event: VerdictGiven, text: str) -> bool:
+        """Announce a verdict; returns whether it has been announced, or will be by the log of a rank.
+
+        Args:
+            event: The first verdict on an incident.
+            text: The verdict as a sentence.
+        """
+        ...
+
+
+def notice_lines(text: str, run: int, directory: Path, host: str = "") -> list[str]:
+    """Return the lines of a notice, without their ends.
+
+    Args:
+        text: The verdict as a sentence.
+        run: The run's id; 0 if it is not known.
+        directory: The job directory.
+        host: Where that directory is, if the job has several hosts.
+    """
+    command = shlex.join(filter(None, ["otel-torchdist", "diagnose", run_label(run), "--run-dir", str(directory)]))
+    where = f" (on {_cut(host, MAX_HOST)})" if host else ""
+    return [f"{PREFIX}{_cut(text, MAX_SENTENCE)}", f"{PREFIX}details: {_cut(command, MAX_COMMAND)}{where}"]
+
+
+def _cut(text: str, most: int) -> str:
+    return readable(text).encode()[:most].decode(errors="ignore")

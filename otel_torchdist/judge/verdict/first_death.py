@@ -1,0 +1,269 @@
+"""Which of a run's ranks died first: what launchers, kernels and backends do to the others is a consequence of that.
+
+How each rank ended decides, and in which order the kernel showed the ends; no moment does. `TABLE` says what follows
+from which evidence. `docs/deaths.md` has the model behind it, and the tests enumerate all small worlds of that model.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.judge.verdict.deaths import (
+    Ends,
+    Way,
+    died_ns,
+    has_left_by_itself,
+    has_raised,
+    interrupted_operation,
+    is_exact,
+    may_have_been_asked,
+)
+from otel_torchdist.judge.verdict.giving_up import explains_ends
+from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import Death
+from otel_torchdist.model.snapshot import RankView
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDeath:
+    """The death that explains the others.
+
+    Attributes:
+        ranks: The ranks that died first; more than one if their order is not known.
+        deaths: What is known about their ends.
+        together: Whether no rank can be named: something ended all of them, or nothing shows which was first.
+        may_follow: Whether they ended as ranks do after the death of another one, which may not be seen: asked to end,
+            interrupted in an operation, or with all others in a way that is not known.
+        is_inferred: Whether the order was not seen, but follows from other signs.
+        is_known: Whether the end of each process was seen, or recorded on its tape.
+        at_ns: When the first one died.
+        lead_ns: How long after that the next one died; None if none did, or if that is not known.
+        spread_ns: How long after that the last one died.
+        is_silence: Whether only their silence shows that they died: they may as well have been stopped.
+        is_open: Whether nothing shows which was first. Ranks that were interrupted did not end together: they have
+            lost one that is not seen.
+    """
+
+    ranks: tuple[int, ...]
+    deaths: Mapping[int, Death]
+    together: bool
+    may_follow: bool
+    is_inferred: bool
+    is_known: bool
+    at_ns: int
+    lead_ns: int | None
+    spread_ns: int
+    is_silence: bool = False
+    is_open: bool = False
+
+
+def first_death(views: Sequence[RankView]) -> FirstDeath | None:
+    """The death that explains the others among ranks that share an operation; None if none is dead."""
+    ends = Ends(views)
+    dead = ends.dead
+    if not dead or explains_ends(views):
+        return None  # they gave up waiting for a rank that lived
+    row, chosen = next((row, found) for row in TABLE if (found := row.find(ends)))
+    start_ns, is_open = died_ns(chosen[0]), row.follows is DeathConclusion.OPEN
+    later = [died_ns(view) - start_ns for view in dead if view not in chosen]
+    is_seen = all(view.death is not None for view in dead)
+    blur_ns = max(view.death.resolution_ns for view in dead if view.death is not None) if is_seen else 0
+    return FirstDeath(
+        ranks=tuple(sorted(view.rank for view in chosen)),
+        deaths={view.rank: end for view in chosen if (end := view.end) is not None},
+        together=row.follows is DeathConclusion.TOGETHER
+        or (is_open and ends.ways[chosen[0].rank] is not Way.INTERRUPTED),
+        may_follow=all(_may_follow(view, ends) for view in chosen),
+        is_inferred=len(chosen) > 1 or (len(dead) > 1 and not (row.is_sure and is_exact(chosen[0]))),
+        is_known=all(view.death is not None or view.state is TapeState.FAILED for view in dead),
+        at_ns=start_ns,
+        lead_ns=min(later) if is_seen and later and min(later) >= blur_ns else None,
+        spread_ns=max([0, *later]),
+        is_silence=all(view.fell_silent for view in chosen),
+        is_open=is_open,
+    )
+
+
+def _may_follow(view: RankView, ends: Ends) -> bool:
+    """Whether a rank may have ended because of one that is not seen. A launcher ends all ranks of its node at once."""
+    way = ends.ways[view.rank]
+    if way is Way.LOST:
+        return len(ends.views) > 1 and not ends.living
+    return way.proves.is_consequence or way.proves.is_request
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+class DeathConclusion(enum.Enum):
+    """What follows from a row of the table."""
+
+    FIRST = "first"
+    """These ranks were first; the others followed them."""
+    TOGETHER = "together"
+    """Something ended all of them, or the same error did: none was first."""
+    OPEN = "open"
+    """One of these may have been first; nothing shows which."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeathRow:
+    """A row of the table of evidence.
+
+    Attributes:
+        seen: What must be seen.
+        find: The ranks that it says this of, the first to be seen dead at first; none if it is not seen.
+        follows: What follows.
+        is_sure: Whether nothing else in the model looks like that; otherwise it is likely.
+    """
+
+    seen: str
+    find: Callable[[Ends], Sequence[RankView]]
+    follows: DeathConclusion
+    is_sure: bool = True
+
+
+def _same_error(ends: Ends) -> Sequence[RankView]:
+    raised = [view for view in ends.dead if has_raised(view)]
+    is_same = len(raised) == len(ends.dead) > 1 and len({view.failure for view in raised}) == 1
+    return raised if is_same and not ends.living and not ends.has_been_outlived(raised[0]) else []
+
+
+def _own_result(ends: Ends) -> Sequence[RankView]:
+    exited = [view for view in ends.dead if view.exited_in_error and ends.ways[view.rank] is Way.EXITED]
+    return exited if len(exited) == len(ends.dead) > 1 else []
+
+
+def _raised(ends: Ends) -> Sequence[RankView]:
+    raised = [view for view in ends.dead if has_raised(view)]
+    return [view for view in raised if view.failure == raised[0].failure]
+
+
+def _same_status(ends: Ends) -> Sequence[RankView]:
+    is_known = all(view.death is not None and view.death.status is not None for view in ends.dead)
+    if len(ends.dead) < 2 or len(ends.statuses) > 1 or not is_known or ends.living:
+        return []
+    way = ends.ways[ends.heads[0].rank]
+    # Programs that handle all exceptions exit in the same way after one of their own and after a failed operation.
+    has_failed_operation = Way.INTERRUPTED in ends.ways.values()
+    is_own = way is Way.EXITED and has_failed_operation and not may_have_been_asked(ends.heads[0])
+    return [] if way.proves.is_consequence or is_own else ends.heads
+
+
+def _with_others(ends: Ends) -> Sequence[RankView]:
+    struck = [view for view in ends.heads if view.death is not None and view.death.with_others]
+    return [view for view in struck if view.exit_code is None and not _has_other_end(view, ends)]
+
+
+def _outlived(ends: Ends) -> Sequence[RankView]:
+    head = ends.heads[0]
+    way = ends.ways[head.rank]
+    is_by_itself = way.proves.is_sudden or (way is Way.ABORTED and not ends.has_lost_one)
+    return [head] if is_by_itself and not _may_be_request(head, ends) and ends.has_been_outlived(head) else []
+
+
+def _broke_off(ends: Ends) -> Sequence[RankView]:
+    broken = [view for view in ends.heads if ends.ways[view.rank].proves.is_sudden]
+    hard = [one for one in broken if ends.ways[one.rank] is Way.CRASHED or not may_have_been_asked(one)]
+    return [view for view in hard if _is_odd(view, ends)]
+
+
+def _before_all(ends: Ends) -> Sequence[RankView]:
+    alone = _lone_head(ends, Way.EXITED, Way.KILLED, Way.ABORTED)
+    return [view for view in alone if _is_odd(view, ends) and not _may_be_request(view, ends)]
+
+
+def _unknown_before_all(ends: Ends) -> Sequence[RankView]:
+    is_alone = bool(ends.living) or ends.has_own_end or len(ends.views) == 1
+    return _lone_head(ends, Way.LOST) if is_alone else []
+
+
+def _failed_alone(ends: Ends) -> Sequence[RankView]:
+    first, *others = ends.dead
+    if not others or ends.has_lost_one or ends.is_another_dying(first) or not has_left_by_itself(first):
+        return []
+    have_followed = all(ends.ways[one.rank] is Way.ASKED or _failed_after(one, first, ends) for one in others)
+    return [first] if have_followed and ends.is_first_of_all(first) else []
+
+
+def _asked_alone(ends: Ends) -> Sequence[RankView]:
+    first, *others = ends.dead
+    by_terminal = first.death is not None and first.death.signal == signal.SIGINT
+    if not ends.ways[first.rank].proves.is_request or by_terminal or ends.living or not others:
+        return []
+    return [first] if all(map(has_left_by_itself, others)) and ends.is_first_of_all(first) else []
+
+
+def _asked(ends: Ends) -> Sequence[RankView]:
+    return ends.heads if all(ends.ways[view.rank].proves.is_request for view in ends.heads) else []
+
+
+TABLE: Final = (
+    # Errors of the program come first: whatever ended the others, this rank had ended before.
+    DeathRow("all raised the same exception", _same_error, DeathConclusion.TOGETHER),
+    DeathRow("all came to the end of their program with an error code", _own_result, DeathConclusion.TOGETHER),
+    DeathRow("an exception of its own", _raised, DeathConclusion.FIRST),
+    # One signal, or one handler of a signal, for all. Ranks that lived on for seconds were not meant.
+    DeathRow("exit, crash or SIGKILL, and all others lived on for seconds", _outlived, DeathConclusion.FIRST),
+    DeathRow("the same wait status for all", _same_status, DeathConclusion.TOGETHER),
+    DeathRow("a signal had struck others too when its end was shown", _with_others, DeathConclusion.TOGETHER),
+    # No launcher does these to a rank: it sends SIGTERM first, and SIGKILL only to what outlives that.
+    DeathRow(
+        "exit, crash or SIGKILL of a rank that SIGTERM would have ended at once", _broke_off, DeathConclusion.FIRST
+    ),
+    # Launchers and backends do these too, but only after another end.
+    DeathRow("exit, SIGKILL or NCCL's SIGABRT, and its end came before all others", _before_all, DeathConclusion.FIRST),
+    DeathRow("an end that is not known, before all others", _unknown_before_all, DeathConclusion.FIRST, is_sure=False),
+    DeathRow(
+        "its operation failed, and it ended before the others did", _failed_alone, DeathConclusion.FIRST, is_sure=False
+    ),
+    # A request to end says nothing about a rank, except where only that one got it.
+    DeathRow("asked to end before all others, which were not", _asked_alone, DeathConclusion.FIRST),
+    DeathRow("asked to end", _asked, DeathConclusion.TOGETHER),
+    DeathRow("anything else", lambda ends: ends.heads, DeathConclusion.OPEN),
+)
+"""The first row whose evidence is seen decides."""
+
+
+def _lone_head(ends: Ends, *ways: Way) -> Sequence[RankView]:
+    """The only rank that may be first, unless another one was asked before, if it ended in one of these ways."""
+    heads = [view for view in ends.heads if not ends.ways[view.rank].proves.is_request]
+    if len(heads) != 1 or ends.ways[heads[0].rank] not in ways or ends.has_lost_one:
+        return []
+    first = heads[0]
+    # No launcher sends SIGKILL before an end has been shown; a backend may abort a rank before.
+    is_before = ends.ways[first.rank].proves.comes_after_shown_end or ends.is_first_to_fall_silent(first)
+    return heads if (is_before and ends.is_first_of_all(first)) or ends.has_interrupted_all(first) else []
+
+
+def _failed_after(view: RankView, first: RankView, ends: Ends) -> bool:
+    """Whether the operation of a rank failed only after the end of `first` had been shown."""
+    failed = interrupted_operation(view)
+    is_consequence = ends.ways[view.rank] is Way.INTERRUPTED
+    return is_consequence and failed is not None and (failed.record.completed_ns or 0) > died_ns(first)
+
+
+def _is_odd(view: RankView, ends: Ends) -> bool:
+    """Whether a rank is known not to have ended like all others."""
+    return bool(ends.living) or len(ends.dead) == 1 or _has_other_end(view, ends)
+
+
+def _has_other_end(view: RankView, ends: Ends) -> bool:
+    """Whether another rank is known to have ended in another way."""
+    status = view.death.status if view.death is not None else None
+    return ends.has_own_end or (status is not None and not ends.statuses <= {status})
+
+
+def _may_be_request(view: RankView, ends: Ends) -> bool:
+    """Whether a rank that exited, or got SIGKILL, may have done so because it and others had been asked to end."""
+    if ends.ways[view.rank] is Way.ABORTED or not may_have_been_asked(view):
+        return False
+    interrupted = [other for other in ends.dead if ends.ways[other.rank] is Way.INTERRUPTED]
+    by_themselves = [other for other in interrupted if has_left_by_itself(other)]
+    if ends.ways[view.rank] is Way.KILLED:  # of those that outlive SIGTERM until then, each may release the next one
+        return len(by_themselves) < len(interrupted)
+    return not any(other.exit_code != view.exit_code for other in by_themselves)

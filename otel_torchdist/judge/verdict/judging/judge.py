@@ -1,0 +1,308 @@
+"""Judges stalled operations. A pure function of a snapshot of the ranks.
+
+Blame follows the waits to their root: a rank that is missing here because it waits elsewhere is not blamed; the one
+that it waits for is. The verdict never claims more than the records show.
+
+Backends tolerate some calls that do not match: gloo adds up bytes of another type and continues. A mismatch that every
+member has come out of is not the cause of a later stall, unless ranks have been out of step since: one that has skipped
+a call is missing at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+from otel_torchdist.judge.verdict.first_death import FirstDeath, first_death
+from otel_torchdist.judge.verdict.judging.circles import Hop, judge_circle, strayed
+from otel_torchdist.judge.verdict.judging.mismatched import find_cause, other_creation, other_order, past_misfit
+from otel_torchdist.judge.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
+from otel_torchdist.judge.verdict.judging.stuck import stuck_ranks
+from otel_torchdist.judge.verdict.launches import (
+    LaunchFacts,
+    cut_off,
+    failed_alone,
+    fewest,
+    is_launch,
+    sizes_given,
+    unseated,
+)
+from otel_torchdist.judge.verdict.model import Doubt, Sharing, Verdict, urgency
+from otel_torchdist.judge.verdict.model import verdict_at as _verdict
+from otel_torchdist.judge.verdict.roll_call import ELSEWHERE, RollCall, Standing, call_roll, open_by_operation, since_of
+from otel_torchdist.judge.verdict.rules import expects
+from otel_torchdist.judge.world.group_names import CreatedGroups
+from otel_torchdist.judge.world.mismatch import Mismatch
+from otel_torchdist.judge.world.occupations import remote_wait
+from otel_torchdist.judge.world.threads import ThreadStand, Tie, stand_of, tie_of
+from otel_torchdist.model.calls import ANY_RANK, Channel, OperationId, OperationView
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.operations import RAISED
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+SETTLED_NS: Final = 1_000_000_000
+"""A rank that has been in an operation for less than this is passing through, not waiting."""
+
+
+class Judge:
+    """Judges the operations of one snapshot."""
+
+    def __init__(self, world: WorldSnapshot, threshold_ns: int) -> None:
+        """Index the open operations of a snapshot.
+
+        Args:
+            world: The snapshot.
+            threshold_ns: How long all ranks must have been in an operation before it counts as stuck.
+        """
+        self._world = world
+        self._threshold_ns = threshold_ns
+        self._settled_ns = min(SETTLED_NS, threshold_ns // 2)
+        self._open_at = open_by_operation(world)
+
+    def verdict_on(self, operation_id: OperationId) -> Verdict | None:
+        """Find what holds up the operation `operation_id`, in which at least one rank waits or has failed.
+
+        Returns:
+            None if all ranks have come, and not all have been there for the threshold: it makes progress.
+        """
+        return self._search(operation_id, (), {})
+
+    def _search(
+        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict | None:
+        if operation_id not in seen:
+            seen[operation_id] = None  # visited once, however the waits are connected
+            seen[operation_id] = self._search_at(operation_id, path, seen)
+        return seen[operation_id]
+
+    def _search_at(
+        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict | None:
+        roll = self._roll(operation_id)
+        sizes = sizes_given(roll, self._members(roll).values())
+        if sizes:
+            return replace(_verdict(VerdictKind.RENDEZVOUS, roll, fewest(sizes)), launch=LaunchFacts(sizes))
+        # Before deaths: backends end processes whose calls do not match.
+        mismatch = other_creation(roll) or other_order(roll, self._created)
+        mismatch = mismatch or find_cause(self._members(roll), operation_id)
+        sharing = is_swapped(self._world, roll) if mismatch is None else sharing_at(self._world, roll, mismatch)
+        if sharing is not None:
+            return _shared(roll, sharing, mismatch)
+        if mismatch is not None:
+            return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
+        alone = failed_alone(roll, self._members(roll).values())
+        if alone:
+            first = first_death([self._world.ranks[rank] for rank in alone])
+            return replace(_verdict(VerdictKind.DEAD, roll, alone), first=first)
+        first = self._first_death(roll)
+        crashed = crashed_in_shared(self._world, roll, first) if first is not None else None
+        if crashed is not None:
+            return _shared(roll, crashed)
+        if first is not None and self._is_to_blame(first, roll):
+            return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
+        doubt = _doubt_of_operation(roll)
+        if doubt is not None:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
+        surplus = unseated(roll, self._world.taken_ns, self._threshold_ns)
+        if surplus:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, surplus)
+        without_store = cut_off(roll, self._world.taken_ns, self._threshold_ns)
+        if without_store:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, without_store)
+        missing = roll.ranks(*ELSEWHERE)
+        if missing:
+            return self._blame(roll, missing, path, seen)
+        unreachable = tuple(rank for rank in roll.unseen if rank in self._world.unreachable)
+        if unreachable:
+            hosts = {self._world.unreachable[rank] for rank in unreachable}
+            return replace(_verdict(VerdictKind.UNREACHABLE, roll, unreachable), hosts=tuple(sorted(hosts)))
+        if roll.silent and operation_id.channel.kind is RecordKind.RENDEZVOUS:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, roll.unseen)
+        sharing = sharing_at(self._world, roll, None)
+        if sharing is not None and self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns:
+            return _shared(roll, sharing)
+        if Standing.UNSURE in roll.standings.values():
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.RECORDS_LOST)
+        if roll.silent:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.SILENT)
+        if roll.group is not None and roll.group.is_inferred:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.MEMBERS)
+        raised = roll.ranks(Standing.RAISED)
+        if raised:
+            return _verdict(VerdictKind.ABSENT, roll, raised)
+        tolerance_ns = max(operation.tolerance_ns for operation in roll.waits.values())
+        if self._world.taken_ns - roll.last_entered_ns < max(self._threshold_ns, tolerance_ns):
+            return None
+        frozen = self._frozen(roll.ranks(Standing.WAITING))
+        if frozen:
+            return _verdict(VerdictKind.FROZEN, roll, frozen)
+        misfit = past_misfit(self._members(roll), operation_id) if _has_streams(roll) else None
+        if misfit is not None:
+            return _verdict(VerdictKind.MISMATCHED, roll, misfit.ranks, mismatch=misfit)
+        stuck = stuck_ranks(self._world, roll, self._threshold_ns)
+        if stuck:
+            return _verdict(VerdictKind.STUCK, roll, stuck)
+        return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
+
+    def verdict_after(self, operation_id: OperationId) -> Verdict | None:
+        """The verdict on a run that ended outside of any operation, after `operation_id`; None without a death."""
+        roll = self._roll(operation_id)
+        first = self._first_death(roll)
+        if first is None or first.together or first.is_open or roll.silent:
+            return None
+        is_over = all(operation.record.how not in (None, *RAISED) for operation in roll.waits.values())
+        since_ns = first.at_ns if is_over else roll.since_ns  # nobody waited in what had ended well
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=since_ns)
+
+    def _first_death(self, roll: RollCall) -> FirstDeath | None:
+        return first_death([self._world.ranks[rank] for rank in roll.standings])
+
+    def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether that death is what the others wait for, or what interrupted them."""
+        if (first.together or first.is_open) and not self._is_outlived(roll):
+            return False
+        if first.may_follow and roll.silent and not self._is_outlived(roll):
+            return False
+        if first.is_silence and not self._explains_the_wait(first, roll):
+            return False
+        if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
+            return True
+        # They had come out of it, or are the only ones that failed in it: then no other rank may be missing.
+        # The ranks that failed in it may have been interrupted by a death that is yet to be seen.
+        failed = roll.ranks(Standing.FAILED)
+        is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
+        if {*first.ranks} <= {*failed} and not is_alone:
+            return False
+        return not roll.silent and not roll.ranks(*ELSEWHERE)
+
+    def _explains_the_wait(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether the silence of ranks is what the others wait for.
+
+        Ranks that have come hold no other up while one is missing that was alive. If none is, their threads may have
+        been held up for a moment only, as on a machine that swaps.
+        """
+        if not all(self._world.ranks[rank].at(roll.operation_id) for rank in first.ranks):
+            return True
+        if roll.ranks(*ELSEWHERE):
+            return False
+        return self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns
+
+    def _is_outlived(self, roll: RollCall) -> bool:
+        """Whether a live rank has waited for the threshold: to it, ranks that ended together are dead."""
+        living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
+        return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
+
+    def _blame(
+        self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict:
+        """Blame the ranks that are missing and do not wait elsewhere; else the ranks that they wait for."""
+        held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
+        guilty = tuple(rank for rank, causes in held_up.items() if not causes)
+        if guilty:
+            # Some have announced that they may take long; that excuses no other rank.
+            unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
+            return self._accuse(roll, unexpected or guilty)
+        return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
+
+    def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
+        """The verdict on ranks that are missing and wait for no other."""
+        frozen = self._frozen(rank for rank in guilty if roll.standings[rank] is not Standing.ENDED)
+        if frozen:
+            return _verdict(VerdictKind.FROZEN, roll, frozen)
+        absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
+        if not absent:
+            return _verdict(VerdictKind.DEVICE, roll, guilty)
+        # A rank that had come and was asked to end, as by a launcher, held nobody up if another one had not come.
+        absent = tuple(rank for rank in absent if not self._world.ranks[rank].at(roll.operation_id)) or absent
+        channel = roll.operation_id.channel
+        have_ended = all(roll.standings[rank] is Standing.ENDED for rank in absent)
+        if channel.kind is RecordKind.RENDEZVOUS and (is_launch(roll) or not have_ended):
+            return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
+        # A rank that has ended cleanly will not send what another one waits for.
+        is_owed = channel.is_point_to_point and have_ended
+        return _verdict(VerdictKind.UNMATCHED if is_owed else VerdictKind.ABSENT, roll, absent)
+
+    def _frozen(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        stopped = {rank: self._world.ranks[rank].stopped for rank in ranks}
+        now_ns = self._world.taken_ns
+        return tuple(rank for rank, found in stopped.items() if found is not None and found.is_frozen(now_ns))
+
+    def _follow(
+        self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> list[Verdict]:
+        """What keeps a missing rank from coming; nothing if it only passes through operations that make progress."""
+        causes: list[Verdict | None] = []
+        view = self._world.ranks[rank]
+        channel = roll.operation_id.channel
+        waits = [
+            Hop(roll, rank, one, tie_of(self._world, rank, roll.operation_id, one), stand)
+            for one, stand in self._waits_of(view)
+        ]
+        remote = remote_wait(self._world, rank, channel)
+        if remote is not None and remote.operation is not None and remote.is_own_thread:
+            is_settled = since_of(remote.operation) <= self._world.taken_ns - self._settled_ns
+            waits = [Hop(roll, rank, remote.operation, remote=remote)] if is_settled else []
+        for hop in waits:
+            if hop.tie is Tie.NONE:
+                continue
+            operation, hops = hop.waits_in, (*path, hop)
+            circle = tuple(
+                itertools.dropwhile(lambda hop, target=operation.operation_id: hop.roll.operation_id != target, hops)
+            )
+            causes.append(self._circle(circle) if circle else self._search(operation.operation_id, hops, seen))
+        return [cause for cause in causes if cause is not None]
+
+    def _circle(self, circle: tuple[Hop, ...]) -> Verdict:
+        astray = strayed(self._world, circle, self._open_at)
+        if astray is None:
+            return judge_circle(circle)
+        owed, rank = astray
+        return _verdict(VerdictKind.UNMATCHED, self._roll(owed), (rank,))
+
+    def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadStand]]:
+        """Where the threads of a rank wait: in the first operation of each channel; later ones wait for that.
+
+        Operations that are merely open count only if no thread is seen to wait, nor to do something else.
+        """
+        settled = self._world.taken_ns - self._settled_ns
+        open_here = [one for one in view.open if view.waits_in(one) and since_of(one) <= settled]
+        stands = [(one, stand_of(view, one)) for one in open_here]
+        waits = [(one, stand) for one, stand in stands if stand is ThreadStand.WAITS]
+        first: dict[Channel, tuple[OperationView, ThreadStand]] = {}
+        for operation, stand in waits or [(one, stand) for one, stand in stands if stand is not ThreadStand.ELSEWHERE]:
+            first.setdefault(operation.operation_id.channel, (operation, stand))
+        return list(first.values())
+
+    @cached_property
+    def _created(self) -> CreatedGroups:
+        return CreatedGroups(self._world.ranks.values())
+
+    def _members(self, roll: RollCall) -> dict[int, RankView]:
+        """The members that report."""
+        return {rank: self._world.ranks[rank] for rank in roll.standings}
+
+    def _roll(self, operation_id: OperationId) -> RollCall:
+        return call_roll(self._world, operation_id, self._open_at.get(operation_id, {}))
+
+
+def _shared(roll: RollCall, sharing: Sharing, mismatch: Mismatch | None = None) -> Verdict:
+    """The verdict on a group that threads share; it names no rank, for which of them is the odd one is chance."""
+    return replace(_verdict(VerdictKind.SHARED_GROUP, roll, (), mismatch=mismatch), sharing=sharing)
+
+
+def _doubt_of_operation(roll: RollCall) -> Doubt | None:
+    if roll.group is None:
+        return Doubt.NO_GROUP
+    channel = roll.operation_id.channel
+    if channel.is_point_to_point and channel.source == ANY_RANK:
+        return Doubt.ANY_SOURCE
+    return None if roll.aligned else Doubt.UNALIGNED
+
+
+def _has_streams(roll: RollCall) -> bool:
+    """Whether transfers of a group's backend have no ends of their own; gloo sends the length of each."""
+    return roll.group is not None and roll.group.name.backend != "gloo"

@@ -1,0 +1,136 @@
+"""Mismatched calls as a cause of a stall: other calls, and groups created in another order or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from otel_torchdist.judge.verdict.launches import is_launch
+from otel_torchdist.judge.verdict.model import Verdict, verdict_at
+from otel_torchdist.judge.verdict.roll_call import ELSEWHERE, RollCall, Standing
+from otel_torchdist.judge.world.group_names import CreatedGroups
+from otel_torchdist.judge.world.mismatch import Field, Mismatch, compare, find_mismatches
+from otel_torchdist.judge.world.ways import CallSide, Ways
+from otel_torchdist.model.calls import Arrival, Channel, OperationId
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+
+def other_creation(roll: RollCall) -> Mismatch | None:
+    """Ranks that create a group under different names; None if they agree, or if no rank creates one.
+
+    torch counts the groups that a process has created, members or not, and uses that number for the rendezvous in the
+    store: ranks whose numbers differ have skipped an earlier creation, and never meet.
+    """
+    if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or is_launch(roll):
+        return None  # ranks create the default group under an address, not under a name
+    parties: dict[str, list[int]] = {}
+    for rank, operation in sorted(roll.waits.items()):
+        if operation.group is not None:
+            parties.setdefault(operation.group.name.name, []).append(rank)
+    if len(parties) < 2:
+        return None
+    ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
+    described = tuple((name, tuple(ranks)) for name, ranks in ordered)
+    return Mismatch(roll.operation_id, Field.GROUP_NAME, roll.operation, described)
+
+
+def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
+    """Ranks that have created the group of an operation in another order, or not all of them; None if all agree."""
+    if roll.group is None:
+        return None
+    channel, sequence = roll.operation_id
+    is_first = sequence == 1 and not channel.is_point_to_point
+    has_met = not is_first or bool(roll.ranks(*ELSEWHERE))
+    return created.differ_in(roll.group, is_new=not has_met)
+
+
+def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
+    """A verdict on members of a group of which some create it while others are in another operation.
+
+    Args:
+        creation: Roll call of the creation.
+        elsewhere: Roll call of the other operation.
+        rank: A member of the group that is in the other operation.
+    """
+    inside = creation.ranks(Standing.WAITING)
+    outside = creation.members & {rank, *elsewhere.ranks(Standing.WAITING)}
+    parties = [(creation, inside), (elsewhere, tuple(sorted(outside)))]
+    parties.sort(key=lambda party: -len(party[1]))
+    described = tuple((_describe(roll), ranks) for roll, ranks in parties)
+    majority = parties[0][0]
+    ways = Ways(tuple(_side(roll, ranks) for roll, ranks in parties))
+    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, described, ways=ways)
+    return verdict_at(VerdictKind.MISMATCHED, majority, mismatch.ranks, mismatch=mismatch)
+
+
+def _side(roll: RollCall, ranks: tuple[int, ...]) -> CallSide:
+    inside = (roll.waits[rank].call_site for rank in ranks if rank in roll.waits)
+    return CallSide(_describe(roll), "", next(inside, None))
+
+
+def _describe(roll: RollCall) -> str:
+    """What was entered, and which group is created, since all creations have the same name."""
+    if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.group is None:
+        return roll.operation
+    return f"{roll.operation} ({roll.group.label})"
+
+
+def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
+    """The first mismatch, up to `operation_id`, that explains why the operation there does not end.
+
+    Args:
+        views: The members that report.
+        operation_id: The operation.
+    """
+    for mismatch in find_mismatches(views.values(), operation_id):
+        if not ended_well(views.values(), mismatch.operation_id) or _is_out_of_step(views, mismatch):
+            return mismatch
+    return None
+
+
+def past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
+    """The first exchange before `operation_id` that did not fit and that everybody has come out of.
+
+    What was not sent in it may have been taken from a later transfer, which then does not end although all are in it.
+    """
+    found = find_mismatches(views.values(), operation_id)
+    return next((mismatch for mismatch in found if mismatch.misfit is not None), None)
+
+
+def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:
+    """Whether every one of these ranks has come out of an operation without an exception."""
+    return all(_has_come_out(view, operation_id) for view in views)
+
+
+def _has_come_out(view: RankView, operation_id: OperationId) -> bool:
+    progress = view.progress.get(operation_id.channel)
+    if progress is None or progress.completed < operation_id.sequence or progress.failed == operation_id.sequence:
+        return False
+    return view.at(operation_id) is None  # operations of a group may end out of order
+
+
+def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
+    """Whether the ranks in the minority have skipped calls, or made extra ones, from that mismatch on."""
+    channel, first = mismatch.operation_id
+    entered = {rank: view.progress[channel].entered for rank, view in views.items()}
+    behind = {rank for rank, count in entered.items() if count < max(entered.values())}
+    ahead = entered.keys() - behind
+    has_left_out = behind == set(mismatch.ranks)
+    has_made_more = ahead == set(mismatch.ranks) and mismatch.field is Field.OPERATION
+    if not mismatch.has_majority or not (has_left_out or has_made_more):
+        return False
+    leader = views[min(ahead)]
+    return all(_fits_later(views[rank], leader, channel, first) for rank in behind)
+
+
+def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
+    """Whether the calls of one rank equal those that another one has made some positions later."""
+    own, others = _calls(behind, channel), _calls(ahead, channel)
+    shift = ahead.progress[channel].entered - behind.progress[channel].entered
+    pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
+    return bool(pairs) and all(compare({0: one, 1: other}, OperationId(channel, first)) is None for one, other in pairs)
+
+
+def _calls(view: RankView, channel: Channel) -> dict[int, Arrival]:
+    return {arrival.sequence: arrival for arrival in view.progress[channel].recent}

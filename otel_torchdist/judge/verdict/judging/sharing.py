@@ -1,0 +1,131 @@
+"""Finds a group that two threads of a rank share: then which rank's call is the odd one is a matter of chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from otel_torchdist.judge.verdict.first_death import FirstDeath
+from otel_torchdist.judge.verdict.model import Sharing
+from otel_torchdist.judge.verdict.roll_call import RollCall
+from otel_torchdist.judge.world.mismatch import Mismatch
+from otel_torchdist.judge.world.occupations import blocked_pairs, shared_by
+from otel_torchdist.judge.world.threads import ThreadStand, stand_of
+from otel_torchdist.model.calls import Arrival, Channel
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.lives import CRASHES
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+
+
+def sharing_at(world: WorldSnapshot, roll: RollCall, mismatch: Mismatch | None) -> Sharing | None:
+    """The sharing that explains why calls of a group do not match, or would not end although they seem to.
+
+    Args:
+        world: The snapshot.
+        roll: The standing of every member.
+        mismatch: What they disagree about; None if their calls look the same.
+    """
+    channel = roll.operation_id.channel
+    if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
+        return None
+    views = [world.ranks[rank] for rank in sorted(roll.standings)]
+    last = mismatch.operation_id.sequence if mismatch is not None else roll.operation_id.sequence
+    swapped = swapped_callers(views, channel, last, is_mismatch=mismatch is not None)
+    blocked = _blocked_at_once(views, channel)
+    found = swapped or blocked
+    if found is None and mismatch is not None:
+        found = _seen_before(views, channel)
+    return found
+
+
+def is_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
+    """The sharing by which ranks wait for different threads in an operation that is open; None if they do not."""
+    channel, sequence = roll.operation_id
+    if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
+        return None
+    views = [world.ranks[rank] for rank in sorted(roll.standings)]
+    return swapped_callers(views, channel, sequence, first=sequence)
+
+
+def crashed_in_shared(world: WorldSnapshot, roll: RollCall, first: FirstDeath) -> Sharing | None:
+    """The sharing in which ranks were that crashed first; None if they did not crash, or share nothing.
+
+    Where calls meet that do not match, gloo may write beyond a buffer, or abort the process.
+    """
+    channel = roll.operation_id.channel
+    if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
+        return None
+    died = [first.deaths.get(rank) for rank in first.ranks]
+    if not all(death is not None and death.signal in CRASHES for death in died):
+        return None
+    return _blocked_at_once([world.ranks[rank] for rank in first.ranks], channel)
+
+
+def swapped_callers(
+    views: Sequence[RankView], channel: Channel, last: int, *, first: int = 0, is_mismatch: bool = False
+) -> Sharing | None:
+    """Two functions whose threads have made the same call of a group on two ranks, and that both of these use it.
+
+    Args:
+        views: Its members that report.
+        channel: The group's collectives.
+        last: The last position that matters.
+        first: The first one.
+        is_mismatch: Whether the calls are known to differ; then it is enough that both functions use it on one rank.
+    """
+    here: dict[int, dict[int, tuple[RankView, Arrival]]] = {}
+    for view in views:
+        progress = view.progress.get(channel)
+        for arrival in progress.recent if progress is not None and progress.aligned else ():
+            if arrival.caller and first <= arrival.sequence <= last:
+                here.setdefault(arrival.sequence, {})[view.rank] = view, arrival
+    for _, arrived in sorted(here.items()):
+        callers = {arrival.caller for _, arrival in arrived.values()}
+        if len(callers) < 2:
+            continue
+        using = [view for view, _ in arrived.values() if len(callers & {*view.progress[channel].callers}) > 1]
+        if len(using) > 1 or (using and is_mismatch):
+            return Sharing(tuple(view.rank for view in using), _example(using, channel, callers))
+    return None
+
+
+def _example(views: Sequence[RankView], channel: Channel, callers: set[str]) -> SharedGroup:
+    """Two calls of different functions, with their lines where they are known."""
+    names = {
+        arrival.caller: arrival.signature.operation
+        for view in views
+        for arrival in view.progress[channel].recent
+        if arrival.signature is not None
+    }
+    ended = [view.last for view in views if view.last is not None]
+    calls = (*ended, *(operation for view in views for operation in view.open))
+    sites = {one.caller: one.call_site for one in calls if one.operation_id.channel == channel}
+    one, other = sorted(callers)[:2]
+    step = max(view.step for view in views)
+    return SharedGroup(
+        channel.group,
+        (names.get(one, ""), names.get(other, "")),
+        (sites.get(one), sites.get(other)),
+        step,
+        (one, other),
+    )
+
+
+def _blocked_at_once(views: Iterable[RankView], channel: Channel) -> Sharing | None:
+    """Two threads of a rank that wait in the group now."""
+    found = {view.rank: example for view in views for example in _examples(view, channel)}
+    return Sharing(tuple(found), next(iter(found.values()))) if found else None
+
+
+def _examples(view: RankView, channel: Channel) -> Iterator[SharedGroup]:
+    here = [operation for operation in view.open if operation.operation_id.channel == channel]
+    waiting = [operation for operation in here if stand_of(view, operation) is ThreadStand.WAITS]
+    for pair in blocked_pairs(waiting):
+        example = shared_by(*pair)
+        if example is not None:
+            yield example
+
+
+def _seen_before(views: Iterable[RankView], channel: Channel) -> Sharing | None:
+    found = {view.rank: one for view in views for one in view.shared_groups if one.group == channel.group}
+    return Sharing(tuple(found), next(iter(found.values()))) if found else None

@@ -1,0 +1,155 @@
+"""Ranks that have not come out of a collective although others have: something on their own side is stuck or broken.
+
+In a collective that synchronizes, each member's result depends on what all others contribute. So a rank that comes out
+of it proves that all the others have entered it and done their part. Two things can be concluded:
+
+- Someone has come out of a *later* collective of the group in which this rank takes part as well. A communicator runs
+  its collectives in order, so this rank's device has been through this one, and its own side does not show that: its
+  context is broken, or nothing there looks any more. No other rank can be the reason.
+- *All* others have come out of this one. None of them has anything left to do for this rank.
+
+Where several ranks are left in a collective that was the last for the others, one of them may wait for what another
+should have passed on: rings and trees carry data from member to member. Then none is named.
+
+Ends are known late, and ranks are never read at the same moment. So this rank must have been in it for the threshold,
+the others out of it for a while, each by its own clock, and their counts must be possible together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.judge.verdict.roll_call import RollCall, Standing, members_of, since_of
+from otel_torchdist.judge.verdict.rules import waits_of
+from otel_torchdist.model.calls import Channel, OperationView
+from otel_torchdist.model.collectives import BARRIER, COLLECTIVES, SizeRule, Waiting
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
+
+TRAIL_NS: Final = HEARTBEAT_LATE_NS + 2_000_000_000
+"""How long an end may be unseen: watchdogs look every second, agents on other nodes answer later, and if native code
+takes the GIL just then, that shows only when the heartbeat is late."""
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+
+
+def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tuple[int, ...]:
+    """The ranks that have not come out of an operation for a reason of their own, ascending.
+
+    Args:
+        world: The snapshot.
+        roll: The standing of every member; all of them report.
+        threshold_ns: How long they must have been in it.
+    """
+    out = _seen_out(world, roll)
+    if out is None:
+        return ()
+    return tuple(
+        rank
+        for rank, operation in sorted(roll.waits.items())
+        if roll.standings[rank] is Standing.WAITING
+        and world.taken_ns - since_of(operation) >= threshold_ns
+        and _is_possible(world, world.ranks[rank], operation, out)
+        and _has_looked(world, world.ranks[rank], operation, threshold_ns)
+        and (_took_part_later(world.ranks[rank], operation, out) or _is_last(world.ranks[rank], operation, roll, out))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """The members that were seen to come out of an operation.
+
+    Attributes:
+        up_to: The highest sequence out of which one of them has come.
+        count: How many they are.
+    """
+
+    up_to: int
+    count: int
+
+
+def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
+    """How many were seen to come out of an operation, and how far they are; None if none was, or one only now."""
+    channel, sequence = roll.operation_id
+    reached = [world.ranks[rank].progress[channel] for rank in roll.ranks(Standing.OUT)]
+    seen = [progress.seen_out for progress in reached if progress.seen_out >= sequence]
+    if not seen or max(progress.seen_out_ns for progress in reached) > world.taken_ns - TRAIL_NS:
+        return None
+    return _Out(max(seen), len(seen))
+
+
+def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView, out: _Out) -> bool:
+    """Whether what is known of all of them can be true at one moment, and nothing that is not known may explain it.
+
+    No rank comes out of what this rank has not entered: then it was read before the others. And a rank that has no data
+    may be what holds up this one, in whatever keeps its host or device from looking.
+    """
+    channel, sequence = operation.operation_id
+    progress = view.progress.get(channel)
+    if progress is None or not progress.completed < sequence <= out.up_to <= progress.entered:
+        return False
+    if any(one.group is None for one in view.open):
+        return False
+    return all(members <= world.ranks.keys() for members in {members_of(one) for one in view.open})
+
+
+def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:
+    """Whether it would show if the rank had come out: a thread waits for that, or polls a device.
+
+    Native code that holds the GIL stops both. Then the rank is to blame only if others wait for it.
+    """
+    if not _is_on_device(operation) and not operation.record.is_blocking:
+        return False
+    if world.taken_ns - view.heartbeat_ns <= HEARTBEAT_LATE_NS:
+        return True
+    return _is_awaited(world, view, operation.operation_id.channel, threshold_ns)
+
+
+def _is_awaited(world: WorldSnapshot, view: RankView, channel: Channel, threshold_ns: int) -> bool:
+    """Whether others have waited for the threshold in a later operation of the group, which a rank has not entered."""
+    entered = view.progress[channel].entered
+    return any(
+        world.taken_ns - wait.since_ns >= threshold_ns
+        for wait in waits_of(world)
+        if wait.operation.operation_id.channel == channel and wait.operation.operation_id.sequence > entered
+    )
+
+
+def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> bool:
+    """Whether anybody has come out of a later collective that needed this rank. Only devices keep order."""
+    channel, sequence = operation.operation_id
+    return _is_on_device(operation) and any(
+        later.operation_id.channel == channel
+        and sequence < later.operation_id.sequence <= out.up_to
+        and _needs(view, later)
+        for later in view.open
+    )
+
+
+def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _Out) -> bool:
+    """Whether all others have come out.
+
+    Without a device's order, a later operation does not show that, and so must not have been seen to end.
+    """
+    if out.count < len(roll.members) - 1:
+        return False
+    return _needs(view, operation) and (_is_on_device(operation) or out.up_to == operation.operation_id.sequence)
+
+
+def _needs(view: RankView, operation: OperationView) -> bool:
+    """Whether no rank comes out of an operation before this rank has done its part.
+
+    Where a rank may contribute nothing to the result of another, its device may not have come to the operation yet,
+    unless there is nothing before it.
+    """
+    if operation.name == BARRIER:
+        return True
+    row = COLLECTIVES.get(operation.name)
+    if row is None or not row.family.moves_data or row.family.waiting is not Waiting.EVERYONE:
+        return False
+    return bool(operation.record.message_bytes) and (row.sizes is not SizeRule.PER_PAIR or operation is view.open[0])
+
+
+def _is_on_device(operation: OperationView) -> bool:
+    return bool(int(operation.record.flags) & _ON_DEVICE)

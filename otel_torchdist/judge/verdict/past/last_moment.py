@@ -1,0 +1,183 @@
+"""A run at its last moment: now, while a rank is alive; afterwards the newest sign of life on any tape.
+
+A rank that ended silently was alive then, unless the tapes show otherwise: it fell silent long before, while nothing
+held its GIL, or the last thing that others did was to fail in an operation that they shared with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.judge.verdict.deaths import interrupted_operation
+from otel_torchdist.judge.verdict.giving_up import GivenUp, all_given_up, before_giving_up
+from otel_torchdist.judge.verdict.judging.judge import Judge
+from otel_torchdist.judge.verdict.model import Verdict, locate, urgency
+from otel_torchdist.judge.verdict.rules import waits_of
+from otel_torchdist.judge.world.threads import last_record_ns
+from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
+from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
+
+TOGETHER_NS: Final = 1_500_000_000
+"""Heartbeats are a second apart: ranks that fell silent within this time may have died in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastMoment:
+    """A run at the last moment that its tapes show.
+
+    Attributes:
+        world: The snapshot; ranks that were alive then are shown as alive.
+        is_now: Whether that moment is now, because a rank is alive.
+        signs: By rank, the monotonic time of its last sign of life.
+    """
+
+    world: WorldSnapshot
+    is_now: bool
+    signs: Mapping[int, int]
+
+
+def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMoment:
+    """The last moment of a run.
+
+    Args:
+        run_id: Its id.
+        views: Its ranks as they are now.
+        now_ns: Monotonic time.
+    """
+    signs = {view.rank: last_sign_ns(view) for view in views}
+    is_now = any(view.alive for view in views)
+    # A little later than the last event: what is over by then is over.
+    moment_ns = now_ns if is_now else max(signs.values()) + 1
+    failed = [view for view in views if life_in(view) is RankLife.FAILED or interrupted_operation(view) is not None]
+    alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, failed, moment_ns))}
+    gone = _gone_since([view for view in views if view.rank not in alive])
+    then = {
+        view.rank: dataclasses.replace(
+            view,
+            alive=view.rank in alive,
+            gone_since_ns=gone.get(view.rank),
+            fell_silent=not is_now and _fell_silent(view, failed, moment_ns),
+        )
+        for view in views
+    }
+    return LastMoment(WorldSnapshot(run_id, moment_ns, MappingProxyType(then)), is_now, signs)
+
+
+def last_sign_ns(view: RankView) -> int:
+    """When a rank last showed a sign of life: a heartbeat, a record, or a stack that it wrote since."""
+    return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
+
+
+def _was_alive(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bool:
+    if life_in(view) is not RankLife.DEAD or _is_silent(view, moment_ns):
+        return False
+    return not _has_interrupted(view, failed)
+
+
+def _fell_silent(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bool:
+    """Whether nothing but its silence shows that a rank was gone."""
+    if life_in(view) is not RankLife.DEAD or view.death is not None or not _is_silent(view, moment_ns):
+        return False
+    return not _has_interrupted(view, failed)
+
+
+def _is_silent(view: RankView, moment_ns: int) -> bool:
+    return moment_ns - last_sign_ns(view) > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
+
+
+def _has_interrupted(view: RankView, failed: Sequence[RankView]) -> bool:
+    """Whether one of those that failed did so because a rank that ended silently was gone."""
+    if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in failed):
+        return False  # that rank failed first: launchers then end the others
+    sign_ns = last_sign_ns(view)
+    return any(_was_interrupted_by(view, other, sign_ns) for other in failed if other is not view)
+
+
+def _was_silent_for_the_gil(view: RankView) -> bool:
+    """Whether the last sign of a rank is a stack that a signal took: it was alive, but could not write heartbeats."""
+    return view.stacks is not None and view.stacks.by_signal and view.stacks.asked_ns > view.heartbeat_ns
+
+
+def _was_interrupted_by(view: RankView, other: RankView, after_ns: int) -> bool:
+    """Whether `other` failed in an operation that it shared with a rank, after that rank's last sign of life."""
+    interrupted, own = interrupted_operation(other), interrupted_operation(view)
+    if interrupted is None or (interrupted.record.completed_ns or 0) < after_ns:
+        return False
+    if own is not None and own.operation_id == interrupted.operation_id:
+        return False  # both were interrupted by another rank
+    channel = interrupted.operation_id.channel
+    if channel.is_point_to_point:
+        return view.rank in (channel.source, channel.destination)
+    return interrupted.group is not None and view.rank in interrupted.group.members
+
+
+def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
+    """By rank, when it was gone. Silent deaths whose order the heartbeats do not show count as one death."""
+    signs = {view.rank: last_sign_ns(view) for view in gone}
+    silent = [signs[view.rank] for view in gone if life_in(view) is RankLife.DEAD]
+    together = range(min(silent), min(silent) + TOGETHER_NS) if silent else range(0)
+    return {
+        view.rank: together[0] if life_in(view) is RankLife.DEAD and signs[view.rank] in together else signs[view.rank]
+        for view in gone
+    }
+
+
+# --- ranks that gave up -----------------------------------------------------------------------------------------------
+# The verdict on a run whose ranks gave up waiting, as it was just before: nothing that came afterwards changes it.
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """A run that hung until ranks gave up.
+
+    Attributes:
+        verdict: The verdict with places.
+        world: The run just before the first rank gave up.
+        given_up: The waits that ranks gave up, the first of them first.
+    """
+
+    verdict: Verdict
+    world: WorldSnapshot
+    given_up: tuple[GivenUp, ...]
+
+
+def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
+    """What held up the ranks that gave up, if that is how the run ended; None if it did not end so.
+
+    A wait counts as a stall however long the threshold is: nobody expected more than the timeout. Nor does what a
+    rank had announced, or compiled, matter any more.
+
+    Args:
+        world: The run when ranks have ended.
+        threshold_ns: See `Judge`.
+    """
+    before = before_giving_up(world)
+    if before is None:
+        return None
+    given_up = tuple(all_given_up(world.ranks.values()))
+    shortest_ns = min(one.after_ns for one in given_up)
+    judge = Judge(before, min(threshold_ns, shortest_ns // 2))
+    long_since_ns = before.taken_ns - shortest_ns
+    operations = {one.operation.operation_id for one in given_up}
+    operations |= {wait.operation.operation_id for wait in waits_of(before) if wait.since_ns <= long_since_ns}
+    found = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(operations)]
+    own = {one.operation.operation_id for one in given_up}
+    verdict = min(
+        (one for one in found if one is not None),
+        key=lambda one: (urgency(one)[0], one.operation_id not in own, urgency(one)),
+        default=None,
+    )
+    if verdict is None:
+        return None
+    return Hung(dataclasses.replace(locate(before, verdict), deadline=None), before, given_up)
+
+
+def _first_of_each_channel(operations: set[OperationId]) -> list[OperationId]:
+    first = {operation_id.channel: operation_id for operation_id in sorted(operations, reverse=True)}
+    return list(first.values())

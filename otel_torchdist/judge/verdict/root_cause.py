@@ -1,0 +1,141 @@
+"""Finds among all stalled operations of a run the one that holds up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.judge.verdict.first_death import first_death
+from otel_torchdist.judge.verdict.judging.judge import Judge
+from otel_torchdist.judge.verdict.model import Verdict, urgency
+from otel_torchdist.judge.verdict.rules import Wait, died_in, interrupted_by_deaths, is_expected, left_behind
+from otel_torchdist.judge.verdict.standing import has_failed_by_departure, is_cancelled, names_departed
+from otel_torchdist.model.calls import Channel, OperationId, OperationView
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+MAX_CANDIDATES: Final = 64
+
+
+class RootFinder:
+    """Finds the root cause in snapshots of one run; remembers only whether its deaths have been explained."""
+
+    def __init__(self, threshold_ns: int) -> None:
+        """Treat operations that all ranks have entered as stuck after `threshold_ns`."""
+        self._threshold_ns = threshold_ns
+        self._death_reported = False
+
+    @property
+    def is_death_reported(self) -> bool:
+        """See `mark_death_reported`."""
+        return self._death_reported
+
+    def mark_death_reported(self) -> None:
+        """Note that a verdict `dead` was given, or a hung job is being ended: the deaths that follow mean nothing."""
+        self._death_reported = True
+
+    def find(self, world: WorldSnapshot, stalled: list[Wait], current: Verdict | None) -> Verdict | None:
+        """The verdict on the operation that holds up all others, as far as the records show.
+
+        Args:
+            world: The snapshot.
+            stalled: Waits beyond the threshold, the longest first.
+            current: The latest verdict on an ongoing incident.
+
+        Returns:
+            None if nothing stalls, or if the root has all its ranks and is about to end.
+        """
+        deaths, of_dead = set[OperationId](), set[OperationId]()
+        if not self._death_reported:
+            deaths = left_behind(world, _alive_at(world)) | interrupted_by_deaths(world)
+            of_dead = died_in(world)
+        is_over = not self._death_reported and not any(view.alive for view in world.ranks.values())
+        if not stalled and not deaths and not of_dead and current is None and not is_over:
+            return None
+        judge = Judge(world, self._threshold_ns)
+        kept = judge.verdict_on(current.operation_id) if current is not None else None
+        if current is not None and kept is None:
+            return None
+        others = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled)]
+        verdicts = [kept, *(found for found in others if found is not None and not is_cancelled(found, world))]
+        # Where all ranks vanished at once and unseen, it is not known which died first; that their calls did not match
+        # is known.
+        explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | of_dead}
+        verdicts += [
+            found
+            for operation_id, found in explaining.items()
+            if found is not None and _explains(found, operation_id in deaths, world)
+        ]
+        candidates = [verdict for verdict in verdicts if verdict is not None]
+        has_departed = any(found is not None and names_departed(found) for found in explaining.values())
+        if not candidates and is_over and not has_departed:
+            candidates = [found for found in (_after_the_end(world, judge),) if found is not None]
+        unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
+        # A wait that is expected to take long does not hide a rank that is not.
+        best = min(unexpected or candidates, key=urgency, default=None)
+        if current is None or kept is None or best is None:
+            return best
+        # Among equals, the one that was reported stays.
+        return kept if kept.operation_id == current.operation_id and kept.kind is best.kind else best
+
+    def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
+        """Those of `waits` that lead to a verdict for which no rank has to wait until the threshold."""
+        if not verdict.kind.traits.is_final or not waits:
+            return []
+        judge = Judge(world, self._threshold_ns)
+        leads = {operation_id: judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(waits)}
+        channels = {
+            operation_id.channel
+            for operation_id, found in leads.items()
+            if found is not None and found.agrees_with(verdict)
+        }
+        return [wait for wait in waits if wait.operation.operation_id.channel in channels]
+
+
+def _blames(verdict: Verdict) -> bool:
+    """Whether a verdict says who, or what, holds the others up."""
+    return verdict.kind.traits.is_of_calls or (verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks))
+
+
+def _explains(verdict: Verdict, is_left_behind: bool, world: WorldSnapshot) -> bool:
+    """Whether a verdict on an operation in which ranks died or failed says why."""
+    if verdict.kind is VerdictKind.DEAD:
+        return is_left_behind or _was_seen(verdict, world)
+    return verdict.kind.traits.is_of_calls or has_failed_by_departure(verdict, world)
+
+
+def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether the deaths were seen as they happened, in a run that was watched before."""
+    first = verdict.first
+    return first is not None and first.is_known and any(world.ranks[rank].seen_alive_ns for rank in first.ranks)
+
+
+def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
+    """The verdict on a run whose ranks are all gone, if none of them was in an operation when the first died."""
+    views = world.ranks.values()
+    first = first_death(tuple(views))
+    if first is None or first.together or not first.is_known or first.lead_ns is None:
+        return None
+    lasts = [view.last for view in views if view.last is not None and _is_shared(view.last, first.ranks)]
+    last = max(lasts, key=lambda one: one.record.completed_ns or 0, default=None)
+    verdict = judge.verdict_after(last.operation_id) if last is not None else None
+    return verdict if verdict is not None and _was_seen(verdict, world) else None
+
+
+def _is_shared(operation: OperationView, ranks: tuple[int, ...]) -> bool:
+    return operation.group is not None and operation.group.members >= {*ranks}
+
+
+def _alive_at(world: WorldSnapshot) -> dict[int, int]:
+    return {rank: view.seen_alive_ns for rank, view in world.ranks.items() if view.seen_alive_ns}
+
+
+def _first_of_each_channel(stalled: Iterable[Wait]) -> list[OperationId]:
+    """The first operation of each channel: only that can be a cause, since later ones wait for it."""
+    first: dict[Channel, OperationId] = {}
+    for wait in stalled:
+        operation_id = wait.operation.operation_id
+        if operation_id.channel not in first and len(first) == MAX_CANDIDATES:
+            break
+        first[operation_id.channel] = min(first.get(operation_id.channel, operation_id), operation_id)
+    return list(first.values())

@@ -1,0 +1,328 @@
+"""Which waits are stalls: the threshold, what is usual at a call site, what the user wants ignored, suspensions.
+
+A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) continues after hours
+as if nothing had happened, but CLOCK_MONOTONIC has kept running. Ranks show that they run by a heartbeat each second
+or, where native code holds the GIL, by the kernel's counts (`processes/state.py`). If no rank of a run has shown
+either, the run was not running, whether its agent was stopped too or not. A single stopped rank is different: the
+heartbeats of the others continue while they wait for it.
+
+Where the kernel's counts cannot be read (ranks in another PID namespace), a run without heartbeats counts as suspended:
+aborting a healthy job is worse than reporting nothing when native code hangs in every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Final
+
+from otel_torchdist.config import ActionKind, Config
+from otel_torchdist.judge.verdict.circumstances import checkpoint_of, takes_its_usual_time
+from otel_torchdist.judge.verdict.deaths import has_raised
+from otel_torchdist.judge.verdict.model import Doubt, Verdict
+from otel_torchdist.model.calls import OperationId, OperationView
+from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+
+@dataclass(frozen=True, slots=True)
+class StallRules:
+    """What counts as a stall.
+
+    Attributes:
+        threshold_ns: The age at which an open operation is stalled at the earliest.
+        ignored: Patterns as in `fnmatch`; an operation is never stalled if its name, group, label or call site (as
+            `evaluate.py:run`) matches one.
+        compares_calls: Whether calls are compared between ranks even where nothing stalls.
+        grace_ns: For how long a verdict stands before anything but a warning follows from it.
+        idle_ns: The time without a call after which a whole job stands still at the earliest; 0 for never.
+    """
+
+    threshold_ns: int
+    ignored: tuple[str, ...] = ()
+    compares_calls: bool = True
+    grace_ns: int = 0
+    idle_ns: int = 0
+
+    @classmethod
+    def from_config(cls, config: Config, threshold_s: float | None = None) -> StallRules:
+        """Return the rules that a user has set; `threshold_s`, if given, replaces the threshold of the settings."""
+        seconds = config.stall_timeout if threshold_s is None else threshold_s
+        acts = any(action.kind is not ActionKind.LOG for action in config.on_stall)
+        grace_ns = round(config.on_stall_grace * 1e9) if acts else 0
+        threshold_ns = round(seconds * 1e9)
+        idle_ns = config.idle_after * threshold_ns
+        return cls(threshold_ns, config.stall_ignore, config.compare_calls, grace_ns, idle_ns)
+
+    @property
+    def timeouts_exceed_ns(self) -> int:
+        """What timeouts must exceed, so that no backend ends a stall before all has been done about it."""
+        return self.threshold_ns + self.grace_ns
+
+    @property
+    def threshold_s(self) -> float:
+        """The threshold in seconds."""
+        return self.threshold_ns / 1e9
+
+    def is_stalled(self, wait: Wait, age_ns: int) -> bool:
+        """Whether a wait of this age is longer than allowed."""
+        if age_ns < max(self.threshold_ns, wait.operation.tolerance_ns):
+            return False
+        return not self.is_left_alone(wait)
+
+    def is_left_alone(self, wait: Wait) -> bool:
+        """Whether a wait is one that the user wants ignored."""
+        return bool(self.ignored) and self._is_ignored(wait.operation)
+
+    def _is_ignored(self, operation: OperationView) -> bool:
+        names = [operation.name, operation.label]
+        if operation.group is not None:
+            names.append(operation.group.label)
+        if operation.call_site is not None:
+            site = operation.call_site
+            names += [f"{PurePath(site.file).name}:{site.function}", site.through]
+        return any(fnmatchcase(name, pattern) for name in names if name for pattern in self.ignored)
+
+
+def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
+    """Whether all ranks that hold the others up, or all that wait, have announced that it may take this long.
+
+    In a circle each rank holds up all others, so one is enough. A rank that holds the others up in a stage of a
+    checkpoint need not announce that, as long as the stage takes no longer than usual.
+    """
+    if verdict.kind.traits.is_final:
+        return False
+    named = [
+        expects(world.ranks[rank], world) or _is_saving_as_usual(world, verdict, rank)
+        for rank in verdict.ranks
+        if rank in world.ranks
+    ]
+    waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]
+    is_circle = verdict.kind is VerdictKind.CIRCULAR or _is_of_circle(verdict.doubt)
+    is_announced = any(named) if is_circle else len(named) == len(verdict.ranks) and all(named)
+    return (bool(named) and is_announced) or (bool(waiting) and all(waiting))
+
+
+def _is_of_circle(doubt: Doubt | None) -> bool:
+    """Return whether ranks wait for each other."""
+    match doubt:
+        case Doubt.CYCLE | Doubt.THREADS:
+            return True
+        case Doubt.SILENT | Doubt.MEMBERS | Doubt.RECORDS_LOST | Doubt.UNALIGNED | Doubt.ANY_SOURCE | Doubt.NO_GROUP:
+            return False
+        case None:
+            return False
+
+
+def _is_saving_as_usual(world: WorldSnapshot, verdict: Verdict, rank: int) -> bool:
+    stopped = world.ranks[rank].stopped
+    # What waits for a disk cannot be interrupted; who is stopped by a signal does not get on with any checkpoint.
+    is_on_the_way = verdict.kind is VerdictKind.ABSENT or (
+        verdict.kind is VerdictKind.FROZEN and stopped is not None and stopped.state == "D"
+    )
+    return is_on_the_way and takes_its_usual_time(checkpoint_of(world, rank, verdict.roll), world.taken_ns)
+
+
+def expects(view: RankView, world: WorldSnapshot) -> bool:
+    """Whether a rank has announced that it waits, or lets others wait."""
+    return view.alive and view.expects_until_ns > world.taken_ns
+
+
+HEARTBEAT_DUE_NS: Final = 1_500_000_000
+"""Heartbeats come once a second, from a thread that may have to wait for a core."""
+LONG_NS: Final = 30_000_000_000
+"""Nothing else keeps an agent from checking for this long: no part of such a pause after the last heartbeat counts."""
+
+
+class Standstill:
+    """Tracks how much of each wait of one run fell into times in which the whole run stood still."""
+
+    def __init__(self) -> None:
+        self._sign_ns = 0
+        self._lost_ns: dict[tuple[int, int], int] = {}
+        self._extended: dict[tuple[int, int], int] = {}
+
+    def observe(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
+        """Process a snapshot and the waits in it."""
+        before_ns = self._sign_ns
+        self._sign_ns = max((_last_sign_ns(view) for view in world.ranks.values() if view.alive), default=0)
+        self._sign_ns = max(self._sign_ns, before_ns)
+        is_long = self._sign_ns - before_ns >= LONG_NS
+        stood_from_ns = before_ns if is_long else before_ns + HEARTBEAT_DUE_NS
+        lost: dict[tuple[int, int], int] = {}
+        for wait in waits:
+            lost_ns = self._lost_ns.get(wait.key, 0)
+            if before_ns and self._sign_ns > stood_from_ns:
+                lost_ns += max(self._sign_ns - max(stood_from_ns, wait.since_ns), 0)
+            lost[wait.key] = lost_ns
+        self._lost_ns = lost
+        stood_ns = self._sign_ns - stood_from_ns if before_ns else 0
+        self._extended = {
+            (view.nonce, view.expects_until_ns): self._extension(view, stood_from_ns, max(stood_ns, 0))
+            for view in world.ranks.values()
+            if view.expects_until_ns
+        }
+
+    def _extension(self, view: RankView, stood_from_ns: int, stood_ns: int) -> int:
+        extension_ns = self._extended.get((view.nonce, view.expects_until_ns), 0)
+        was_announced = view.expects_until_ns + extension_ns > stood_from_ns
+        return extension_ns + stood_ns if was_announced else extension_ns
+
+    def with_announcements(self, world: WorldSnapshot) -> WorldSnapshot:
+        """Extend what ranks have announced by the time for which the run stood still meanwhile."""
+        extended = {
+            rank: replace(view, expects_until_ns=view.expects_until_ns + extension_ns)
+            for rank, view in world.ranks.items()
+            if (extension_ns := self._extended.get((view.nonce, view.expects_until_ns), 0))
+        }
+        return replace(world, ranks={**world.ranks, **extended}) if extended else world
+
+    def is_on(self, now_ns: int) -> bool:
+        """Whether the run stands still now."""
+        return self.ran_until_ns(now_ns) < now_ns
+
+    def ran_until_ns(self, now_ns: int) -> int:
+        """The latest time at which the run is known to have been running."""
+        return min(now_ns, self._sign_ns + HEARTBEAT_DUE_NS) if self._sign_ns else now_ns
+
+    def lost_ns(self, wait: Wait) -> int:
+        """How much of a wait does not count because the run stood still."""
+        return self._lost_ns.get(wait.key, 0)
+
+    def forgive(self, waits: Iterable[Wait]) -> None:
+        """Count these waits from now on: forget what they lost before."""
+        for wait in waits:
+            self._lost_ns.pop(wait.key, None)
+
+
+def _last_sign_ns(view: RankView) -> int:
+    """When a rank ran last, as far as its tape shows."""
+    entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
+    ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
+    stacks = view.stacks  # no signal is handled in a process that does not run
+    signalled_ns = stacks.asked_ns if stacks is not None and stacks.by_signal else 0
+    return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signalled_ns)
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
+# The waits of a snapshot: open operations that are evidence, and those that a death left behind.
+
+
+DYING_NS: Final = 500_000_000
+"""A rank that dies in an operation may still be seen alive for this long, while the kernel closes its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The wait of a rank in an operation.
+
+    Attributes:
+        view: The rank.
+        operation: The operation in which it waits.
+        since_ns: When it began to wait.
+    """
+
+    view: RankView
+    operation: OperationView
+    since_ns: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identifies the operation among all tapes."""
+        return self.view.nonce, self.operation.record.number
+
+
+def waits_of(world: WorldSnapshot) -> list[Wait]:
+    """All waits, the longest first."""
+    waits = [
+        Wait(view, operation, operation.waiting_since_ns)
+        for view in world.ranks.values()
+        for operation in view.open
+        if operation.waiting_since_ns is not None and view.waits_in(operation)
+    ]
+    return sorted(waits, key=lambda wait: (wait.since_ns, wait.view.rank, wait.operation.record.number))
+
+
+def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[OperationId]:
+    """Operations in which ranks wait, or were interrupted while waiting, after a member has died.
+
+    Ranks that were gone when a death was found prove nothing: their launcher may have ended all of them.
+
+    Args:
+        world: The snapshot.
+        alive_at: By rank, the monotonic time at which it was last seen alive.
+    """
+    found: set[OperationId] = set()
+    for dead in world.ranks.values():
+        seen_ns = dead.gone_since_ns
+        if not dead.is_dead or seen_ns is None:
+            continue
+        for view in world.ranks.values():
+            if view.gone_since_ns is None or view.gone_since_ns > seen_ns:
+                left = [
+                    *_waits_after(view, seen_ns, world.taken_ns),
+                    *_interrupted_after(view, alive_at.get(dead.rank)),
+                ]
+                found.update(operation.operation_id for operation in left if operation.involves(dead.rank))
+    return found
+
+
+def died_in(world: WorldSnapshot) -> set[OperationId]:
+    """Operations in which ranks were when their processes ended, or in which they were interrupted before that."""
+    dead = [view for view in world.ranks.values() if view.is_dead]
+    interrupted = [view.last for view in dead if view.last is not None and view.last.record.how is How.FAILED]
+    return {operation.operation_id for view in dead for operation in view.open} | {
+        operation.operation_id for operation in interrupted
+    }
+
+
+def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
+    """Operations in which ranks were interrupted after the last sign of life of a member that is now gone.
+
+    Unlike in `left_behind`, they may all be gone by now: a launcher ends the others within a moment. If an agent comes
+    only then, it is known that the member was the first where its launcher has recorded how it ended; or where another
+    one could still record that it failed, and the member itself recorded no failure, or an exception of its own.
+    """
+    found: set[OperationId] = set()
+    for dead in world.ranks.values():
+        if not dead.is_dead or not (dead.seen_alive_ns or dead.is_new):
+            continue
+        interrupted = (
+            operation_id
+            for view in world.ranks.values()
+            if view is not dead
+            for operation_id in _interrupted_operations(view, dead)
+        )
+        found.update(interrupted)
+    return found
+
+
+def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]:
+    if dead.seen_alive_ns:
+        alive_ns = dead.seen_alive_ns
+    elif dead.death is not None or (
+        view.state is TapeState.FAILED and (dead.state is not TapeState.FAILED or has_raised(dead))
+    ):
+        alive_ns = dead.heartbeat_ns
+    else:
+        return []
+    interrupted = _interrupted_after(view, alive_ns)
+    return [operation.operation_id for operation in interrupted if operation.involves(dead.rank)]
+
+
+def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
+    """Where a rank waits, from the second pass after a death on: by then all that the dead rank wrote has been read."""
+    if seen_ns >= now_ns:
+        return []
+    return [operation for operation in view.open if operation.waiting_since_ns is not None]
+
+
+def _interrupted_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
+    """What raised after the dead rank was last seen alive, or shortly before: its sockets close before its lock."""
+    last = view.last
+    if last is None or alive_ns is None or last.record.how is not How.FAILED:
+        return []
+    return [last] if (last.record.completed_ns or 0) >= alive_ns - DYING_NS else []

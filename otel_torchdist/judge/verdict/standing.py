@@ -1,0 +1,159 @@
+"""Which verdict stands: the one given while a job hung, however it then ends; that of all nodes over that of one."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from otel_torchdist.judge.verdict.deaths import failed_by_exception
+from otel_torchdist.judge.verdict.first_death import first_death
+from otel_torchdist.judge.verdict.giving_up import all_given_up, explains_ends, timed_out
+from otel_torchdist.judge.verdict.model import Outcome, Verdict
+from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.node.job.kept_results import AgentsVerdict
+
+RAISES_NS: Final = 500_000_000
+"""How long a program may take from the exception of a timeout to its end, or until it goes on."""
+ENDS_NS: Final = 10_000_000_000
+"""How long after that its launcher may take to end the others."""
+
+
+def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
+    """Whether ranks other than those that a verdict names were the first to die.
+
+    Then a launcher, a scheduler or a person is ending a hung job. If the ranks that it names are the first to die, and
+    by themselves, that is news.
+    """
+    if verdict.kind is VerdictKind.DEAD or has_failed_by_departure(verdict, world):
+        return False
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    first = first_death(members)
+    if first is None:
+        return explains_ends(members)
+    all_wait = verdict.kind is VerdictKind.CIRCULAR
+    return first.together or all_wait or not {*first.ranks} <= {*verdict.ranks}
+
+
+def awaits_ends(world: WorldSnapshot, verdict: Verdict) -> bool:
+    """Whether ranks that waited have just been timed out, and how the others end is still to be seen."""
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    at_ns = timed_out_ns(world, verdict)
+    if at_ns is None or not any(view.alive for view in members):
+        return False
+    is_ending = any(view.is_over for view in members if view.rank in verdict.roll.waits)
+    return world.taken_ns - at_ns < (ENDS_NS if is_ending else RAISES_NS)
+
+
+def timed_out_ns(world: WorldSnapshot, verdict: Verdict) -> int | None:
+    """When a timeout ended the first wait of the members, since that of the verdict began; None if none did."""
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    last = [one.record for view in members if (one := timed_out(view)) is not None]
+    ends = [record.completed_ns or 0 for record in last if record.entered_ns >= verdict.since_ns]
+    return min([*ends, *(one.at_ns for one in all_given_up(members))], default=None)
+
+
+def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
+    """What became of an operation in which no rank waits any more."""
+    operation_id = verdict.operation_id
+    waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
+    progress = [view.progress[operation_id.channel] for view in waiters if operation_id.channel in view.progress]
+    if any(reached.failed == operation_id.sequence for reached in progress):
+        return Outcome.FAILED
+    if any(reached.completed >= operation_id.sequence for reached in progress):
+        return Outcome.COMPLETED
+    if any(reached.failed > operation_id.sequence for reached in progress):
+        return Outcome.FAILED  # those after it failed too, as DDP's other buckets do
+    if all(view.is_over for view in waiters):
+        return Outcome.RANKS_ENDED
+    return Outcome.OUT_OF_SIGHT
+
+
+def verdict_of_all_nodes(
+    found: AgentsVerdict | None, world: WorldSnapshot, world_size: int, own: Verdict | None
+) -> AgentsVerdict | None:
+    """The verdict of the agents of all nodes, if it still holds and says more than that of one node.
+
+    Args:
+        found: What this node's agent has written down; None if there is nothing.
+        world: The run's ranks on this node.
+        world_size: How many ranks it has on all nodes.
+        own: The verdict on the ranks of this node.
+    """
+    if found is None or len(world.ranks) == world_size:
+        return None
+    if any(_has_gone_on(view, found) for view in world.ranks.values()):
+        return None
+    is_the_same = own is not None and (own.kind.value, own.ranks) == (found.kind, found.named)
+    return None if is_the_same else found
+
+
+def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
+    """Whether a rank has completed a later operation in that channel: the agent died before its verdict was over."""
+    kind, group, source, destination, tag = verdict.channel
+    if kind not in [*RecordKind]:
+        return False
+    progress = view.progress.get(Channel(RecordKind(kind), group, source, destination, tag))
+    return progress is not None and progress.completed > verdict.sequence
+
+
+# --- departures -------------------------------------------------------------------------------------------------------
+# Ranks that exited without an error while others still needed them: one had fewer batches, for example.
+# Some backends let the others wait, which is a stall like any other. gloo closes its connections: the others fail at
+# once with exceptions that name no rank, and their launcher ends them.
+
+
+ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def names_departed(verdict: Verdict) -> bool:
+    """Whether a verdict names only ranks that exited before the operation was over."""
+    return {verdict.roll.standings.get(rank) for rank in verdict.ranks} == {Standing.ENDED}
+
+
+def is_about_failure(verdict: Verdict) -> bool:
+    """Whether ranks failed in an operation before which the ranks exited that a verdict on it names."""
+    return names_departed(verdict) and bool(verdict.roll.ranks(Standing.FAILED))
+
+
+def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether an operation failed because the ranks that a verdict on it names had exited.
+
+    While members are not seen, these may have ended before the ones that are.
+    """
+    if not names_departed(verdict) or verdict.roll.silent:
+        return False
+    departed = [world.ranks[rank] for rank in verdict.ranks]
+    failed = [world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED)]
+    # Who outlived the ranks that exited has shown that as well.
+    is_seen = any(map(_is_end_known, departed)) or any(view.seen_alive_ns for view in failed)
+    if is_cancelled(verdict, world) or not is_seen:
+        return False
+    return any(view.exited_in_error or failed_by_exception(view) for view in failed)
+
+
+def _is_end_known(view: RankView) -> bool:
+    """Whether a rank was seen before it exited, or its launcher has recorded that to an agent that came too late."""
+    return bool(view.seen_alive_ns) or (view.is_new and view.death is not None)
+
+
+def is_cancelled(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether a verdict names ranks that exited because all members were asked to: the one that is faster is no cause.
+
+    A rank that alone was asked has left the others behind, which nobody meant to.
+    """
+    if not names_departed(verdict):
+        return False
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    return all(was_signalled(view) for view in members)
+
+
+def was_signalled(view: RankView) -> bool:
+    """Whether a signal has asked a rank to end: recorded, or seen in how its process ended."""
+    if view.asked_signal:
+        return True
+    number = view.death.signal or (view.exit_code or 0) - 128 if view.death is not None else 0
+    return number in ASKING

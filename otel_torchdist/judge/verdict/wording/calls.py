@@ -1,0 +1,287 @@
+"""Operations and lines of code, and calls that do not match, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Final
+
+from otel_torchdist.judge.world.mismatch import Field, Mismatch
+from otel_torchdist.judge.world.part_sizes import COUNTED_IN_ROWS, Misfit
+from otel_torchdist.judge.world.ways import CallSide, Ways
+from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.naming import have, name_ranks
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.tape.names.reader import MAIN_THREAD
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId, label: str = "") -> str:
+    """An operation as users name it: `all_reduce (sequence 118, default_pg)`, `all_gather (FSDP layers.3, …)`.
+
+    Args:
+        operation: Its name.
+        group: Its group; None if it is not known.
+        operation_id: Its id.
+        label: What it is for; see `OperationView`.
+    """
+    channel = operation_id.channel
+    details: list[str] = [label] if label else []
+    details += _message(channel)
+    if channel.kind is not RecordKind.RENDEZVOUS:
+        details.append(f"sequence {operation_id.sequence}")
+    details.append(group.title if group is not None else "unknown group")
+    return f"{operation} ({', '.join(details)})"
+
+
+def describe_instead(operation: OperationView) -> str:
+    """What a rank is in that does not match: `send (from rank 0 to rank 1, tag 12)`, `all_reduce (mesh_tp)`."""
+    title = operation.group.title if operation.group is not None else "unknown group"
+    return f"{operation.name} ({', '.join(_message(operation.operation_id.channel) or [title])})"
+
+
+def _message(channel: Channel) -> list[str]:
+    if not channel.is_point_to_point:
+        return []
+    source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
+    ends = f"from {source} to rank {channel.destination}"
+    return [ends, f"tag {channel.tag}"] if channel.tag >= 0 else [ends]
+
+
+# --- lines of code ----------------------------------------------------------------------------------------------------
+
+
+def describe_frame(frame: CallSiteName) -> str:
+    """`load_batch at train.py:57`."""
+    return f"{_name(frame.function)} at {describe_line(frame)}"
+
+
+def at_line(frame: CallSiteName | None) -> str:
+    """` at evaluate, train.py:61`; '' if the line is not known."""
+    return f" at {_name(frame.function)}, {describe_line(frame)}" if frame is not None else ""
+
+
+def describe_through(frame: CallSiteName | None) -> str:
+    """`torchmetrics' gather_all_tensors`, the function of a library that a line has called; '' if it calls none."""
+    package, _, function = frame.through.partition(".") if frame is not None else ("", "", "")
+    return f"{package}'{'' if package.endswith('s') else 's'} {_name(function)}" if function else ""
+
+
+def called_in(frame: CallSiteName | None) -> str:
+    """`, called in main at train.py:61 through torchmetrics' gather_all_tensors`; '' if the line is not known."""
+    through = describe_through(frame)
+    return (f", called in {describe_frame(frame)}" + (f" through {through}" if through else "")) if frame else ""
+
+
+def _name(function: str) -> str:
+    return function.replace(".<locals>", "")
+
+
+def describe_line(frame: CallSiteName) -> str:
+    """`train.py:57`, and for the file of a package its folder."""
+    path = PurePath(frame.file)
+    name = "/".join(path.parts[-2:]) if path.name == "__init__.py" else path.name
+    return f"{name}:{frame.line}"
+
+
+def describe_raised(subject: str, exception: str, line: str, message: str) -> str:
+    """`it raised ValueError in load_batch at train.py:57: "loss is nan"`."""
+    says = f': "{message}"' if message else ""
+    return f"{subject} raised {exception} in {line}{says}"
+
+
+# --- parties of a mismatch --------------------------------------------------------------------------------------------
+
+
+MAX_SIDES: Final = 3
+"""Parties that a sentence lists."""
+
+
+def describe_ways(mismatch: Mismatch, gone: Collection[int] = ()) -> str:
+    """`rank 2 is in all_gather at evaluate, train.py:61, where ranks 0-1 are in …`; '' if all are in the same call.
+
+    Args:
+        mismatch: The calls.
+        gone: Ranks that have ended: these were in their call.
+    """
+    ways = mismatch.ways
+    if ways is None or not ways.differ or not _should_meet(mismatch):
+        return ""
+    has_labels = len({side.label for side in ways.sides}) > 1
+    sides = zip(ways.sides, mismatch.parties, strict=True)
+    line = _shared_line(ways)
+    at = "" if line is None else f", all called{at_line(line)}"
+    usual, *others = [
+        _describe(side if has_labels else replace(side, label=""), ranks, gone, line is not None)
+        for side, (_, ranks) in sides
+    ]
+    if not mismatch.has_majority:
+        return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}{at}"
+    ranks = mismatch.ranks
+    return f"{', '.join(others[:MAX_SIDES])}, where {usual}{_left_out(ways, ranks)}{at}"
+
+
+def _should_meet(mismatch: Mismatch) -> bool:
+    """Whether calls at different places say by themselves that they do not match."""
+    return mismatch.field is not Field.MEMBERS and not mismatch.operation_id.channel.is_point_to_point
+
+
+def describe_ends(mismatch: Mismatch) -> str:
+    """`, sent at forward, model.py:12, and received at backward, model.py:20`; '' for collectives."""
+    sides = mismatch.ways.sides if mismatch.ways is not None else ()
+    if not mismatch.operation_id.channel.is_point_to_point or mismatch.misfit is None or len(sides) != 2:
+        return ""
+    received, sent = (at_line(side.site) for side in sides)
+    return f", sent{sent} and received{received}" if sent and received else ""
+
+
+def _left_out(ways: Ways, ranks: tuple[int, ...]) -> str:
+    if ways.left_out is None:
+        return ""
+    have_left_out = f"{name_ranks(ranks)} {have(ranks)} left out"
+    if _line_alone(ways.left_out) == _line_alone(ways.sides[0]):
+        return f", which {have_left_out}"
+    return f": {have_left_out} {ways.left_out.operation}{_label(ways.left_out)}{at_line(ways.left_out.site)}"
+
+
+def _line_alone(side: CallSide) -> CallSide:
+    """A side without the function that its line calls: a library makes several calls from one line."""
+    return side if side.site is None else replace(side, site=replace(side.site, through=""))
+
+
+def describe_values(mismatch: Mismatch) -> list[str]:
+    """`the dtype differs: int64 on ranks 0-1, float32 on rank 2`; nothing where the operations themselves differ."""
+    if mismatch.field is Field.OPERATION:
+        return []
+    values = ", ".join(f"{text} on {name_ranks(ranks)}" for text, ranks in mismatch.parties[:MAX_SIDES])
+    return [f"the {mismatch.field.value} differs: {values}"]
+
+
+def describe_libraries(ways: Ways | None) -> list[str]:
+    """`in evaluate it is called by torchmetrics' gather_all_tensors`, for lines that do not call torch themselves."""
+    if ways is None or _shared_line(ways) is not None:
+        return []  # the cause says it
+    sites = [side.site for side in ways.sides if side.site is not None]
+    found = {site.function: describe_through(site) for site in sites}
+    return [f"in {function} it is called by {through}" for function, through in found.items() if through]
+
+
+def common_line(ways: Ways | None) -> str:
+    """` at forward, model.py:28`, if all parties are there; else ''."""
+    if ways is None or ways.differ:
+        return ""
+    sites = {side.site for side in ways.sides}
+    return at_line(sites.pop()) if len(sites) == 1 else ""
+
+
+def _shared_line(ways: Ways) -> CallSiteName | None:
+    """The only line of the program, as that which runs a trainer, whose functions of libraries differ; else None."""
+    sites = [side.site for side in ways.sides if side.site is not None]
+    lines = {replace(site, through="") for site in sites}
+    is_shared = len(lines) == 1 < len(set(sites)) and len(sites) == len(ways.sides)
+    return lines.pop() if is_shared else None
+
+
+def _describe(side: CallSide, ranks: tuple[int, ...], gone: Collection[int], in_library: bool) -> str:
+    """Where some ranks are; `in_library` gives the library's function, for all have the same line."""
+    through = describe_through(side.site)
+    where = (f" of {through}" if through else "") if in_library else at_line(side.site)
+    are, were = ("is", "was") if len(ranks) == 1 else ("are", "were")
+    return f"{name_ranks(ranks)} {were if {*ranks} <= {*gone} else are} in {side.operation}{_label(side)}{where}"
+
+
+def _label(side: CallSide) -> str:
+    return f" ({side.label})" if side.label else ""
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+# Sizes of an exchange that do not fit, in words: `rank 1 sends 3 rows to rank 2, which expects 5`.
+
+
+def describe_misfit(misfit: Misfit, operation: str) -> str:
+    """Describe the sizes of two members that do not fit, in rows or elements if both count in the same ones."""
+    unit = misfit.unit
+    names = ("row", "rows") if operation in COUNTED_IN_ROWS else ("element", "elements")
+    if not unit or misfit.sent % unit or misfit.expected % unit:
+        unit, names = 1, ("byte", "bytes")
+    sent, expected = misfit.sent // unit, misfit.expected // unit
+    sends = f"rank {misfit.sender} sends {sent:,} {names[sent != 1]} to"
+    if misfit.sender == misfit.receiver:
+        return f"{sends} itself and expects {expected:,}"
+    return f"{sends} rank {misfit.receiver}, which expects {expected:,}{_more(misfit)}"
+
+
+def _more(misfit: Misfit) -> str:
+    """Whether other pairs do not fit either, and which rank is part of all of them."""
+    if misfit.pairs < 2:
+        return ""
+    alone = f", all of them with rank {misfit.ranks[0]}" if len(misfit.ranks) == 1 else ""
+    return f" ({misfit.pairs} pairs do not fit{alone})"
+
+
+# --- orders of creation -----------------------------------------------------------------------------------------------
+
+
+_RULE: Final = "all ranks must create all groups, also those of others, in the same order"
+MAX_PARTIES: Final = 3
+
+
+def describe_creations(mismatch: Mismatch) -> str:
+    """`rank 3 has created group 2 with ranks 2-3 at build, train.py:12, where ranks 0-2 have created it with …`."""
+    number = mismatch.operation
+    sites = [side.site for side in mismatch.ways.sides] if mismatch.ways is not None else []
+    lines = {site for site in sites if site is not None}
+    common = at_line(lines.pop()) if len(lines) == 1 else ""
+    own = [at_line(site) if not common else "" for site in sites] or [""] * len(mismatch.parties)
+    (majority, many), *others = mismatch.parties
+    usual = f"with {majority}{own[0]}"
+    parties = [
+        f"{name_ranks(ranks)} {have(ranks)} created group {number} with {members}{line}"
+        for (members, ranks), line in zip(others[:MAX_PARTIES], own[1:], strict=False)
+    ]
+    return f"{', '.join(parties)}, where {name_ranks(many)} {have(many)} created it {usual}{common}: {_RULE}"
+
+
+def describe_sharing(ranks: tuple[int, ...], example: SharedGroup, group: str) -> str:
+    """Which two threads use a group, and where they call."""
+    calls = [_describe_call(*one) for one in zip(example.operations, example.call_sites, example.callers, strict=True)]
+    return f"two threads of {name_ranks(ranks)} share {group}: {' and '.join(calls)}"
+
+
+def _describe_call(operation: str, site: CallSiteName | None, caller: str) -> str:
+    thread = "the main thread" if caller == MAIN_THREAD else caller.partition(" (")[0] or "one"
+    line = f" at {describe_line(site)}" if site is not None else ""
+    return f"{thread} calls {operation}{line}"
+
+
+def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
+    """Which ranks made which call, the minority first."""
+    if mismatch.field is Field.MEMBERS:
+        return describe_creations(mismatch)
+    operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
+    if mismatch.misfit is not None:
+        line = common_line(mismatch.ways) or describe_ends(mismatch)
+        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{line}"
+    ways = describe_ways(mismatch)
+    if ways:
+        return "; ".join([f"{ways}, in {operation_id}", *describe_values(mismatch)])
+    line = common_line(mismatch.ways)
+    if not mismatch.has_majority:
+        parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
+        return f"ranks disagree on the {mismatch.field.value} of {operation_id}{line}: {parties}"
+    (majority, many), *others = mismatch.parties
+    if mismatch.field is Field.OPERATION:
+        parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
+        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}{line}"
+    parties = ", ".join(
+        _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
+    )
+    return f"{parties} where {_describe_party(many, majority)} in {operation_id}{line}"
+
+
+def _describe_party(ranks: tuple[int, ...], what: str) -> str:
+    return f"{name_ranks(ranks)} {have(ranks)} {what}"

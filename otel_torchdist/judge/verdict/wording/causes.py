@@ -1,0 +1,241 @@
+"""The cause of a stall, in words: a clause for each kind of verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from otel_torchdist.judge.verdict.model import Doubt, Link, Verdict
+from otel_torchdist.judge.verdict.roll_call import GONE, Standing
+from otel_torchdist.judge.verdict.wording.calls import (
+    MAX_PARTIES,
+    at_line,
+    describe_creations,
+    describe_frame,
+    describe_mismatch,
+    describe_operation,
+    describe_sharing,
+    describe_ways,
+)
+from otel_torchdist.judge.verdict.wording.ends import (
+    describe_deaths,
+    describe_departure,
+)
+from otel_torchdist.judge.verdict.wording.launches import (
+    describe_failed_launch,
+    describe_launch,
+    describe_sizes,
+    has_own_words,
+)
+from otel_torchdist.judge.verdict.wording.places import (
+    describe_checkpoint,
+    lone_saver,
+)
+from otel_torchdist.judge.world.mismatch import Field
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.lives import STOPPED_STATES
+from otel_torchdist.model.naming import have, name_ranks
+from otel_torchdist.model.operations import RAISED
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+_PLURALS: Final = {"device": "devices", "process": "processes"}
+
+
+def is_gone(verdict: Verdict, rank: int) -> bool:
+    """Return whether a rank is over, so that it was somewhere and is not."""
+    return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in GONE
+
+
+def cause_of(verdict: Verdict, age: str) -> str:
+    """Describe the cause; `age` is how long the first rank has waited."""
+    match verdict.kind:
+        case VerdictKind.SHARED_GROUP:
+            return _shared(verdict, age)
+        case VerdictKind.MISMATCHED:
+            return _mismatched(verdict, age)
+        case VerdictKind.DEAD:
+            return _dead(verdict, age)
+        case VerdictKind.FROZEN:
+            return _frozen(verdict, age)
+        case VerdictKind.CIRCULAR:
+            return _circular(verdict, age)
+        case VerdictKind.UNMATCHED:
+            return describe_departure(verdict, _operation_id(verdict), age) or _unmatched(verdict, age)
+        case VerdictKind.ABSENT:
+            return describe_departure(verdict, _operation_id(verdict), age) or _absent(verdict, age)
+        case VerdictKind.RENDEZVOUS:
+            return _rendezvous(verdict, age)
+        case VerdictKind.DEVICE:
+            return _device(verdict, age)
+        case VerdictKind.STUCK:
+            return _stuck(verdict, age)
+        case VerdictKind.TRANSPORT:
+            return _transport(verdict, age)
+        case VerdictKind.UNREACHABLE:
+            return _unreachable(verdict, age)
+        case VerdictKind.UNKNOWN:
+            return _unknown(verdict, age)
+
+
+def _absent(verdict: Verdict, age: str) -> str:
+    saver = lone_saver(verdict)
+    if saver is not None:
+        rank, doing = verdict.ranks[0], describe_checkpoint(saver)
+        return f"rank {rank} is in {doing}, and has not entered {_their_side(verdict)} for {age}"
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not entered {_their_side(verdict)} for {age}"
+
+
+def _their_side(verdict: Verdict) -> str:
+    """The operation as the ranks that are missing would enter it."""
+    channel = verdict.operation_id.channel
+    if not channel.is_point_to_point:
+        return _operation_id(verdict)
+    side = "send" if verdict.ranks == (channel.source,) else "recv"
+    # The label is that of the side that waits: the other one's stage is another.
+    label = (
+        f"for {verdict.operation} of {verdict.label}" if verdict.label and side != verdict.operation else verdict.label
+    )
+    return describe_operation(side, verdict.group, verdict.operation_id, label)
+
+
+def _dead(verdict: Verdict, age: str) -> str:
+    failed = describe_failed_launch(verdict, age)
+    if failed:
+        return failed
+    if all(operation.record.how not in (None, *RAISED) for operation in verdict.roll.waits.values()):
+        return f"{describe_deaths(verdict)}, after {_operation_id(verdict)}"
+    return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has been blocked for {age}"
+
+
+def _frozen(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    place = verdict.places.get(ranks[0])
+    how = STOPPED_STATES.get(place.stopped if place is not None else "", "not running")
+    verb = "is" if len(ranks) == 1 else "are"
+    inside = all(verdict.roll.standings[rank] is Standing.WAITING for rank in ranks)
+    frozen = f"{name_ranks(ranks)} {verb} frozen ({how})"
+    if inside:
+        return f"{frozen} inside {_operation_id(verdict)}, which has been blocked for {age}"
+    return f"{frozen} and {have(ranks)} not entered {_their_side(verdict)} for {age}"
+
+
+def _shared(verdict: Verdict, age: str) -> str:
+    assert verdict.sharing is not None
+    group = verdict.group.title if verdict.group is not None else "a group"
+    shared = describe_sharing(verdict.sharing.ranks, verdict.sharing.example, group)
+    return f"{shared}; which comes first is chance, and {_operation_id(verdict)} has been blocked for {age}"
+
+
+def _mismatched(verdict: Verdict, age: str) -> str:
+    mismatch = verdict.mismatch
+    assert mismatch is not None
+    if mismatch.field is Field.MEMBERS:
+        return f"{describe_creations(mismatch)}; {_operation_id(verdict)} has been blocked for {age}"
+    gone = [rank for rank in verdict.roll.standings if is_gone(verdict, rank)]
+    return describe_ways(mismatch, gone) or (
+        f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
+    )
+
+
+def _circular(verdict: Verdict, age: str) -> str:
+    each_other = f"{name_ranks(verdict.ranks)} have waited for each other for {age}"
+    alike = {(link.operation, link.call_site, link.remote) for link in verdict.circle}
+    are_messages = all(link.operation_id.channel.is_point_to_point for link in verdict.circle)
+    if len(alike) != 1 or not are_messages:
+        return f"{each_other}: {_describe_circle(verdict)}"
+    [(operation, site, _)] = alike  # a ring: whom each waits for is all that differs
+    links = [f"rank {link.rank} for rank {link.missing}" for link in verdict.circle[:MAX_PARTIES]]
+    more = len(verdict.circle) - MAX_PARTIES
+    return f"{each_other} in {operation}{at_line(site)}: {', '.join(links)}{f' and {more} more' if more > 0 else ''}"
+
+
+def _describe_circle(verdict: Verdict) -> str:
+    links = "; ".join(_describe_link(link) for link in verdict.circle[:MAX_PARTIES])
+    more = len(verdict.circle) - MAX_PARTIES
+    return f"{links}{f'; {more} more' if more > 0 else ''}"
+
+
+def _describe_link(link: Link) -> str:
+    ranks = link.ranks or (link.rank,)
+    wait = "waits" if len(ranks) == 1 else "wait"
+    target = f" for rank {link.missing}" if link.missing >= 0 else ""
+    return f"{name_ranks(ranks)} {wait}{target} in {describe_link(link)}{at_line(link.call_site)}"
+
+
+def describe_link(link: Link) -> str:
+    """The operation in which a rank of a circle waits."""
+    operation = describe_operation(link.operation, link.group, link.operation_id, link.label)
+    return operation if link.remote is None else f"its call of {link.remote.text}, which is in {operation}"
+
+
+def _unmatched(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    if verdict.circle:
+        tags = {link.operation_id.channel.tag for link in verdict.circle}
+        what = "tags" if len(tags) > 1 else "groups"
+        each_other = f"{name_ranks(ranks)} have waited for each other for {age}"
+        return f"{each_other}, and their {what} differ: {_describe_circle(verdict)}"
+    side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
+    missing = f"{name_ranks(ranks)} {have(ranks)} no matching {side}"
+    return f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}"
+
+
+def _rendezvous(verdict: Verdict, age: str) -> str:
+    sizes = describe_sizes(verdict)
+    if sizes:
+        return f"{sizes}: {_operation_id(verdict)} has been blocked for {age}"
+    if has_own_words(verdict):
+        sites = Counter(operation.call_site for operation in verdict.roll.waits.values())
+        site = sites.most_common(1)[0][0]
+        return describe_launch(verdict, age, describe_frame(site) if site is not None else "")
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not joined {_operation_id(verdict)} for {age}"
+
+
+def _device(verdict: Verdict, age: str) -> str:
+    named, operation_id = name_ranks(verdict.ranks), _operation_id(verdict)
+    if len(verdict.ranks) == 1:
+        return f"{named} has enqueued {operation_id}, but its device has not reached it for {age}"
+    return f"{named} have enqueued {operation_id}, but their devices have not reached it for {age}"
+
+
+def _transport(verdict: Verdict, age: str) -> str:
+    members = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
+    return f"{members} have entered {_operation_id(verdict)}, but it has not completed after {age}"
+
+
+def _stuck(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    is_on_device = any(verdict.roll.waits[rank].record.flags & Flag.ON_DEVICE for rank in ranks)
+    what = "device" if is_on_device else "process"
+    if len(ranks) == 1:
+        broken = f"its {what}, or its connection to them, is stuck or broken"
+    else:
+        broken = f"their {_PLURALS[what]}, or their connections to them, are stuck or broken"
+    not_out = f"{name_ranks(ranks)} {have(ranks)} not come out of {_operation_id(verdict)} for {age}"
+    return f"{not_out}, although others have: {broken}"
+
+
+def _unreachable(verdict: Verdict, age: str) -> str:
+    verb = "is" if len(verdict.ranks) == 1 else "are"
+    hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
+    agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
+    return (
+        f"{name_ranks(verdict.ranks)} {verb} unreachable ({agents} not answer), "
+        f"and {_operation_id(verdict)} has been blocked for {age}"
+    )
+
+
+def _unknown(verdict: Verdict, age: str) -> str:
+    if verdict.doubt is Doubt.CYCLE:
+        where = f"in {_operation_id(verdict)} and elsewhere"
+        return f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}"
+    cause = f"{_operation_id(verdict)} has not completed after {age}"
+    if verdict.doubt is Doubt.THREADS:
+        return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}, {_describe_circle(verdict)}"
+    if verdict.doubt is Doubt.SILENT:
+        return f"{cause}, although all ranks that report have entered it"
+    return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}" if verdict.doubt else cause
+
+
+def _operation_id(verdict: Verdict) -> str:
+    return describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)

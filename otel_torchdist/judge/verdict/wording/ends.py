@@ -1,0 +1,294 @@
+"""How waits, ranks and rescues ended, in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from otel_torchdist.judge.verdict.first_death import FirstDeath
+from otel_torchdist.judge.verdict.giving_up import Deadline, all_given_up
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.standing import is_about_failure, names_departed
+from otel_torchdist.model.kinds import How
+from otel_torchdist.model.lives import BY_CGROUP, Death, name_signal
+from otel_torchdist.model.names import AtTimeout
+from otel_torchdist.model.naming import name_ranks
+from otel_torchdist.model.rescue import Rescue, RescueState
+from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.units import passed, seconds
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+# --- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def describe_deadline(deadline: Deadline, moment_ns: int) -> str:
+    """`NCCL ends the process of rank 0 in 9 min 20 s (timeout 10 min)`.
+
+    Args:
+        deadline: The deadline.
+        moment_ns: Monotonic time of the moment from which it is seen.
+    """
+    backend, rank = deadline.backend, deadline.rank
+    match deadline.at_timeout:
+        case AtTimeout.RAISES:
+            end = f"raises an error in rank {rank}"
+        case AtTimeout.ENDS:
+            end = f"ends the process of rank {rank}"
+        case AtTimeout.ABORTS:
+            end = f"aborts the operation of rank {rank}, not its process,"
+        case AtTimeout.NOTHING | AtTimeout.UNKNOWN:
+            return f"{backend} does not end this wait (TORCH_NCCL_ASYNC_ERROR_HANDLING is 0)"
+    timeout = span_of_time(deadline.timeout_ns / 1e9)
+    left_s = (deadline.at_ns - moment_ns) / 1e9
+    if left_s <= 0:
+        return f"{backend}'s timeout of {timeout} has passed in rank {rank}"
+    return f"{backend} {end} in {span_of_time(left_s)} (timeout {timeout})"
+
+
+def span_of_time(seconds: float) -> str:
+    """`45 s`, `9 min 20 s`, `30 min`, `2 h 5 min`."""
+    seconds = passed(seconds)
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    size, unit, smaller, smaller_unit = (60, "min", 1, "s") if whole < 3600 else (3600, "h", 60, "min")
+    rest = whole % size // smaller
+    return f"{whole // size} {unit} {rest} {smaller_unit}" if rest else f"{whole // size} {unit}"
+
+
+# --- deaths -----------------------------------------------------------------------------------------------------------
+
+
+SHORTEST_LEAD_S = 0.001
+
+
+def describe_deaths(verdict: Verdict) -> str:
+    """`rank 2 was killed by SIGKILL 0.12 s before the others ended`."""
+    ranks, first = verdict.ranks, verdict.first
+    if first is not None and first.is_silence:
+        return f"{name_ranks(ranks)} fell silent"
+    way = _common_way(verdict)
+    verb = way or ("is dead" if len(ranks) == 1 else "are dead")
+    return f"{name_ranks(ranks)} {verb}{_lead(first) if first is not None and way else ''}"
+
+
+def describe_way(death: Death | None, failure: str = "") -> str:
+    """`was killed by SIGKILL`; '' if not known. An exception that ended the rank is more specific than its code.
+
+    A process may take long to end after it has recorded its exception: until then there is no death.
+    """
+    if death is not None and death.error and death.exit_code:
+        return f"ended with exit code {death.exit_code} ({death.error})"
+    if failure:
+        return f"ended with {failure}"
+    if death is None:
+        return ""
+    if death.signal:
+        return f"was killed by {death.signal_name}{_after(death)}"
+    return f"exited with code {death.exit_code}{_after(death, ',')}" if death.exit_code is not None else ""
+
+
+def _after(death: Death, separator: str = "") -> str:
+    """` 30.0 s after SIGTERM`."""
+    if not death.asked or death.asked == death.signal:
+        return ""
+    return f"{separator} {seconds((death.at_ns - death.asked_ns) / 1e9)} after {name_signal(death.asked)}"
+
+
+def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
+    """`all ranks that died did so within 0.012 s, and the first of them was killed by SIGTERM: no rank caused it`."""
+    ways = {describe_way(death) for death in first.deaths.values()} - {""}
+    how = f", and the first of them {ways.pop()}" if len(ways) == 1 else ""
+    here = "" if are_all_seen else " here"
+    spread_s = max(first.spread_ns / 1e9, SHORTEST_LEAD_S)
+    conclusion = "nothing shows which was first" if first.is_open else f"no rank{here} caused it"
+    return f"all ranks{here} that died did so within {seconds(spread_s, 3)}{how}: {conclusion}"
+
+
+def cause_states_death(verdict: Verdict) -> bool:
+    """Whether `describe_deaths` states how the ranks that the verdict names died."""
+    return bool(_common_way(verdict))
+
+
+def describe_circumstances(verdict: Verdict) -> list[str]:
+    """Whether memory ran out, and how the order of the deaths is known."""
+    first = verdict.first
+    if first is None:
+        return []
+    parts: list[str] = []
+    if first.is_silence:
+        whose, verb = ("its process", "was") if len(verdict.ranks) == 1 else ("their processes", "were")
+        gil = "its GIL" if len(verdict.ranks) == 1 else "their GILs"
+        parts.append(f"{whose} died or {verb} stopped, or native code did not release {gil}: nothing recorded which")
+    cgroup = "its cgroup" if len(verdict.ranks) == 1 else "their cgroup"
+    counted = {cgroup if death.oom == BY_CGROUP else "the node" for death in first.deaths.values() if death.oom}
+    parts += [f"{who} counted an out-of-memory kill at that moment" for who in sorted(counted)]
+    if first.is_inferred and first.deaths:
+        parts.append("the order in which ranks died is inferred")
+    return parts
+
+
+def _common_way(verdict: Verdict) -> str:
+    """How all ranks that a verdict names died; '' if that differs, or is not known for all."""
+    first = verdict.first
+    if first is None:
+        return ""
+    ways = {_way(first, rank, verdict.failures.get(rank, "")) for rank in verdict.ranks}
+    way = ways.pop() if len(ways) == 1 else ""
+    return way.replace("was ", "were ", 1) if len(verdict.ranks) > 1 else way
+
+
+def _way(first: FirstDeath, rank: int, failure: str) -> str:
+    return describe_way(first.deaths.get(rank), failure)
+
+
+def _lead(first: FirstDeath) -> str:
+    if first.lead_ns is None:
+        return ""
+    lead_s = first.lead_ns / 1e9
+    return f" {seconds(max(lead_s, SHORTEST_LEAD_S), 2 if lead_s >= 0.1 else 3)} before the others ended"
+
+
+# --- timeouts ---------------------------------------------------------------------------------------------------------
+# What ended a wait for others, in words: the timeout of a backend, and what followed from that.
+
+
+MAX_WAYS: Final = 3
+
+
+def describe_end(views: Collection[RankView]) -> str:
+    """`gloo gave up in ranks 1-2 after 20 s; rank 0 was then killed by SIGTERM`; '' if no rank gave up.
+
+    Args:
+        views: The ranks that shared the operation.
+    """
+    given_up = all_given_up(views)
+    if not given_up:
+        return ""
+    parts: list[str] = []
+    for backend in dict.fromkeys(one.backend for one in given_up):
+        own = [one for one in given_up if one.backend == backend]
+        longest_s = round(max(one.after_ns for one in own) / 1e9, 1)
+        parts.append(f"{backend} gave up in {_named(one.rank for one in own)} after {span_of_time(longest_s)}")
+    own = {one.rank for one in given_up}
+    others: dict[str, list[int]] = {}
+    for view in views:
+        way = "" if view.rank in own else _then(view, given_up[0].at_ns)
+        if way:
+            others.setdefault(way, []).append(view.rank)
+    parts += [_followed(way, ranks) for way, ranks in list(others.items())[:MAX_WAYS]]
+    return "; ".join(parts)
+
+
+def _then(view: RankView, first_ns: int) -> str:
+    """How a rank ended that had not given up; '' if it lives, or if that is not known."""
+    last = view.last
+    if last is not None and last.record.how is How.FAILED and (last.record.completed_ns or 0) >= first_ns:
+        return f"then failed with {last.failure or 'an exception'}"
+    if not view.is_dead:
+        return ""
+    way = describe_way(view.end)
+    verb, _, rest = way.partition(" ")
+    return f"{verb} then {rest}" if verb == "was" else f"then {way}" if way else ""
+
+
+def _followed(way: str, ranks: list[int]) -> str:
+    return f"{_named(ranks)} {way.replace('was ', 'were ', 1) if len(ranks) > 1 else way}"
+
+
+def _named(ranks: Iterable[int]) -> str:
+    return name_ranks(tuple(sorted(ranks)))
+
+
+# --- exits ------------------------------------------------------------------------------------------------------------
+
+
+def describe_exit(verdict: Verdict, rank: int) -> str:
+    """`rank 2 exited with code 3`; the code is not known before its process has ended."""
+    return f"rank {rank} {_way_out(verdict, rank)}"
+
+
+def describe_departure(verdict: Verdict, operation: str, age: str) -> str:
+    """`rank 2 exited with code 3 before all_reduce (…), which failed on ranks 0-1,3 with RuntimeError`.
+
+    Or `…, which has been blocked for 12.0 s` while the others wait; '' for any other verdict.
+
+    Args:
+        verdict: The verdict.
+        operation: Its operation, in words.
+        age: How long the first rank has waited.
+    """
+    if is_about_failure(verdict):
+        failed = verdict.roll.ranks(Standing.FAILED)
+        failures = sorted({verdict.failures[rank] for rank in failed if rank in verdict.failures})
+        how = f" with {', '.join(failures)}" if failures else ""
+        return f"{_departed(verdict)} before {operation}, which failed on {name_ranks(failed)}{how}"
+    is_known = verdict.kind is VerdictKind.ABSENT and names_departed(verdict)
+    return f"{_departed(verdict)} before {operation}, which has been blocked for {age}" if is_known else ""
+
+
+def _departed(verdict: Verdict) -> str:
+    ways = {_way_out(verdict, rank) for rank in verdict.ranks}
+    way = ways.pop() if len(ways) == 1 else "have exited"
+    return f"{name_ranks(verdict.ranks)} {way.replace('has ', 'have ') if len(verdict.ranks) > 1 else way}"
+
+
+def _way_out(verdict: Verdict, rank: int) -> str:
+    code, asked = verdict.exit_codes.get(rank), verdict.asked.get(rank)
+    after = f" after {name_signal(asked)}" if asked else ""
+    if code is None:
+        return f"has finished{after}"
+    return f"exited with code {code}{after}" if code else f"has exited with code 0{after}"
+
+
+# --- rescues ----------------------------------------------------------------------------------------------------------
+# What ranks have saved in a stall, and whether it fits together, as a sentence.
+
+
+def _outcome(state: RescueState) -> str:
+    match state:
+        case RescueState.NONE:
+            return "did not answer"
+        case RescueState.RUNNING:
+            return "had not ended"
+        case RescueState.SAVED:
+            return "has saved"
+        case RescueState.IN_OPTIMIZER:
+            return "refused, in the step of an optimizer"
+        case RescueState.RAISED:
+            return "failed, as its log shows"
+        case RescueState.WENT_ON:
+            return "went on meanwhile"
+        case RescueState.TOO_LATE:
+            return "took too long"
+        case RescueState.DEAD:
+            return "died before"
+
+
+def describe_rescue(rescues: Mapping[int, Rescue], world_size: int) -> str:
+    """State which ranks are rescued, and whether a restart can use that.
+
+    Args:
+        rescues: By rank, of any node.
+        world_size: Number of ranks of the run.
+
+    Returns:
+        `rescued: ranks 0-7 at step 1200`, or `rescued, but not usable: …` with what is wrong.
+    """
+    steps: dict[int, list[int]] = defaultdict(list)
+    others: dict[str, list[int]] = defaultdict(list)
+    for rank in sorted({*range(world_size), *rescues}):
+        rescue = rescues.get(rank)
+        if rescue is not None and rescue.state is RescueState.SAVED:
+            steps[rescue.step].append(rank)
+        else:
+            others["is not seen" if rescue is None else _outcome(rescue.state)].append(rank)
+    # The step that most ranks have saved comes first: the others are what is wrong.
+    saved = [
+        f"{name_ranks(ranks)} at step {step}" for step, ranks in sorted(steps.items(), key=lambda one: -len(one[1]))
+    ]
+    left = [f"{name_ranks(ranks)} {why}" for why, ranks in others.items()]
+    title = "rescued" if len(steps) == 1 and not others else "rescued, but not usable" if steps else "not rescued"
+    return f"{title}: {'; '.join([*saved, *left])}"

@@ -1,0 +1,263 @@
+"""A verdict in plain English: a sentence on which ranks hold up what, since when and where, and one on the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from otel_torchdist.judge.verdict.model import Doubt, Verdict
+from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.standing import is_about_failure, names_departed
+from otel_torchdist.judge.verdict.wording.calls import (
+    describe_ends,
+    describe_frame,
+    describe_libraries,
+    describe_operation,
+    describe_values,
+    describe_ways,
+)
+from otel_torchdist.judge.verdict.wording.causes import cause_of, is_gone
+from otel_torchdist.judge.verdict.wording.ends import (
+    cause_states_death,
+    describe_circumstances,
+    describe_deadline,
+    describe_exit,
+)
+from otel_torchdist.judge.verdict.wording.launches import (
+    describe_file,
+    describe_meeting,
+    elsewhere,
+    has_own_words,
+    several_processes,
+    unanswered,
+)
+from otel_torchdist.judge.verdict.wording.machine import describe_machine
+from otel_torchdist.judge.verdict.wording.places import (
+    describe_call,
+    describe_checkpoint,
+    describe_place,
+    describe_waits_behind,
+    lone_saver,
+    shared_meeting,
+    where_they_wait,
+)
+from otel_torchdist.judge.world.places import PlaceSource, RankPlace
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
+from otel_torchdist.model.naming import have, name_ranks, readable
+from otel_torchdist.model.units import seconds
+from otel_torchdist.model.verdict_kinds import VerdictKind
+
+MAX_PLACES: Final = 3
+"""Ranks whose place is stated; those of the others are in the incident's trace."""
+
+
+def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
+    """Describe which ranks hold an operation up and where they are, for how long, and how many wait.
+
+    Args:
+        verdict: The verdict with places; see `locate`.
+        age_s: Seconds since the first rank began to wait.
+        bound: `at least` or `up to` where the age is not known any better.
+    """
+    age = f"{bound} {seconds(age_s)}".lstrip()
+    places = _places(verdict)
+    details = [
+        *_difference(verdict, age),
+        *_node(verdict),
+        *describe_file(verdict),
+        *_creation(verdict),
+        *elsewhere(verdict),
+        *several_processes(verdict),
+        *unanswered(verdict),
+        *_endings(verdict),
+        *describe_machine(verdict),
+        *places[1:],
+        *_coverage(verdict),
+        *_deadline(verdict, verdict.since_ns + round(age_s * 1e9)),
+    ]
+    behind = describe_waits_behind(verdict)
+    if behind:  # one sentence that leads through all worlds
+        return compose(["; ".join([cause_of(verdict, age), *places[:1], *behind])], details)
+    return compose([cause_of(verdict, age), *places[:1], *_crowd(verdict)], details)
+
+
+def _node(verdict: Verdict) -> list[str]:
+    """That a whole node is at fault, which no list of ranks says."""
+    return [f"they are all ranks of {readable(verdict.node)}"] if verdict.node else []
+
+
+def _crowd(verdict: Verdict) -> list[str]:
+    """How many ranks wait, and whether some have left the operation."""
+    has_all = verdict.kind is VerdictKind.UNMATCHED and verdict.circle
+    is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt is Doubt.CYCLE
+    if is_circle or has_all or has_own_words(verdict):
+        return []  # all do, each in its own operation, or the cause says who waits
+    waiting = len(verdict.waiting)
+    parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
+    meeting = shared_meeting(verdict)
+    if parts and meeting:
+        parts = [f"{parts[0]} in stage {meeting} of the checkpoint"]
+    elif parts:
+        parts = [f"{parts[0]}{describe_meeting(verdict)}{where_they_wait(verdict)}"]
+    out = verdict.roll.ranks(Standing.OUT)
+    if out and verdict.kind.traits.is_of_transfer:
+        parts.append(f"{name_ranks(out)} {have(out)} left it")
+    return parts
+
+
+def _difference(verdict: Verdict, age: str) -> list[str]:
+    """How long the calls have been blocked that were made at different places, and in what else they differ."""
+    mismatch = verdict.mismatch
+    if mismatch is None or not describe_ways(mismatch) or verdict.kind is not VerdictKind.MISMATCHED:
+        return []  # any other cause says itself for how long
+    operation_id = describe_operation(mismatch.operation, verdict.group, mismatch.operation_id)
+    blocked = f"this has blocked {operation_id} for {age}"
+    return [blocked, *describe_values(mismatch), *describe_libraries(mismatch.ways)]
+
+
+def _creation(verdict: Verdict) -> list[str]:
+    """Where the ranks that have come create the group: that is the line that the others have skipped."""
+    call_sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
+    frame = next((call_site for call_site in call_sites if call_site is not None), None)
+    is_new_group = (
+        verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != INIT_PROCESS_GROUP
+    )
+    if not is_new_group or frame is None or verdict.circle:  # which has the lines of all
+        return []
+    return [f"the group is created in {describe_frame(frame)}"]
+
+
+def _endings(verdict: Verdict) -> list[str]:
+    """Exceptions and clean exits, which explain more than a place in the code."""
+    parts: list[str] = []
+    for rank in verdict.ranks[:MAX_PLACES]:
+        failure = verdict.failures.get(rank)
+        standing = verdict.roll.standings.get(rank)
+        if standing is Standing.DEAD and verdict.first is not None and verdict.first.is_silence:
+            continue
+        if standing is Standing.DEAD and not cause_states_death(verdict):
+            parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
+        elif standing is Standing.ENDED:
+            is_said = is_about_failure(verdict) or (verdict.kind is VerdictKind.ABSENT and names_departed(verdict))
+            parts += [] if is_said else [describe_exit(verdict, rank)]
+        elif failure and not cause_states_death(verdict) and not _says_what_it_raised(verdict, rank):
+            parts.append(f"rank {rank} raised {failure}")
+    return [*parts, *describe_circumstances(verdict)]
+
+
+def _says_what_it_raised(verdict: Verdict, rank: int) -> bool:
+    return rank in verdict.places and verdict.places[rank].source is PlaceSource.EXCEPTION
+
+
+def _places(verdict: Verdict) -> list[str]:
+    """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
+    if verdict.kind is VerdictKind.SHARED_GROUP:
+        return ["one of the two needs a group of its own"]
+    if verdict.mismatch is not None and (describe_ways(verdict.mismatch) or describe_ends(verdict.mismatch)):
+        return []  # the cause says where they are
+    named = verdict.ranks or verdict.waiting[:1]
+    said = {rank: link.call_site for link in verdict.circle for rank in (*link.ranks, *link.served_by)}
+    located = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
+    located = [rank for rank in located if rank not in said or _adds(verdict.places[rank], said[rank])]
+    alone = len(verdict.ranks) == 1
+    clauses = [_place_of(verdict, rank, "it" if alone else f"rank {rank}") for rank in located]
+    if verdict.ranks and lone_saver(verdict) is None:
+        savers = [(rank, describe_checkpoint(verdict.places[rank])) for rank in located]
+        verbs = {rank: "was" if is_gone(verdict, rank) else "is" for rank in located}
+        texts = [f"{'it' if alone else f'rank {rank}'} {verbs[rank]} in {text}" for rank, text in savers if text]
+        clauses = texts + clauses
+    calls = [describe_call(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
+    if verdict.kind is not VerdictKind.CIRCULAR:
+        clauses = [*filter(None, calls), *clauses]
+    return [clause for clause in clauses if clause]
+
+
+def _place_of(verdict: Verdict, rank: int, subject: str) -> str:
+    place, first = verdict.places[rank], verdict.first
+    if first is not None and rank in first.deaths and first.deaths[rank].error:
+        place = replace(place, message="")  # the cause says it
+    clause = describe_place(place, subject)
+    return clause.replace(" is in ", " was in ", 1) if is_gone(verdict, rank) else clause
+
+
+def _adds(place: RankPlace, call_site: CallSiteName | None) -> bool:
+    """Whether a stack shows more than the line at which the operation was called."""
+    return place.source.is_stack and place.frame != call_site
+
+
+def _coverage(verdict: Verdict) -> list[str]:
+    if verdict.reporting == verdict.members or has_own_words(verdict):
+        return []
+    unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen} - {*verdict.launch.sizes})
+    adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
+    parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if adds else []
+    return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]
+
+
+def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
+    return [describe_deadline(verdict.deadline, moment_ns)] if verdict.deadline is not None else []
+
+
+# --- causes --------------------------------------------------
+
+
+# --- names --------------------------------------------------
+
+
+# --- length -----------------------------------------------------------------------------------------------------------
+# Keeps the sentence that is read first short: names are cut until it fits, and what does not fit comes after it.
+
+
+MOST: Final = 200
+"""Characters of the first sentence: what a terminal shows in two lines, and a page in one."""
+WITH_PLACE: Final = 250
+"""The same where it would else lose its second clause, which says where the rank is."""
+ALONE: Final = 400
+"""The same where its first clause has that much to say, such as the operations of all ranks of a circle."""
+_WIDE: Final = (48, 40, 32)
+"""Longest name, tried in this order. Rather than cut names further, the sentence gets a little longer."""
+_NARROW: Final = (24, 18, 12)
+"""The same for names that are very long. What remains still tells two lines of a file apart."""
+_PLACE: Final = re.compile(r":\d+\W*$")
+"""The end of `train.py:41`, which is cut to no less than the first width of `_NARROW`: a reader looks for it."""
+
+
+def compose(first: Sequence[str], more: Sequence[str]) -> str:
+    """Join clauses to a short sentence and a second one.
+
+    Args:
+        first: Clauses of the first sentence, the most important one first; that one is never moved.
+        more: What the second one says.
+    """
+    for count in range(len(first), 0, -1):
+        lead = _shortened("; ".join(first[:count]), _NARROW if count == 1 else _NARROW[:1])
+        if len(lead) <= (WITH_PLACE if count == 2 else MOST) or count == 1:
+            rest = "; ".join([*first[count:], *more])
+            return f"{lead}. {rest[0].upper()}{rest[1:]}" if rest else lead
+    return "; ".join(more)
+
+
+def _shortened(text: str, narrow: Sequence[int]) -> str:
+    """Cut the names in a text, the middle of the longest ones first, until it is short. Paths are for copying."""
+    wide = [text, *(_with_names_of(text, width) for width in _WIDE)]
+    cut = [_with_names_of(text, width) for width in narrow]
+    tries = ((wide, MOST), (wide, WITH_PLACE), (cut, WITH_PLACE), ([*wide, *cut], ALONE))
+    return next((one for found, most in tries for one in found if len(one) <= most), cut[-1])
+
+
+def _with_names_of(text: str, width: int) -> str:
+    return re.sub(rf"(?<![^\s(])[^\s()/][^\s()]{{{width},}}", lambda name: _cut(name[0], _least(name[0], width)), text)
+
+
+def _least(name: str, width: int) -> int:
+    return max(width, _NARROW[0]) if _PLACE.search(name) else width
+
+
+def _cut(name: str, width: int) -> str:
+    if len(name) <= width:
+        return name
+    kept = width - 1
+    return f"{name[: kept // 2]}…{name[-(kept - kept // 2) :]}"

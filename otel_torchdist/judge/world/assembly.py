@@ -1,0 +1,316 @@
+"""Takes a snapshot of each run that tapes belong to.
+
+A helper is terminated silently when its rank ends; that does not count as a death unless it was waiting for something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
+
+from otel_torchdist.judge.world.following.follower import TapeFollower
+from otel_torchdist.judge.world.joining import joined
+from otel_torchdist.model.kinds import How, RecordKind, TapeState
+from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
+from otel_torchdist.model.naming import MemberRank, run_id_of_claim
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.node.job.runs.membership import (
+    RunMember,
+    RunMembership,
+    has_outlived_parent,
+    is_peer,
+    sort_into_runs,
+)
+from otel_torchdist.tape.identity import TapeIdentity, process_began_ns
+
+
+def worlds(
+    followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0, neighbours: Collection[int] = ()
+) -> list[WorldSnapshot]:
+    """The snapshots of all runs that the tapes belong to, each with its local ranks; see these for the times.
+
+    Args:
+        followers: They follow the tapes.
+        now_ns: See `WorldSnapshot`.
+        looked_ns: See `WorldSnapshot`.
+        neighbours: Nonces of tapes that another agent reads: it judges their runs.
+    """
+    read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
+    shown = settled([(follower.reader.identity, view) for follower, view in read])
+    views = {follower: view for (follower, _), view in zip(read, shown, strict=True)}
+    runs = sort_into_runs({follower: _member(follower, view) for follower, view in views.items()})
+    found = {key: {rank: views[follower] for rank, follower in ranks.items()} for key, ranks in runs.items()}
+    for key in [key for key in found if not key.run]:
+        began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
+        found[key] = _with_twins(of_newest_launch(found[key], began_ns), runs[key], views)
+    there = {key: ranks for key, ranks in found.items() if ranks}
+    shown_here: dict[RunMembership, dict[int, RankView]] = {}
+    for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
+        together = joined({key: ranks for key, ranks in there.items() if key.owner == owner})
+        own = [key for key, ranks in together.items() if not _is_of_neighbours(ranks, neighbours)]
+        together = with_other_sizes(with_other_parts(together))
+        shown_here |= {key: together[key] for key in own}
+    return [_world(key, left_alone(ranks), now_ns, looked_ns, found) for key, ranks in shown_here.items()]
+
+
+def _is_of_neighbours(ranks: Mapping[int, RankView], neighbours: Collection[int]) -> bool:
+    return all(view.nonce in neighbours for rank, view in ranks.items() if not isinstance(rank, MemberRank))
+
+
+def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
+    """Show processes of other worlds that were ended after the run as finished, unless they waited or had failed.
+
+    Whoever starts a trainer and its engines ends the engines when the trainer is done.
+    """
+    is_done = all(
+        view.state is TapeState.FINISHED and not view.is_dead
+        for rank, view in ranks.items()
+        if not isinstance(rank, MemberRank)
+    )
+    if not is_done:
+        return ranks
+    return {
+        rank: as_finished(view) if isinstance(rank, MemberRank) and view.is_dead else view
+        for rank, view in ranks.items()
+    }
+
+
+def of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) -> dict[int, RankView]:
+    """The ranks that have been launched together, of those that do not know their run; none if nobody saw one alive.
+
+    Launchers start an attempt when the one before is gone: a rank whose launch failed at once belongs to those whose
+    processes were there by then, though they may not have had a tape yet.
+
+    Args:
+        ranks: Those of one directory.
+        began_ns: By rank, when its process began.
+    """
+    living = {rank for rank, view in ranks.items() if view.alive}
+    seen_ns = {rank: view.life.seen_ns for rank, view in ranks.items() if view.seen_alive_ns}
+    newest = living or {rank for rank, moment_ns in seen_ns.items() if moment_ns == max(seen_ns.values())}
+    since_ns = min((began_ns[rank] for rank in newest), default=0)
+    return {rank: view for rank, view in ranks.items() if newest and view.life.reaches(since_ns)}
+
+
+def _with_twins(
+    ranks: dict[int, RankView], followers: Mapping[int, TapeFollower], views: Mapping[TapeFollower, RankView]
+) -> dict[int, RankView]:
+    """The ranks of a launch, with the other live processes that claim to be one of them.
+
+    Args:
+        ranks: Those of the launch.
+        followers: By rank, the tape of each.
+        views: All ranks that are read.
+    """
+    found = dict(ranks)
+    for rank, view in ranks.items():
+        own = followers[rank].reader
+        others = [
+            follower.reader.identity.pid
+            for follower, other in views.items()
+            if other.rank == rank
+            and other.alive
+            and other.state is TapeState.RUNNING
+            and not other.run
+            and other.nonce != view.nonce
+            and (follower.reader.path.parent, follower.reader.owner) == (own.path.parent, own.owner)
+            and follower.reader.identity.pid != own.identity.pid
+        ]
+        if others and view.alive:
+            found[rank] = dataclasses.replace(view, twins=tuple(sorted({own.identity.pid, *others})))
+    return found
+
+
+def _member(follower: TapeFollower, view: RankView) -> RunMember:
+    reader = follower.reader
+    identity = reader.identity
+    return RunMember(
+        reader.owner, reader.path.parent, identity.world_size, bool(identity.parent), view.rank, view.run, view.life
+    )
+
+
+def _world(
+    key: RunMembership, ranks: dict[int, RankView], now_ns: int, looked_ns: int, others: Collection[RunMembership]
+) -> WorldSnapshot:
+    is_foreign = key.owner != os.geteuid()
+    run, source = key.run, f"user {key.owner}" if is_foreign else ""
+    if key.directory is not None:
+        source = f"{source} {key.directory}"
+    elif is_foreign and sum(other.run == run for other in others) > 1:
+        # Any user who has learned the id of someone else's run can write it on tapes of their own.
+        run = run_id_of_claim(run, key.owner)
+    return WorldSnapshot(
+        run, now_ns, MappingProxyType(ranks), source=source, is_foreign=is_foreign, looked_ns=looked_ns
+    )
+
+
+def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
+    """A rank as it is now; one that cannot be viewed is left out from then on, without affecting the others."""
+    if follower.failure is not None:
+        return None
+    try:
+        return follower.view(now_ns)
+    except Exception as error:  # a forged tape may lead to anything
+        follower.failure = error
+        return None
+
+
+def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
+    """The views of tapes, with helpers that ended along with their rank shown as finished.
+
+    Args:
+        seen: Each tape's identity and view, including those of the ranks that started the helpers.
+    """
+    if not any(identity.parent for identity, _ in seen):
+        return [view for _, view in seen]
+    running = [identity for identity, view in seen if view.alive and view.state is TapeState.RUNNING]
+    known = [identity for identity, _ in seen]
+    runs = {identity.nonce: view.run for identity, view in seen}
+    return [
+        as_finished(view)
+        if view.is_dead
+        and not is_peer(view.run, runs.get(identity.parent))
+        and has_outlived_parent(identity, known, running)
+        else view
+        for identity, view in seen
+    ]
+
+
+def as_finished(helper: RankView) -> RankView:
+    """The view of a helper that ended along with its rank: it has finished, unless it was waiting or had failed.
+
+    How its process ended then means nothing.
+    """
+    is_idle = helper.state is not TapeState.FAILED and all(one.waiting_since_ns is None for one in helper.open)
+    return dataclasses.replace(helper, state=TapeState.FINISHED, death=None) if is_idle else helper
+
+
+# --- split launches ---------------------------------------------------------------------------------------------------
+# Joins the parts of a launch that meet at different addresses, such as a rank that was given another port.
+# Started by hand, ranks have their tapes in a directory for each address. Parts are of one launch only if nothing
+# speaks against it: each lacks the ranks that the other has, all their ranks wait at the same time, in worlds of one
+# size, and have called from the same line. A launch that has all its ranks is never joined with another.
+#
+# Ranks that were given another world size at the same address are in a world of their own, in the same directory.
+
+
+K = TypeVar("K", bound=Hashable)
+
+TOGETHER_NS: Final = 1_000_000_000
+"""Shortest time for which all ranks of both parts wait: launches that make progress are over by then."""
+
+
+class _Part(NamedTuple):
+    """A part of a launch: the ranks that meet at one address.
+
+    Attributes:
+        ranks: The ranks.
+        world_size: How many ranks the world has.
+        address: Where they meet.
+        call_site: Where they have called it.
+        since_ns: When the last of them came.
+        until_ns: Until when all of them were seen to wait.
+    """
+
+    ranks: Mapping[int, RankView]
+    world_size: int
+    address: str
+    call_site: CallSiteName | None
+    since_ns: int
+    until_ns: int
+
+    def fits(self, other: _Part) -> bool:
+        """Whether two parts are of one launch."""
+        is_alike = (self.world_size, self.call_site) == (other.world_size, other.call_site)
+        waits_ns = min(self.until_ns, other.until_ns) - max(self.since_ns, other.since_ns)
+        is_apart = self.address != other.address and self.ranks.keys().isdisjoint(other.ranks)
+        return is_alike and is_apart and waits_ns >= TOGETHER_NS
+
+
+def with_other_parts(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
+    """Return the runs, each launch that lacks ranks with those that wait elsewhere.
+
+    Args:
+        runs: Each run's ranks, or each part's; all of one user and node.
+    """
+    parts = {key: part for key, ranks in runs.items() if (part := _part_of(ranks)) is not None}
+    found = dict(runs)
+    for key, part in parts.items():
+        others = [other.ranks for other in parts.values() if part.fits(other)]
+        claims = Counter(rank for ranks in others for rank in ranks)
+        for ranks in others:  # not where several could be that rank
+            if all(claims[rank] == 1 for rank in ranks):
+                found[key] = {**found[key], **ranks}
+    return found
+
+
+def _part_of(ranks: Mapping[int, RankView]) -> _Part | None:
+    """The part of a launch that these ranks are; None if one of them is in no launch, or all have come."""
+    launches = {rank: launch for rank, view in ranks.items() if (launch := _launch_of(view)) is not None}
+    if not ranks or len(launches) < len(ranks):
+        return None
+    first, size = launches[min(launches)], ranks[min(ranks)].world_size
+    same = {(launch.address, launch.call_site, ranks[rank].world_size) for rank, launch in launches.items()}
+    if len(same) != 1 or len(ranks) >= size:
+        return None
+    since_ns = max(launch.since_ns for launch in launches.values())
+    until_ns = min(launch.until_ns for launch in launches.values())
+    return _Part(ranks, size, first.address, first.call_site, since_ns, until_ns)
+
+
+class _LaunchWait(NamedTuple):
+    """The wait of one rank in its launch."""
+
+    address: str
+    call_site: CallSiteName | None
+    since_ns: int
+    until_ns: int
+
+
+def _launch_of(view: RankView) -> _LaunchWait | None:
+    """The launch that a rank waits in, or that has failed; None if it has none, or knows its run."""
+    for operation in (*view.open, *((view.last,) if view.last is not None else ())):
+        record, name = operation.record, operation.group.name if operation.group is not None else None
+        is_launch = record.kind is RecordKind.RENDEZVOUS and operation.name == INIT_PROCESS_GROUP
+        if is_launch and name is not None and name.address and not view.run and record.how in (None, How.FAILED):
+            seen_ns = max(view.heartbeat_ns, view.seen_alive_ns)
+            until_ns = record.completed_ns if record.completed_ns is not None else seen_ns
+            return _LaunchWait(name.address, operation.call_site, record.entered_ns, until_ns)
+    return None
+
+
+def with_other_sizes(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
+    """Return the runs, with what each rank's address has been given as the size of other worlds at the same time.
+
+    Args:
+        runs: Each run's ranks; all of one user and node.
+    """
+    sizes = {view.world_size for ranks in runs.values() for view in ranks.values()}
+    if len(sizes) < 2:
+        return dict(runs)
+    views = [view for ranks in runs.values() for view in ranks.values() if not view.world]
+    return {
+        key: {rank: replace(view, other_sizes=_other_sizes(view, views)) for rank, view in ranks.items()}
+        for key, ranks in runs.items()
+    }
+
+
+def _other_sizes(view: RankView, others: Iterable[RankView]) -> dict[int, int]:
+    addresses = _addresses(view) if not view.world else set[str]()
+    return {
+        other.rank: other.world_size
+        for other in others
+        if other.world_size != view.world_size and addresses & _addresses(other) and view.life.overlaps(other.life)
+    }
+
+
+def _addresses(view: RankView) -> set[str]:
+    """Where a rank has met the others of its default group, or waits for them."""
+    groups = [group.name for group in view.groups.values()]
+    groups += [operation.group.name for operation in view.open if operation.group is not None]
+    return {name.address for name in groups if name.address and len(name.ranks) == view.world_size}

@@ -1,0 +1,173 @@
+"""Finds the child process that a rank waits for, and what that has been doing, and since when.
+
+A rank whose stack is in a DataLoader, or in Python's modules for processes, waits for a child. The stack does not show
+which one; what the children are doing does. One that has nothing to do waits for a message; one that was forked while a
+thread of the rank held a lock may wait for that lock forever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_torchdist.judge.world.places import FrameOwner, owner_of, user_frame
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import ChildWait
+from otel_torchdist.model.stacks import Stacks
+from otel_torchdist.node.processes.children import (
+    ChildView,
+    LockWait,
+    children_of,
+    command_of,
+    lock_wait_of,
+    look_at,
+    on_processor_ns,
+)
+from otel_torchdist.node.processes.state import belongs_to
+from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
+
+PAUSE_NS: Final = 500_000_000
+LOCKED_NS: Final = 1_000_000_000
+"""A process whose threads have all waited for its own locks for this long goes on no more."""
+MAX_FRAMES: Final = 16
+"""Innermost frames in which a wait for a child is looked for."""
+_LOADER: Final = re.compile(r"/torch/utils/data/dataloader\.py$")
+_PROCESSES: Final = re.compile(
+    r"/(multiprocessing/(connection|queues|pool|process|popen_\w+|synchronize)|concurrent/futures/\w+)\.py$"
+)
+_COMMANDS: Final = re.compile(r"/subprocess\.py$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A child in a system call.
+
+    Attributes:
+        arguments: The call with its arguments, which distinguish it from the next one.
+        since_ns: Since when it has been in that call.
+    """
+
+    arguments: str
+    since_ns: int
+
+
+class ChildWaits:
+    """Watches the children of one rank while its stack shows that it waits for one."""
+
+    def __init__(self, identity: TapeIdentity, owner: int) -> None:
+        """Watch the children of the process that writes a tape.
+
+        Args:
+            identity: Identity of the tape.
+            owner: Owner of the tape. Other users could forge the pid, to learn which files a process reads.
+        """
+        self._pid = identity.pid if shares_pids(identity) else 0
+        self._start_ticks = identity.pid_start_ticks
+        self._owner = owner
+        self._seen: dict[int, _Seen] = {}
+        self._locks: dict[int, _Seen] = {}
+        self._checked_ns = 0
+        self._found: ChildWait | None = None
+
+    def check(self, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
+        """The child that the rank waits for; None if it waits for none, or none is seen to be stuck."""
+        kind = _awaited(stacks)
+        if not kind or not self._pid:
+            # The next stack that shows a wait is looked at at once: a report may be about to follow.
+            self._seen, self._found, self._checked_ns = {}, None, 0
+            return None
+        if now_ns - self._checked_ns >= PAUSE_NS:
+            self._checked_ns = now_ns
+            self._found = self._stuck_child(kind, stacks, now_ns)
+        return self._found
+
+    def _stuck_child(self, kind: str, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
+        """The child that has been stuck longest."""
+        if not self._may_see(self._pid) or process_start_ticks(self._pid) != self._start_ticks:
+            return None
+        children = [pid for pid in children_of(self._pid) if self._may_see(pid)]
+        locked = self._locked(kind, children, now_ns)
+        if locked is not None:
+            return replace(locked, holder=_other_users_frame(stacks) if locked.is_forked else None)
+        views = [view for view in map(look_at, children) if view is not None]
+        stuck = [(self._since_ns(view, now_ns), nth, view) for nth, view in enumerate(views) if view.is_stuck]
+        self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
+        if not stuck:
+            return self._command(kind, children, now_ns)
+        since_ns, nth, view = min(stuck, key=lambda one: one[:2])
+        name = f"{kind} {nth}" if kind == _LOADER_WORKER and len(views) > 1 else kind
+        return ChildWait(view.pid, name, view.doing, since_ns)
+
+    def _command(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
+        """The command that the rank has started and waits for, if it has started no other; it need not be stuck."""
+        commands = [found for pid in children if kind == _COMMAND and (found := command_of(pid, self._pid)) is not None]
+        if len(commands) != 1:
+            return None
+        [command] = commands
+        return ChildWait(command.pid, f"{_COMMAND} {command.name}", "running", now_ns - command.age_ns)
+
+    def _locked(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
+        """The children that have waited for locks of their own, which nothing releases, for a while."""
+        found = [wait for pid in children if (wait := lock_wait_of(pid, self._pid, now_ns)) is not None]
+        since = {wait.pid: self._locked_since_ns(wait, now_ns) for wait in found}
+        self._locks = {wait.pid: _Seen(wait.arguments, since[wait.pid]) for wait in found}
+        long = [
+            wait
+            for wait in found
+            if now_ns - since[wait.pid] >= LOCKED_NS and wait.is_loader is (kind == _LOADER_WORKER)
+        ]
+        if not long:
+            return None
+        first, *others = long
+        return ChildWait(
+            pid=first.pid,
+            name=kind,
+            doing="blocked on a lock",
+            since_ns=max(since[wait.pid] for wait in long),
+            others=tuple(wait.pid for wait in others),
+            is_locked=True,
+            is_forked=all(wait.is_forked for wait in long),
+        )
+
+    def _locked_since_ns(self, wait: LockWait, now_ns: int) -> int:
+        if wait.since_ns is not None:
+            return min(wait.since_ns, now_ns)
+        known = self._locks.get(wait.pid)
+        return known.since_ns if known is not None and known.arguments == wait.arguments else now_ns
+
+    def _may_see(self, pid: int) -> bool:
+        return self._owner == os.geteuid() or belongs_to(pid, self._owner)
+
+    def _since_ns(self, view: ChildView, now_ns: int) -> int:
+        known = self._seen.get(view.pid)
+        if known is not None and known.arguments == view.call.arguments:
+            return known.since_ns
+        return min(on_processor_ns(view.pid, now_ns) or now_ns, now_ns)
+
+
+_LOADER_WORKER: Final = "DataLoader worker"
+_CHILD: Final = "child process"
+_COMMAND: Final = "command"
+
+
+def _other_users_frame(stacks: Stacks | None) -> CallSiteName | None:
+    """Where the only thread is that runs the user's code and does not wait for a child."""
+    threads = (stacks.threads or ()) if stacks is not None else ()
+    others = [stack for stack in threads if not _awaited(Stacks(0, (stack,)))]
+    frames = [user_frame(stack.frames) for stack in others]
+    of_user = [frame for frame in frames if frame is not None and owner_of(frame.file) is FrameOwner.USER]
+    return of_user[0] if len(of_user) == 1 else None
+
+
+def _awaited(stacks: Stacks | None) -> str:
+    """What kind of child a rank waits for, by its stacks; '' for none."""
+    threads = (stacks.threads or ()) if stacks is not None else ()
+    files = [frame.file for stack in threads for frame in stack.frames[:MAX_FRAMES]]
+    if any(map(_LOADER.search, files)):
+        return _LOADER_WORKER
+    if any(map(_PROCESSES.search, files)):
+        return _CHILD
+    return _COMMAND if any(map(_COMMANDS.search, files)) else ""

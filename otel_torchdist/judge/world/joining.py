@@ -1,0 +1,230 @@
+"""Joins runs whose processes meet in a world that their programs have made by hand, such as a trainer and its engines.
+
+A process has as many worlds as it is in, and one that waits in one of them waits in all. So such runs make one
+snapshot: the ranks of the largest run keep their numbers, and the others' processes get numbers that no rank has. The
+members of each group are then numbers of that snapshot, whatever world they are counted in.
+
+Runs with ranks on other nodes are not joined. There, and where a process of such a world has no tape, its other members
+have numbers that no rank has, too: the world's rank 1 is not the run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.naming import MemberRank
+from otel_torchdist.model.rank_values import NO_VALUES
+from otel_torchdist.model.snapshot import RankView
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class _Seat(NamedTuple):
+    """A process as its own run knows it.
+
+    Attributes:
+        run: Place of its run in the joined ones, the largest first.
+        view: What it does.
+    """
+
+    run: int
+    view: RankView
+
+
+def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankView]]:
+    """Return the runs as they are to be judged: joined under the largest, with members as numbers of all processes.
+
+    Args:
+        runs: Each run's ranks.
+    """
+    if not any(view.places for ranks in runs.values() for view in ranks.values()):
+        return {key: dict(ranks) for key, ranks in runs.items()}
+    found: dict[K, dict[int, RankView]] = {}
+    for keys in _linked(runs):
+        ordered = sorted(keys, key=lambda key: _precedence(runs[key]))
+        views = [_Seat(run, view) for run, key in enumerate(ordered) for view in runs[key].values()]
+        found[ordered[0]] = (
+            _Joined(_latest(views)).views
+            if any(seat.view.places for seat in views)
+            else {seat.view.rank: seat.view for seat in views}
+        )
+    return found
+
+
+def _precedence(ranks: Mapping[int, RankView]) -> tuple[int, bool, bool, int, int]:
+    """Order runs, the same for all that see them: the largest first, then the one that sends, as rank 0 does."""
+    oldest = min(ranks.values(), key=lambda view: (view.created_ns, view.nonce))
+    is_sender = any(here == 0 for view in ranks.values() for here in view.places.values())
+    return -len(ranks), bool(oldest.world), not is_sender, oldest.created_ns, oldest.nonce
+
+
+def _linked(runs: Mapping[K, Mapping[int, RankView]]) -> list[list[K]]:
+    """Return the runs that are to be joined, and each of the others alone."""
+    met: dict[str, list[tuple[K, RankView]]] = {}
+    for key, ranks in runs.items():
+        if not _is_whole(ranks):
+            continue
+        for view in ranks.values():
+            for group in view.places:
+                met.setdefault(group, []).append((key, view))
+    of = {key: [key] for key in runs}
+    for members in met.values():
+        first, seen = members[0]
+        for key, view in members[1:]:
+            if of[key] is not of[first] and view.life.overlaps(seen.life):
+                of[first].extend(of[key])
+                for other in of[key]:
+                    of[other] = of[first]
+    return list({id(keys): keys for keys in of.values()}.values())
+
+
+def _is_whole(ranks: Mapping[int, RankView]) -> bool:
+    """Whether no rank of a run is on another node; a process that is in no run but such a world has no others."""
+    return all(view.world for view in ranks.values()) or len(ranks) >= max(view.world_size for view in ranks.values())
+
+
+def _latest(seats: Iterable[_Seat]) -> list[_Seat]:
+    """Leave out processes that were started again, and whose successor is in the same place of the same world."""
+    known = list(seats)
+    newest: dict[tuple[str, int], int] = {}
+    for seat in known:
+        for place in seat.view.places.items():
+            newest[place] = max(newest.get(place, 0), seat.view.created_ns)
+    return [
+        seat
+        for seat in known
+        if seat.run == 0
+        or seat.view.alive
+        or not seat.view.places
+        or any(newest[place] == seat.view.created_ns for place in seat.view.places.items())
+    ]
+
+
+class _Joined:
+    """Processes of several runs under common numbers.
+
+    Attributes:
+        views: The processes by their number, with all that they refer to under these numbers.
+    """
+
+    def __init__(self, seats: list[_Seat]) -> None:
+        """Number the processes: those of the first run keep their ranks."""
+        self._first = first = [seat.view for seat in seats if seat.run == 0]
+        self._next = max(max(view.world_size, view.rank + 1) for view in first)
+        self._own_world = first[0].world
+        self._holders: dict[str, dict[int, int]] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._unseen: dict[tuple[str, int], int] = {}
+        ordered = sorted(seats, key=lambda seat: (seat.run > 0, seat.view.created_ns, seat.view.nonce))
+        taken = {view.rank for view in first}
+        for seat in ordered:
+            view = seat.view
+            number = view.rank
+            if seat.run and not (self._own_world and view.world == self._own_world and view.rank not in taken):
+                number = self._draw(_label(view))
+            taken.add(number)
+            self._numbers[seat.run, view.rank] = number
+            for group, here in view.places.items():
+                self._holders.setdefault(group, {})[here] = number
+        shown = ((self._numbers[run, view.rank], self._shown(run, view)) for run, view in ordered)
+        self.views = dict(sorted(shown, key=lambda one: one[0]))
+
+    def _draw(self, label: str) -> int:
+        number = MemberRank(self._next, label)
+        self._next += 1
+        return number
+
+    def _shown(self, run: int, view: RankView) -> RankView:
+        """A process under its number. What findings compare is left out: programs of several worlds differ."""
+        if not run and not view.places:
+            return view
+        of_worlds = {key: view.groups[key] for key in view.places if key in view.groups}
+        groups = {key: self._group(run, group) for key, group in (view.groups if run else of_worlds).items()}
+        numbers = _Numbers(self, run, groups)
+        return replace(
+            view,
+            rank=self._numbers[run, view.rank],
+            groups={**({} if run else view.groups), **{group.key: group for group in groups.values()}},
+            open=tuple(map(numbers.operation, view.open)),
+            last=numbers.operation(view.last) if view.last is not None else None,
+            progress=numbers.channels(view.progress),
+            windows={} if run else numbers.own(view.windows),
+            arrivals={} if run else numbers.own(view.arrivals),
+            values=NO_VALUES if run else view.values,
+        )
+
+    def _group(self, run: int, group: GroupView) -> GroupView:
+        if not run and not group.name.world:
+            return group
+        members = frozenset(self.number(run, group, rank) for rank in group.name.ranks)
+        # Two runs have groups with the same key, for that is made of ranks.
+        key = group.key if group.name.world else f"{group.key}.{run}"
+        return replace(group, key=key, members=members, is_inferred=group.is_inferred and not group.name.world)
+
+    def number(self, run: int, group: GroupView, rank: int) -> int:
+        """The number of a member of a group, by its rank in the group's world."""
+        name = group.name
+        if not name.world:
+            known = self._numbers.get((run, rank))
+        else:
+            known = self._holders.get(name.key, {}).get(rank, rank if name.world == self._own_world else None)
+        if known is not None or (not run and not name.world):
+            return rank if known is None else known
+        key = name.world or f"run {run}", rank
+        if key not in self._unseen:
+            self._unseen[key] = self._draw(f"{rank} of {group.label}")
+        return self._unseen[key]
+
+
+class _Numbers:
+    """What one process refers to, under common numbers."""
+
+    def __init__(self, joined: _Joined, run: int, groups: Mapping[str, GroupView]) -> None:
+        self._joined = joined
+        self._run = run
+        self._groups = groups
+        self._changed = {key for key, group in groups.items() if run or group.name.world}
+
+    def operation(self, operation: OperationView) -> OperationView:
+        """An operation with its group and channel."""
+        channel, sequence = operation.operation_id
+        if channel.group not in self._changed:
+            return operation
+        shown = OperationId(self.channel(channel), sequence)
+        group = self._groups[channel.group] if operation.group is not None else None
+        return replace(operation, operation_id=shown, group=group)
+
+    def channel(self, channel: Channel) -> Channel:
+        """A channel with its group, and its ends if it connects two ranks."""
+        group = self._groups.get(channel.group)
+        if group is None or channel.group not in self._changed:
+            return channel
+        if not channel.is_point_to_point:
+            return channel._replace(group=group.key)
+        ends = [
+            rank if rank < 0 else self._joined.number(self._run, group, rank)
+            for rank in (channel.source, channel.destination)
+        ]
+        return channel._replace(group=group.key, source=ends[0], destination=ends[1])
+
+    def channels(self, by_channel: Mapping[Channel, T]) -> Mapping[Channel, T]:
+        """A mapping by channel."""
+        if not any(channel.group in self._changed for channel in by_channel):
+            return by_channel
+        return {self.channel(channel): value for channel, value in by_channel.items()}
+
+    def own(self, by_channel: Mapping[Channel, T]) -> Mapping[Channel, T]:
+        """A mapping by channel, without the channels of other worlds."""
+        return {channel: value for channel, value in by_channel.items() if channel.group not in self._changed}
+
+
+def _label(view: RankView) -> str:
+    """What a process of another run is: its place in the world in which it meets this one."""
+    group = next((view.groups[key] for key in view.places if key in view.groups), None)
+    if group is not None:
+        return f"{group.name.here} of {group.label}"
+    return f"{view.rank} of run {view.run:032x}"[: len(f"{view.rank} of run ") + 8]

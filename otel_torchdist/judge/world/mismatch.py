@@ -1,0 +1,324 @@
+"""Finds ranks that made different calls at the same position of a group.
+
+Some differences are legal: `all_to_all` and `all_gather` take tensors of different sizes from each rank. So only what
+must be equal for that operation on every rank that follows torch's rules is compared, and in an exchange what one rank
+sends another with what that one expects.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_torchdist.judge.world.part_sizes import Misfit, find_message_misfit, find_misfit
+from otel_torchdist.judge.world.ways import Ways, ways_of
+from otel_torchdist.model.calls import UNREAD, Arrival, Channel, OperationId
+from otel_torchdist.model.collectives import ROOTED, SizeRule, operations_where
+from otel_torchdist.model.names import SignatureName
+from otel_torchdist.model.snapshot import RankView
+
+
+class Field(enum.Enum):
+    """What differs; the value is that of the span attribute."""
+
+    OPERATION = "operation"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    REDUCE_OP = "reduce op"
+    ROOT = "root"
+    PARTS = "split sizes"
+    """What one rank sends another is not what that one expects."""
+    GROUP_NAME = "group name"
+    MEMBERS = "group members"
+    """Ranks have created groups of different members under the same number."""
+    DIMENSIONS = "dimensions"
+    """Same number of elements, which backends do not distinguish: no rank is held up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Ranks that disagree.
+
+    Attributes:
+        operation_id: The first operation at which they disagree.
+        field: What they disagree about.
+        operation: What the largest party entered.
+        parties: Each value and the ranks that have it, ascending; the largest party first. Of split sizes, what the
+            receiver and the sender of `misfit` do.
+        misfit: The sizes that do not fit; None for other fields.
+        ways: From where the parties have made their calls; None if that is not known.
+    """
+
+    operation_id: OperationId
+    field: Field
+    operation: str
+    parties: tuple[tuple[str, tuple[int, ...]], ...]
+    misfit: Misfit | None = None
+    ways: Ways | None = None
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether one party is larger than every other."""
+        return len(self.parties[0][1]) > len(self.parties[1][1])
+
+    def may_change(self, more: int) -> bool:
+        """Whether other ranks could be in the minority once `more` ranks have come, at least one."""
+        return 0 < more >= len(self.parties[0][1]) - len(self.parties[1][1])
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks in the minority, ascending; all ranks if there is no majority."""
+        if self.misfit is not None:
+            return self.misfit.ranks
+        named = self.parties[1:] if self.has_majority else self.parties
+        return tuple(sorted(rank for _, ranks in named for rank in ranks))
+
+
+_ANY_SIZE: Final = operations_where(lambda row: row.sizes is not SizeRule.EQUAL)
+_SAME_DIMENSIONS: Final = operations_where(
+    lambda row: (
+        row.family.moves_data
+        and not row.family.is_message
+        and row.has_input_everywhere
+        and row.sizes is not SizeRule.PER_PAIR
+    )
+)
+"""Operations that combine or concatenate the tensors of all ranks."""
+
+
+def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Iterator[Mismatch]:
+    """Yield the mismatches in a channel, up to `operation_id`, in order.
+
+    Args:
+        views: The members that report.
+        operation_id: The operation that does not end. Of sends and receives, only sizes are compared.
+    """
+    channel = operation_id.channel
+    views = tuple(views)
+    members, places = _members(views, channel), _places(views, channel)
+    for sequence, here in sorted(places.items()):
+        if sequence <= operation_id.sequence:
+            at = OperationId(channel, sequence)
+            if channel.is_point_to_point:
+                found = _compare_message(here, at, views)
+            else:
+                found = compare(here, at) or _compare_parts(here, at, members)
+            if found is not None:
+                yield _with_ways(found, places)
+
+
+def find_difference(views: Collection[RankView], channel: Channel, dimensions: bool) -> Mismatch | None:
+    """The first mismatch of a channel at a position where the calls of all ranks are known; see `differ`."""
+    places, members = _places(views, channel), _members(views, channel)
+    complete = (
+        (here, OperationId(channel, sequence)) for sequence, here in sorted(places.items()) if len(here) == len(views)
+    )
+    differences = (differ(here, at, dimensions) or _compare_parts(here, at, members) for here, at in complete)
+    return next((_with_ways(found, places) for found in differences if found is not None), None)
+
+
+def _members(views: Iterable[RankView], channel: Channel) -> tuple[int, ...]:
+    """The global ranks of a channel's group, in its order; empty if it is unknown."""
+    groups = (view.groups.get(channel.group) for view in views)
+    return next((group.name.ranks for group in groups if group is not None), ())
+
+
+def _compare_parts(arrivals: Mapping[int, Arrival], at: OperationId, members: Sequence[int]) -> Mismatch | None:
+    """Compare what ranks send each other at one position with what they expect; None if all that is known fits."""
+    sizes = {rank: arrival.parts for rank, arrival in arrivals.items() if arrival.parts is not None}
+    misfit = find_misfit(members, sizes) if len(sizes) > 1 else None
+    return _of_sizes(misfit, arrivals, at) if misfit is not None else None
+
+
+def _compare_message(arrivals: Mapping[int, Arrival], at: OperationId, views: Collection[RankView]) -> Mismatch | None:
+    """Compare the size of what a rank sends another with what that one receives; None if they fit or are unknown.
+
+    gloo takes less than the receiver has room for, and programs rely on that.
+    """
+    sender, receiver = at.channel.source, at.channel.destination
+    if sender not in arrivals or receiver not in arrivals:
+        return None
+    misfit = find_message_misfit(sender, receiver, arrivals[sender].signature, arrivals[receiver].signature)
+    group = next((view.groups[at.channel.group] for view in views if at.channel.group in view.groups), None)
+    takes_less = group is None or "gloo" in group.name.backend
+    if misfit is None or (takes_less and misfit.sent < misfit.expected):
+        return None
+    return _of_sizes(misfit, arrivals, at)
+
+
+def _of_sizes(misfit: Misfit, arrivals: Mapping[int, Arrival], at: OperationId) -> Mismatch:
+    expects = f"expects {misfit.expected:,} bytes from rank {misfit.sender}", (misfit.receiver,)
+    sends = f"sends {misfit.sent:,} bytes to rank {misfit.receiver}", (misfit.sender,)
+    operation = _signature(arrivals[misfit.sender]).operation
+    return Mismatch(at, Field.PARTS, operation, (expects, sends), misfit)
+
+
+def _with_ways(mismatch: Mismatch, places: Mapping[int, Mapping[int, Arrival]]) -> Mismatch:
+    until = mismatch.operation_id.sequence
+    return with_ways(mismatch, [places[sequence] for sequence in sorted(places) if sequence <= until])
+
+
+def with_ways(mismatch: Mismatch, history: Sequence[Mapping[int, Arrival]]) -> Mismatch:
+    """A mismatch with the lines from which the calls were made, as far as those are known.
+
+    Args:
+        mismatch: The mismatch.
+        history: What each rank has called, up to its position.
+    """
+    ways = ways_of(history, mismatch.parties)
+    return replace(mismatch, ways=ways) if any(side.site is not None for side in ways.sides) else mismatch
+
+
+def _places(views: Iterable[RankView], channel: Channel) -> dict[int, dict[int, Arrival]]:
+    found: dict[int, dict[int, Arrival]] = {}
+    for view in views:
+        for sequence, arrival in _arrivals(view, channel).items():
+            found.setdefault(sequence, {})[view.rank] = arrival
+    return found
+
+
+def _arrivals(view: RankView, channel: Channel) -> dict[int, Arrival]:
+    progress = view.progress.get(channel)
+    if progress is None or not progress.aligned:
+        return {}
+    return {arrival.sequence: arrival for arrival in progress.recent}
+
+
+def comparable(arrival: Arrival) -> tuple[object, ...]:
+    """Everything that should be equal on every rank."""
+    if arrival.signature is None:
+        return ()
+    return (*(value_of(arrival) for value_of in _VALUES.values()), *_dimensions(arrival))
+
+
+def compare(arrivals: Mapping[int, Arrival], operation_id: OperationId) -> Mismatch | None:
+    """What ranks disagree about at one position that may hold them up; None if they agree.
+
+    Args:
+        arrivals: What each rank entered there.
+        operation_id: The position.
+    """
+    known = _known(arrivals)
+    if len({(arrival.signature, arrival.root) for arrival in known.values()}) < 2:
+        return None  # the usual case, detected without building a text for each rank
+    for field, value_of in _VALUES.items():
+        described = {rank: one for rank, one in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(one)}
+        found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, operation_id)
+        if found is not None:
+            return found
+    return None
+
+
+def differ(arrivals: Mapping[int, Arrival], operation_id: OperationId, dimensions: bool = True) -> Mismatch | None:
+    """What ranks disagree about at one position that may make results wrong; None if they agree.
+
+    This includes tensors with the same number of dimensions and elements but different shapes: one rank has transposed
+    its own. A different number of dimensions is not included: one rank has flattened its tensor, which is usual.
+
+    Args:
+        arrivals: What each rank entered there.
+        operation_id: The position.
+        dimensions: Whether dimensions are compared as well.
+    """
+    found = compare(arrivals, operation_id)
+    if found is not None or not dimensions:
+        return found
+    alike: dict[tuple[tuple[int, int], ...], dict[int, str]] = {}
+    known = _known(arrivals)
+    for rank, arrival in sorted(known.items()):
+        shapes = _dimensions(arrival)
+        sizes = tuple((len(shape), math.prod(shape)) for shape in shapes)
+        alike.setdefault(sizes, {})[rank] = ", ".join(map(_order, shapes))
+    candidates = (_split(Field.DIMENSIONS, values, known, operation_id) for values in alike.values())
+    return next((one for one in candidates if one is not None), None)
+
+
+def _known(arrivals: Mapping[int, Arrival]) -> dict[int, Arrival]:
+    return {rank: arrival for rank, arrival in arrivals.items() if arrival.signature is not None}
+
+
+def _split(
+    field: Field, values: Mapping[int, str], known: Mapping[int, Arrival], operation_id: OperationId
+) -> Mismatch | None:
+    """Group ranks by value; None if all have the same."""
+    parties: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        if value != UNREAD:
+            parties.setdefault(value, []).append(rank)
+    if len(parties) < 2:
+        return None
+    ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
+    operation = _signature(known[ordered[0][1][0]]).operation
+    return Mismatch(operation_id, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
+
+
+def _has_shapes(arrival: Arrival) -> bool:
+    """Whether shapes are known: a rank omits them once they would fill its dictionary, not all at the same time."""
+    signature = _signature(arrival)
+    return bool(signature.shapes) or not signature.tensors
+
+
+def _operation(arrival: Arrival) -> str:
+    return _signature(arrival).operation
+
+
+def _dtype(arrival: Arrival) -> str:
+    return ", ".join(_signature(arrival).dtypes) or "none"
+
+
+def _shape(arrival: Arrival) -> str:
+    """Shapes as text; equal for tensors with the same number of elements, which backends do not distinguish."""
+    signature = _signature(arrival)
+    if signature.operation in _ANY_SIZE and not arrival.wants_one_size:
+        return "any"
+    elements = [math.prod(shape) for shape in signature.shapes]
+    more = f" and {signature.tensors - len(elements)} more" if signature.tensors > len(elements) else ""
+    return ", ".join(f"{count:,} elements" if count != 1 else "1 element" for count in elements) + more or "none"
+
+
+def _dimensions(arrival: Arrival) -> tuple[tuple[int, ...], ...]:
+    signature = _signature(arrival)
+    return signature.shapes if signature.operation in _SAME_DIMENSIONS else ()
+
+
+def _order(shape: tuple[int, ...]) -> str:
+    """The dimensions that determine where an element is stored: `1x32` and `32x1` are equal."""
+    return "x".join(str(size) for size in shape if size != 1) or "1"
+
+
+def _reduce_op(arrival: Arrival) -> str:
+    return _signature(arrival).reduce_op or "none"
+
+
+def _root(arrival: Arrival) -> str:
+    is_rooted = arrival.root >= 0 and _signature(arrival).operation in ROOTED
+    return f"rank {arrival.root}" if is_rooted else "none"
+
+
+def _signature(arrival: Arrival) -> SignatureName:
+    assert arrival.signature is not None
+    return arrival.signature
+
+
+def _value_of(field: Field) -> Callable[[Arrival], str] | None:
+    """Return what describes a field of the call that a rank entered; None for what is compared otherwise."""
+    match field:
+        case Field.OPERATION:
+            return _operation
+        case Field.DTYPE:
+            return _dtype
+        case Field.SHAPE:
+            return _shape
+        case Field.REDUCE_OP:
+            return _reduce_op
+        case Field.ROOT:
+            return _root
+        case Field.PARTS | Field.GROUP_NAME | Field.MEMBERS | Field.DIMENSIONS:
+            return None
+
+
+_VALUES: Final = {field: value_of for field in Field if (value_of := _value_of(field)) is not None}
+"""In the order in which a difference in one makes later ones meaningless: another operation has other shapes."""

@@ -1,0 +1,284 @@
+"""What the threads of a rank are in besides recorded operations: remote calls, C++ code that waits, shared groups."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_torchdist.judge.world.resolved import ResolvedNames
+from otel_torchdist.model.activity_kinds import SIDES
+from otel_torchdist.model.calls import Channel, OperationView
+from otel_torchdist.model.kinds import ActivityKind, Flag, RecordKind
+from otel_torchdist.model.occupations import Engagement, Occupation, SharedGroup
+from otel_torchdist.model.operations import BLOCKING, RAISED, Operation
+from otel_torchdist.model.remote_calls import CallView, Side, WorkerView
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.status import TapeStatus
+
+# --- code without records ---------------------------------------------------------------------------------------------
+# What threads of a rank are in that may wait for operations without any record of it: in C++, or through a device.
+
+
+def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ...]:
+    """What the threads of a rank are in; `status` is that of its tape."""
+    found = [
+        Occupation(Engagement.OPTIMIZER_STEP, one.thread, one.entered_ns)
+        for one in tape.open_activities()
+        if one.kind is ActivityKind.OPTIMIZER_STEP
+    ]
+    if status.backward_since_ns:
+        found.append(Occupation(Engagement.BACKWARD, status.backward_thread, status.backward_since_ns))
+    if status.future_since_ns:
+        found.append(Occupation(Engagement.FUTURE, status.future_thread, status.future_since_ns))
+    return tuple(found)
+
+
+# --- shared groups ----------------------------------------------------------------------------------------------------
+# Groups whose collectives two threads of a rank call, in an order that is a matter of chance.
+# Backends pair the calls of a group in the order in which each rank makes them, whatever they are. If two threads make
+# them, a rank may be in the call of one where another rank is in that of the other: the sum of one is added to that of
+# the other, or both wait forever. Two things show it: both threads of a rank are blocked in calls at the same time, or
+# threads that run different functions have made the same call on two ranks. Operations in flight show nothing: they
+# were called one after the other, as DDP's are.
+
+
+MAX_GROUPS: Final = 64
+CERTAIN: Final = 2
+"""How often it must have happened where nothing stalls: once may be the end of a thread that another one waits for."""
+_GLOO: Final = "gloo"
+_NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
+_BLOCKED: Final = (*BLOCKING, *RAISED)
+_OF_BACKENDS: Final = re.compile("[,:]")
+
+
+class SharedGroups:
+    """Finds such groups among the calls of one rank.
+
+    Attributes:
+        shown: What it has found.
+    """
+
+    def __init__(self, resolved: ResolvedNames) -> None:
+        """Resolve names with `resolved`."""
+        self._resolved = resolved
+        self._last: dict[int, Operation] = {}
+        self._found: dict[int, SharedGroup] = {}
+        self.shown: tuple[SharedGroup, ...] = ()
+
+    def ended(self, operation: Operation) -> None:
+        """Take an operation that has ended; called for each, so what most of them are comes first."""
+        before = self._last.get(operation.group)
+        if before is None or before.thread == operation.thread:
+            if int(operation.flags) & _NO_BLOCKING_COLLECTIVE == 0 and operation.kind is RecordKind.OPERATION:
+                self._last[operation.group] = operation
+            return
+        if int(operation.flags) & _NO_BLOCKING_COLLECTIVE or operation.kind is not RecordKind.OPERATION:
+            return
+        self._last[operation.group] = operation
+        if _overlap(before, operation):
+            self._count(before, operation)
+
+    def _count(self, before: Operation, operation: Operation) -> None:
+        known = self._found.get(operation.group)
+        if known is None and len(self._found) >= MAX_GROUPS:
+            return
+        if known is not None and known.times >= CERTAIN:
+            return
+        found = shared_by(self._resolved.operation(before), self._resolved.operation(operation))
+        if found is not None:
+            self._found[operation.group] = found if known is None else replace(found, times=known.times + 1)
+            self.shown = tuple(self._found.values())
+
+
+def shared_by(first: OperationView, second: OperationView) -> SharedGroup | None:
+    """The group in which two calls have met; None if its backend orders calls by itself, or if it pairs nothing."""
+    group = first.group
+    if group is None or len(group.members) < 2 or _GLOO not in _OF_BACKENDS.split(group.name.backend):
+        return None
+    return SharedGroup(
+        group.key,
+        (first.name, second.name),
+        (first.call_site, second.call_site),
+        second.record.step,
+        (first.caller, second.caller),
+    )
+
+
+def blocked_pairs(waiting: Collection[OperationView]) -> Iterator[tuple[OperationView, OperationView]]:
+    """Yield pairs of collectives of one group in which two threads of a rank wait now."""
+    first: dict[str, OperationView] = {}
+    for operation in waiting:
+        channel, record = operation.operation_id.channel, operation.record
+        if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION or int(record.flags) & Flag.ON_DEVICE:
+            continue
+        other = first.setdefault(channel.group, operation)
+        if 0 != other.record.thread != record.thread != 0:
+            yield other, operation
+
+
+def _overlap(one: Operation, other: Operation) -> bool:
+    """Whether two calls that block their threads were in progress at the same time; others' ends are less exact."""
+    if one.completed_ns is None or other.completed_ns is None:
+        return False
+    if one.how not in _BLOCKED or other.how not in _BLOCKED:
+        return False
+    return max(one.entered_ns, other.entered_ns) < min(one.completed_ns, other.completed_ns)
+
+
+# --- open remote calls ------------------------------------------------------------------------------------------------
+# Remote procedure calls that a rank has open.
+# That a call is open is no evidence of anything: one that has a trainer run lasts as long as the training. So these are
+# no operations, no rank waits in them as far as verdicts go, and only what shows that they cannot go on is a finding.
+
+
+MAX_CALLS: Final = 512
+"""Calls shown of each side, the oldest ones."""
+UNKNOWN_FUNCTION: Final = "a function"
+
+
+def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
+    """What a tape shows of its rank as a worker, at its last poll; None if it is none."""
+    if not status.rpc_worker:
+        return None
+    names = tape.names
+    made: list[CallView] = []
+    served: list[CallView] = []
+    joins: int | None = None
+    leaves: int | None = None
+    for activity in tape.open_activities():
+        call, side = activity.call, SIDES.get(activity.kind)
+        if activity.kind is ActivityKind.RPC_JOIN:
+            joins = activity.entered_ns
+        if activity.kind is ActivityKind.RPC_SHUTDOWN:
+            leaves = activity.entered_ns
+        if call is None or side is None:
+            continue
+        is_served = side is Side.CALLEE
+        holds = call.returned_ns is None if is_served else call.is_waited_for
+        function, peer = names.text(activity.detail) or UNKNOWN_FUNCTION, names.text(call.worker_name) or ""
+        site = names.call_site(call.call_site)
+        origin = (call.caller_nonce, call.caller_number) if is_served else (tape.identity.nonce, activity.number)
+        view = CallView(is_served, function, peer, activity.entered_ns, activity.thread, holds, site, *origin)
+        (served if is_served else made).append(view)
+    calls = (*made[:MAX_CALLS], *served[:MAX_CALLS])
+    return WorkerView(names.text(status.rpc_worker) or "", status.rpc_threads, calls, joins, leaves)
+
+
+# --- waits in remote calls --------------------------------------------------------------------------------------------
+# The remote procedure call in which a missing rank waits: an edge from its thread to the one that runs the function.
+# A call that is open proves nothing by itself. But where other ranks wait for a rank in an operation, and the thread of
+# that rank which should enter it waits in a call instead, they wait for what the called worker does.
+
+
+MAX_DEPTH: Final = 16
+"""Calls within calls that are followed."""
+
+
+class CallStage(enum.Enum):
+    """What becomes of a call at the worker that has been called."""
+
+    RUNS = "runs"
+    """A thread runs the function, and waits in nothing that is recorded."""
+    WAITS = "waits"
+    """The function waits in an operation."""
+    STOPPED = "stopped"
+    """The kernel does not let the worker run."""
+    DEFERRED = "deferred"
+    """The function has returned a future, and no thread has it any more."""
+    NOT_BEGUN = "not begun"
+    """No function in Python runs for it: the request has not come, no thread is free, or it is a builtin."""
+    UNSEEN = "unseen"
+    """The worker is not recorded, or in another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWait:
+    """A call in which a rank waits; of calls within calls the innermost one.
+
+    Attributes:
+        call: The call, as its caller has it.
+        rank: The rank of the called worker; None if that is not seen.
+        served: What becomes of the call there.
+        since_ns: Since when that runs or stops, or else since when the call has been open.
+        operation: The operation in which the function waits; None if it does not.
+        is_own_thread: Whether the waiting thread is, as far as is known, the one that should enter the operation in
+            question: it began with such operations last, and no function that the rank runs may come instead.
+    """
+
+    call: CallView
+    rank: int | None
+    served: CallStage
+    since_ns: int
+    operation: OperationView | None = None
+    is_own_thread: bool = False
+
+    @property
+    def text(self) -> str:
+        """`train on worker1 (rank 1)`."""
+        known = f" (rank {self.rank})" if self.rank is not None else ""
+        return f"{self.call.function} on {self.call.peer or 'another worker'}{known}"
+
+
+def remote_wait(world: WorldSnapshot, rank: int, channel: Channel) -> RemoteWait | None:
+    """The call in which the thread of a rank waits that should enter a channel; None if it waits in none."""
+    view = world.ranks[rank]
+    if view.worker is None or not view.alive:
+        return None
+    made = [call for call in view.worker.made if call.holds_thread and view.uses(call.thread, channel)]
+    if not made:
+        return None
+    progress = view.progress.get(channel)
+    was_last = progress is not None and progress.threads[-1:] == (made[-1].thread,)
+    is_own = was_last and not _serves_what_may_come(view)
+    return _follow(world, view, made[-1], is_own, 0)
+
+
+def _serves_what_may_come(view: RankView) -> bool:
+    """Whether the rank runs a function for a worker, perhaps itself, that waits in nothing: it may be what comes."""
+    if view.worker is None:
+        return False
+    waiting = {call.thread for call in view.worker.made if call.holds_thread}
+    waiting |= {operation.record.thread for operation in view.open if operation.record.is_blocking}
+    return any(call.thread not in waiting for call in view.worker.served if call.holds_thread)
+
+
+def _follow(world: WorldSnapshot, caller: RankView, call: CallView, is_own: bool, depth: int) -> RemoteWait:
+    callee = next((view for view in world.in_order if _is_worker(view, call.peer)), None)
+    if callee is None or callee.worker is None:
+        return RemoteWait(call, None, CallStage.UNSEEN, call.since_ns, is_own_thread=is_own)
+    rank = callee.rank
+    if callee.stopped is not None:
+        return RemoteWait(call, rank, CallStage.STOPPED, callee.stopped.since_ns, is_own_thread=is_own)
+    served = _served_by(callee, caller, call)
+    if served is None:
+        return RemoteWait(call, rank, CallStage.NOT_BEGUN, call.since_ns, is_own_thread=is_own)
+    if not served.holds_thread:
+        return RemoteWait(call, rank, CallStage.DEFERRED, served.since_ns, is_own_thread=is_own)
+    inner = [one for one in callee.worker.made if one.holds_thread and one.thread == served.thread]
+    if inner and depth < MAX_DEPTH:
+        return _follow(world, callee, inner[-1], is_own, depth + 1)
+    waits = [one for one in callee.open if one.record.thread == served.thread and one.record.is_blocking]
+    if waits:
+        return RemoteWait(call, rank, CallStage.WAITS, served.since_ns, waits[-1], is_own)
+    return RemoteWait(call, rank, CallStage.RUNS, served.since_ns, is_own_thread=is_own)
+
+
+def _is_worker(view: RankView, name: str) -> bool:
+    return view.worker is not None and view.worker.name == name and view.alive
+
+
+def _served_by(callee: RankView, caller: RankView, call: CallView) -> CallView | None:
+    """The same call on the side that runs it.
+
+    The request names the caller's record. A caller whose tape has changed meanwhile has another one: then it is the
+    only call of that function from that worker.
+    """
+    served = callee.worker.served if callee.worker is not None else ()
+    own_name = caller.worker.name if caller.worker is not None else ""
+    alike = [one for one in served if (one.function, one.peer) == (call.function, own_name)]
+    exact = next((one for one in served if call.number and one.origin == call.origin), None)
+    return exact or (alike[0] if len(alike) == 1 else None)

@@ -1,0 +1,139 @@
+"""Finds exchanges in which a rank sends another one more or less than that one expects.
+
+Backends do not compare the sizes: gloo ends the receiver if it gets more, and leaves rows of its output as they were if
+it gets less; NCCL waits for the rest, or writes it into the next transfer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.model.calls import PartSizes
+from otel_torchdist.model.collectives import EXCHANGES, operations_where
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import SignatureName
+from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.units import item_bytes
+from otel_torchdist.tape.records.splits import MAX_LISTED
+
+_UNEVEN: Final = int(Flag.UNEVEN)
+"""A plain integer: arithmetic with enum members is several times slower."""
+_GATHER: Final = "all_gather"
+_PARTED: Final = EXCHANGES | {_GATHER}
+COUNTED_IN_ROWS: Final = operations_where(lambda row: row.name == _GATHER or (row.name in EXCHANGES and row.is_flat))
+"""Operations whose parts are counted in rows of a tensor; the parts of others in elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Two members of a group of which one sends another size than the other expects: the pair that differs most.
+
+    Attributes:
+        sender: Global rank that sends.
+        receiver: Global rank that expects another size.
+        sent: Bytes that the one sends.
+        expected: Bytes that the other expects.
+        unit: Bytes of a row or element; 0 if the two do not agree on it, or it is unknown.
+        ranks: The rank that is part of all pairs that do not fit, if there is only one; else all ranks of these pairs.
+        pairs: How many pairs do not fit.
+    """
+
+    sender: int
+    receiver: int
+    sent: int
+    expected: int
+    unit: int
+    ranks: tuple[int, ...]
+    pairs: int
+
+
+def part_sizes(operation: Operation, signature: SignatureName | None, members: int) -> PartSizes | None:
+    """Return the sizes that a rank sends and expects in an `all_to_all` or an `all_gather` of a list.
+
+    Args:
+        operation: Any operation.
+        signature: Its signature; None if unknown.
+        members: The number of members of its group.
+
+    Returns:
+        None for other operations, in groups of more than `MAX_LISTED` members, or if the sizes are unknown.
+    """
+    if signature is None or signature.operation not in _PARTED or not 0 < members <= MAX_LISTED:
+        return None
+    splits = operation.splits
+    if splits is None:
+        # What a rank gathers goes to each member whole.
+        part, rest = divmod(operation.message_bytes, members if signature.operation != _GATHER else 1)
+        if int(operation.flags) & _UNEVEN or rest:
+            return None
+        return PartSizes((part,) * members, (part,) * members, _unit_of(signature))
+    if not len(splits.sent) == len(splits.expected) == members:
+        return None
+    return PartSizes(splits.sent, splits.expected, splits.unit)
+
+
+def _unit_of(signature: SignatureName) -> int:
+    """Bytes of a row of the tensor, or of an element of several; 0 if the shape or the type is unknown."""
+    if not signature.shapes or len(signature.dtypes) != 1:
+        return 0
+    row = signature.shapes[0][1:] if signature.operation in COUNTED_IN_ROWS else ()
+    return item_bytes(signature.dtypes[0]) * math.prod(row)
+
+
+def find_message_misfit(
+    sender: int, receiver: int, sent: SignatureName | None, expected: SignatureName | None
+) -> Misfit | None:
+    """Return a message whose receiver expects another size; None if the sizes are equal, or not known."""
+    one, other = _message_bytes(sent), _message_bytes(expected)
+    if sent is None or expected is None or not one or not other or one == other:
+        return None
+    unit = item_bytes(sent.dtypes[0]) if sent.dtypes == expected.dtypes else 0
+    return Misfit(sender, receiver, one, other, unit, tuple(sorted((sender, receiver))), 1)
+
+
+def _message_bytes(signature: SignatureName | None) -> int:
+    """Bytes of a message of one tensor; 0 if they are not known."""
+    if signature is None or signature.tensors != 1 or len(signature.shapes) != 1 or len(signature.dtypes) != 1:
+        return 0
+    return item_bytes(signature.dtypes[0]) * math.prod(signature.shapes[0])
+
+
+def find_misfit(members: Sequence[int], sizes: Mapping[int, PartSizes]) -> Misfit | None:
+    """Return the two members whose sizes differ most; None if all known sizes fit.
+
+    Args:
+        members: Global ranks of the group, in its order.
+        sizes: By global rank, what it sends and expects.
+    """
+    places = {rank: place for place, rank in enumerate(members)}
+    known = [
+        (rank, places[rank], own)
+        for rank, own in sorted(sizes.items())
+        if rank in places and len(own.sent) == len(own.expected) == len(members)
+    ]
+    pairs = {
+        (sender, receiver): abs(own.sent[there] - other.expected[here])
+        for sender, here, own in known
+        for receiver, there, other in known
+        if own.sent[there] != other.expected[here]
+    }
+    if not pairs:
+        return None
+    concerned = {rank for pair in pairs for rank in pair}
+    common = concerned.intersection(*pairs)
+    ranks = common if len(common) == 1 else concerned
+    sender, receiver = max(pairs, key=lambda pair: (pair[0] != pair[1], pairs[pair], pair[0] in common))
+    own, other = sizes[sender], sizes[receiver]
+    units = {own.unit, other.unit} - {0}
+    return Misfit(
+        sender=sender,
+        receiver=receiver,
+        sent=own.sent[places[receiver]],
+        expected=other.expected[places[sender]],
+        unit=units.pop() if len(units) == 1 else 0,
+        ranks=tuple(sorted(ranks)),
+        pairs=len(pairs),
+    )

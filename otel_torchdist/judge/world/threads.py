@@ -1,0 +1,321 @@
+"""The threads of a rank: which of them should enter an operation, and what keeps that one.
+
+A rank is as many waiters as it has threads that communicate. Threads that come and go are known by what they run; see
+`CallerName`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.judge.world.places import FrameOwner, owner_of
+from otel_torchdist.model.calls import OperationId, OperationView
+from otel_torchdist.model.kinds import Flag, Phase
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.naming import name_caller
+from otel_torchdist.model.occupations import Engagement, Occupation
+from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.stacks import Stacks, ThreadStack
+from otel_torchdist.node.job.requests.stacks import last_stack, offer_path, stacks_path
+from otel_torchdist.node.job.requests.stacks_file import read_stacks
+from otel_torchdist.tape.names.reader import MAIN_THREAD
+
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_ENGINE: Final = re.compile(r"/torch/(autograd/(graph|__init__|function)|_tensor)\.py$")
+_FUTURE: Final = re.compile(r"/torch/futures/__init__\.py$")
+_DEVICE: Final = re.compile(r"/torch/(cuda|xpu|accelerator)/(__init__|streams)\.py$")
+_OPTIMIZER: Final = re.compile(r"/torch/optim/\w+\.py$")
+_FOR_THREADS: Final = re.compile(r"/(threading|queue|selectors|concurrent/futures/_base)\.py$")
+_LOADER: Final = re.compile(r"/torch/utils/data/")
+"""It waits for threads and processes of its own, which call no operations."""
+
+
+class ThreadStand(enum.Enum):
+    """Whether a thread of a rank stands in a wait for an operation that is open."""
+
+    WAITS = enum.auto()
+    ELSEWHERE = enum.auto()
+    """The operation is merely open: its thread is seen to do something else."""
+    PERHAPS = enum.auto()
+    """Its thread waits for a lock at a line of the program: in C, perhaps until the operation is over."""
+    UNSEEN = enum.auto()
+
+
+class Tie(enum.Enum):
+    """Whether the wait of one thread of a rank keeps the rank from entering an operation."""
+
+    OWN = enum.auto()
+    """The thread that waits is the one that should enter it."""
+    THROUGH = enum.auto()
+    """That one waits for other threads of its process, or is yet to be started, or to be given work."""
+    NONE = enum.auto()
+    """That one is busy with something else."""
+    UNKNOWN = enum.auto()
+
+
+def stand_of(view: RankView, operation: OperationView) -> ThreadStand:
+    """Whether a thread of a rank waits for one of its open operations, as far as records and stacks show.
+
+    A backward pass waits in C++ for what it has issued, as DDP's buckets, and a device for all that it was given. So a
+    thread that is in one, or in the step of an optimizer, waits for these, unless its stack shows a line of the program
+    within.
+    """
+    record = operation.record
+    if record.is_blocking:
+        return ThreadStand.WAITS
+    occupation = next((one for one in view.occupations if _may_wait(one, record)), None)
+    thread = occupation.thread if occupation is not None else record.thread
+    stack = stack_since(view, thread)
+    if stack is None:
+        return ThreadStand.UNSEEN if occupation is None else ThreadStand.WAITS
+    return _stand_in(stack, occupation, record)
+
+
+def _may_wait(occupation: Occupation, record: Operation) -> bool:
+    is_own = occupation.thread == record.thread
+    is_within = occupation.since_ns <= record.entered_ns
+    match occupation.engagement:
+        case Engagement.BACKWARD:  # autograd has threads of its own for devices
+            return is_within and (is_own or record.phase is Phase.BACKWARD)
+        case Engagement.OPTIMIZER_STEP:
+            return is_own and (is_within or bool(int(record.flags) & _ON_DEVICE))
+        case Engagement.FUTURE:
+            return is_own and not is_within
+
+
+def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operation) -> ThreadStand:
+    inner = next((frame for frame in stack.frames if owner_of(frame.file) is not FrameOwner.OTEL_TORCHDIST), None)
+    is_on_device = bool(int(record.flags) & _ON_DEVICE)
+    if occupation is not None and occupation.engagement is Engagement.FUTURE:
+        return ThreadStand.WAITS
+    if inner is None:
+        return ThreadStand.UNSEEN
+    if _ENGINE.search(inner.file):
+        return ThreadStand.WAITS if occupation is not None or record.phase is Phase.BACKWARD else ThreadStand.ELSEWHERE
+    if _FUTURE.search(inner.file) or (_DEVICE.search(inner.file) and is_on_device):
+        return ThreadStand.WAITS
+    if _OPTIMIZER.search(inner.file) and occupation is not None:
+        return ThreadStand.WAITS
+    # A line of the program may itself wait in C: for a device, as `.item()` does, or for a lock.
+    if stack.is_locked and owner_of(inner.file).is_of_program:
+        return ThreadStand.PERHAPS
+    return ThreadStand.UNSEEN if is_on_device else ThreadStand.ELSEWHERE
+
+
+def stack_since(view: RankView, thread: int) -> ThreadStack | None:
+    """The stack of a thread, if it was written since the thread's last record; None if there is none."""
+    stacks = view.stacks
+    if stacks is None or not thread:
+        return None
+    threads, asked_ns = stacks.newest
+    if asked_ns < _last_record_ns(view, thread):
+        return None
+    return next((stack for stack in threads if stack.thread == thread), None)
+
+
+def _last_record_ns(view: RankView, thread: int) -> int:
+    calls = [operation.record for operation in (*view.open, view.last) if operation is not None]
+    own = [record for record in calls if record.thread == thread]
+    return max((max(one.entered_ns, one.wait_entered_ns or 0, one.completed_ns or 0) for one in own), default=0)
+
+
+# --- the thread that should come ------------------------------------------------------------------------------------
+
+
+def tie_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: OperationView) -> Tie:
+    """Whether a wait keeps a rank from entering an operation that it has not entered.
+
+    Args:
+        world: The snapshot.
+        rank: The rank.
+        operation_id: The operation.
+        waiting: Where one of its threads waits.
+    """
+    view = world.ranks[rank]
+    progress = view.progress.get(operation_id.channel)
+    threads = progress.threads if progress is not None else ()
+    if waiting.record.thread in threads:
+        return Tie.OWN
+    callers = _due_callers(world, view, operation_id)
+    if waiting.caller in callers or not (threads or (callers and waiting.caller)):
+        return Tie.OWN
+    if view.stacks is None or view.stacks.by_signal or not view.stacks.newest[0]:
+        return Tie.UNKNOWN
+    due = _due_thread(world, view, operation_id)
+    if due is None:
+        return Tie.THROUGH
+    if stack_since(view, due.thread) is None:
+        return Tie.UNKNOWN
+    if _waits_for_threads(due) or not _is_busy(due):
+        return Tie.THROUGH
+    # A line of the program may wait for a lock that another thread has, which no frame shows.
+    return Tie.NONE if due.is_locked is False else Tie.UNKNOWN
+
+
+def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:
+    """The thread of a rank that should have entered an operation.
+
+    None if it is not known, or if it is idle: then another thread should have given it work.
+    """
+    due = _due_thread(world, world.ranks[rank], operation_id)
+    return due if due is not None and _is_busy(due) else None
+
+
+def _due_thread(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> ThreadStack | None:
+    """That which entered this channel last, else one that runs the same, else one named as those that wait there."""
+    progress = view.progress.get(operation_id.channel)
+    threads = progress.threads if progress is not None else ()
+    stacks = _stacks(view)
+    by_id = {stack.thread: stack for stack in stacks}
+    known = next((by_id[thread] for thread in reversed(threads) if thread in by_id), None)
+    if known is None:
+        callers = _due_callers(world, view, operation_id)
+        known = next((stack for stack in stacks if callers and caller_of(stack) in callers), None)
+    if known is None and not threads:
+        names = _names_of_waiting(world, operation_id)
+        known = next((stack for stack in stacks if stack.name in names), None)
+    return known
+
+
+def _due_callers(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> set[str]:
+    """What the thread runs that should enter an operation: as of others there, and of this rank before."""
+    progress = view.progress.get(operation_id.channel)
+    own = {caller for caller in progress.callers if caller} if progress is not None else set[str]()
+    there = (one.at(operation_id) for one in world.ranks.values())
+    others = {operation.caller for operation in there if operation is not None and operation.caller}
+    return (own & others) or own or others
+
+
+def caller_of(stack: ThreadStack) -> str:
+    """What a thread runs, as `CallerName` has it; '' if its stack does not reach so far."""
+    if stack.name == MAIN_THREAD:
+        return MAIN_THREAD
+    frames = [(place, frame) for frame in reversed(stack.frames) if (place := _place_as_caller(frame)) is not None]
+    if not frames:
+        return ""
+    _, outer = min(frames, key=lambda one: one[0])
+    return name_caller(outer.function, outer.file)
+
+
+def _place_as_caller(frame: CallSiteName) -> int | None:
+    """Return the place of a frame among those that can name what a thread runs, 0 the best; None for others."""
+    match owner_of(frame.file):
+        case FrameOwner.USER:
+            return 0
+        case FrameOwner.PACKAGE | FrameOwner.TORCH:
+            return 1
+        case FrameOwner.OTEL_TORCHDIST | FrameOwner.STANDARD_LIBRARY:
+            return None
+
+
+def _names_of_waiting(world: WorldSnapshot, operation_id: OperationId) -> set[str]:
+    found: set[str] = set()
+    for view in world.ranks.values():
+        operation = view.at(operation_id)
+        if operation is not None:
+            found |= {stack.name for stack in _stacks(view) if stack.thread == operation.record.thread}
+    return found - {""}
+
+
+def _stacks(view: RankView) -> tuple[ThreadStack, ...]:
+    return view.stacks.newest[0] if view.stacks is not None else ()
+
+
+def _is_busy(stack: ThreadStack) -> bool:
+    return any(owner_of(frame.file).is_of_program for frame in stack.frames)
+
+
+def _waits_for_threads(stack: ThreadStack) -> bool:
+    """Whether a thread waits for others of its process, which the frames do not name."""
+    inner = next(iter(stack.frames), None)
+    is_in_loader = any(_LOADER.search(frame.file) for frame in stack.frames)
+    return inner is not None and bool(_FOR_THREADS.search(inner.file)) and not is_in_loader
+
+
+# --- recorded stacks --------------------------------------------------------------------------------------------------
+# Stacks that a rank has written at the request of another process.
+
+
+_OF_ANY_REQUEST: Final = 0
+
+
+class RecordedStacks:
+    """The stacks that one rank last wrote, by itself or when a signal made it. Requests nothing."""
+
+    def __init__(self, tape: Path, owner: int | None = None) -> None:
+        """Read the files beside a tape.
+
+        Args:
+            tape: The tape.
+            owner: The user who must own them; None for any.
+        """
+        self._tape = tape
+        self._owner = owner
+        self._of_threads = _File(stacks_path(tape))
+        self._of_signal = _File(offer_path(tape))
+        self._newest: Stacks | None = None
+
+    def shown_in(self, view: RankView) -> RankView:
+        """Add these stacks to a view, if the rank has recorded nothing since and so is still there.
+
+        `Stacks.asked_ns` is when they were written.
+        """
+        if any([self._of_threads.has_changed(), self._of_signal.has_changed()]):
+            self._newest = self._read()
+        if self._newest is None:
+            return view
+        written_ns = self._newest.asked_ns - view.wall_offset_ns
+        if written_ns < last_record_ns(view):
+            return view
+        return dataclasses.replace(view, stacks=dataclasses.replace(self._newest, asked_ns=written_ns))
+
+    def _read(self) -> Stacks | None:
+        """The newer of the two kinds, with the wall-clock time at which it was written."""
+        found: list[Stacks] = []
+        threads = read_stacks(self._tape, _OF_ANY_REQUEST, self._owner)
+        if threads is not None:
+            found.append(Stacks(self._of_threads.written_ns, tuple(threads)))
+        frames = last_stack(offer_path(self._tape), self._owner)
+        if frames:
+            found.append(Stacks(self._of_signal.written_ns, (ThreadStack(0, "", frames),), by_signal=True))
+        return max(found, key=lambda stacks: stacks.asked_ns, default=None)
+
+
+class _File:
+    """Detects changes to a file that is replaced or grows.
+
+    Attributes:
+        written_ns: Wall-clock time of its last known change; 0 while there is no file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.written_ns = 0
+        self._path = path
+        self._size = 0
+
+    def has_changed(self) -> bool:
+        """Check the file; returns whether it has changed since the last check."""
+        before = self.written_ns, self._size
+        try:
+            facts = os.stat(self._path)
+        except OSError:
+            return False
+        self.written_ns, self._size = facts.st_mtime_ns, facts.st_size
+        return before != (self.written_ns, self._size)
+
+
+def last_record_ns(view: RankView) -> int:
+    """The monotonic time of the newest record on a rank's tape, its heartbeat aside."""
+    records = [operation.record for operation in view.open]
+    times = [view.created_ns]
+    for record in records:
+        times += [record.entered_ns, record.returned_ns or 0, record.wait_entered_ns or 0, record.wait_returned_ns or 0]
+    if view.last is not None:
+        times.append(view.last.record.completed_ns or 0)
+    return max(times)

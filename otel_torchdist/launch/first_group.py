@@ -1,0 +1,119 @@
+"""Waits for the first process group of this process, or for it to join RPC, and calls back just before.
+
+Nothing may happen earlier: `import torch` also runs in torchrun's own process and in DataLoader workers, and a
+notebook launcher forks ranks from a process that is not a rank itself. Imports only the standard library.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any, Final, NamedTuple, cast
+
+from otel_torchdist import guard
+from otel_torchdist.system.when_imported import when_imported
+
+C10D: Final = "torch.distributed.distributed_c10d"
+RPC: Final = "torch.distributed.rpc"
+# Every first group is created through one of these: ``init_device_mesh`` bypasses ``init_process_group``, and some
+# libraries create the default group themselves. In ``rendezvous``, the rank that hosts the store waits for all others.
+_CREATORS: Final = {
+    C10D: (
+        *("_new_process_group_helper", "_update_default_pg", "rendezvous"),
+        *("ProcessGroup.__init__", "ProcessGroupGloo.__init__"),
+    ),
+    RPC: ("_init_rpc_backend",),
+}
+"""Some libraries for inference make groups without any of these functions: then the object itself is the first sign."""
+_OPTIONAL: Final = ("ProcessGroupGloo",)
+"""Classes that torch may have been built without."""
+
+
+def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
+    """Have ``switch_on`` called before the next process group is created, or RPC joined, however late c10d is imported.
+
+    Returns:
+        A function that stops waiting.
+    """
+    waiting = _FirstGroup(switch_on)
+    for name in _CREATORS:
+        when_imported(name, waiting.stand_in)
+    return waiting.leave
+
+
+class _Creator(NamedTuple):
+    """A function that creates groups or joins RPC, in a module or a class."""
+
+    owner: Any
+    name: str
+
+    @property
+    def current(self) -> Any:
+        """What is there now; a method of pybind's as it is stored, for it would be another one if it were put back."""
+        return cast("dict[str, Any]", vars(self.owner))[self.name]
+
+
+def _creators_in(module: ModuleType) -> list[_Creator]:
+    found: list[_Creator] = []
+    for path in _CREATORS[module.__name__]:
+        owner, _, name = path.rpartition(".")
+        if owner in _OPTIONAL and not hasattr(module, owner):
+            continue
+        found.append(_Creator(getattr(module, owner) if owner else module, name))
+        getattr(*found[-1])  # of a torch that we do not know, the error names what it lacks
+    return found
+
+
+class _FirstGroup:
+    """Replaces the functions that create groups until one of them is called, then restores them.
+
+    A forked child inherits it, so a rank that a notebook launcher forks is a rank like any other.
+    """
+
+    def __init__(self, switch_on: Callable[[], None]) -> None:
+        self._switch_on = switch_on
+        self._waiting = True
+        self._originals: dict[_Creator, Any] = {}
+        self._stand_ins: dict[_Creator, Any] = {}
+
+    def stand_in(self, module: ModuleType) -> None:
+        """Replace the creators of a module; a build without RPC has none there."""
+        if not self._waiting:
+            return
+        with guard.guarded("waiting for the first group"):
+            if module.__name__ == RPC and not hasattr(module, "init_rpc"):
+                return
+            creators = _creators_in(module)
+            self._originals |= {creator: creator.current for creator in creators}
+            for creator in creators:
+                self._stand_ins[creator] = stand_in = self._make(creator)
+                setattr(*creator, stand_in)
+
+    def _make(self, creator: _Creator) -> Any:
+        @wraps(getattr(*creator))
+        def create(*args: Any, **kwargs: Any) -> Any:
+            return self._creator(creator)(*args, **kwargs)
+
+        return create
+
+    def _creator(self, creator: _Creator) -> Any:
+        """Switch on at the first call; return what to call in the stand-in's place."""
+        if not self._waiting:
+            return self._called(creator)
+        reachable = self.leave()
+        with guard.guarded("switching on"):
+            self._switch_on()
+        # By now capture's creator is installed there. A foreign wrapper of our stand-in is already on the stack.
+        return getattr(*creator) if creator in reachable else self._called(creator)
+
+    def _called(self, creator: _Creator) -> Any:
+        """The original as it is called from a function, which has no object to bind it to."""
+        original = self._originals[creator]
+        return original.__get__(None, creator.owner) if isinstance(creator.owner, type) else original
+
+    def leave(self) -> set[_Creator]:
+        """Restore the originals; return the creators whose stand-in no other code had wrapped."""
+        self._waiting = False
+        unwrapped = {creator for creator, stand_in in self._stand_ins.items() if creator.current is stand_in}
+        for creator in unwrapped:
+            setattr(*creator, self._originals[creator])
+        return unwrapped

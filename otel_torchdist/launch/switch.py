@@ -1,0 +1,250 @@
+"""Switches recording on and off in this process, as OpenTelemetry's instrumentor or the environment asks for it.
+
+Where an agent exports, a rank needs nothing of OpenTelemetry, and saves the 1.4 MB that its instrumentors take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_torchdist import guard
+from otel_torchdist.config import ActionKind, Config, ReaderHome
+from otel_torchdist.launch.first_group import C10D, when_first_group
+from otel_torchdist.node.job.ancestry import directory_of_parent
+from otel_torchdist.node.job.directory import TAKEN, base_directory, job_directory, job_key
+from otel_torchdist.node.job.room import RankCleaning
+from otel_torchdist.package import OLDEST_TORCH
+from otel_torchdist.system.files.kept import make_room_for_descriptors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_torchdist.agent.actions.perform import Callback
+    from otel_torchdist.agent.launch.keeper import AgentKeeper
+    from otel_torchdist.agent.thread import ReaderThread
+    from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
+    from otel_torchdist.capture.parts.rescue import RescuePlan
+    from otel_torchdist.capture.session import Capture
+    from otel_torchdist.capture.tensors.choice import Observing
+    from otel_torchdist.telemetry.export.outputs import Outputs
+
+_logger = logging.getLogger("otel_torchdist")
+_HOOKS: Final = frozenset({"hooks", "before_operation", "after_operation"})
+"""Arguments of `instrument`."""
+
+
+class Switch:
+    """What is on in this process.
+
+    Attributes:
+        is_on: Whether it has been turned on, even if there was nothing to record.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._capture: Capture | None = None
+        self._thread: ReaderThread | None = None
+        self._keeper: AgentKeeper | None = None
+        self._preemption: PreemptionWatch | None = None
+        self._cancel: Callable[[], object] | None = None
+
+    def turn_on(self, config: Config, outputs: Callable[[], Outputs], given: dict[str, Any]) -> None:
+        """Record from now on if torch.distributed is loaded, else from the first process group on.
+
+        Args:
+            config: The settings.
+            outputs: Returns where a thread of this process exports to.
+            given: The other arguments of `instrument`.
+        """
+        self.is_on = True
+        if config.sdk_disabled:
+            return
+        begin = functools.partial(self._begin, config, outputs, given)
+        if C10D in sys.modules and hasattr(sys.modules.get("torch"), "optim"):
+            begin()
+        else:  # importing torch here would slow down every process that `opentelemetry-instrument` starts
+            self._cancel = when_first_group(begin)
+
+    def _begin(
+        self,
+        config: Config,
+        outputs: Callable[[], Outputs],
+        given: dict[str, Any],
+    ) -> None:
+        if not _has_gil():
+            _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
+            return
+        with guard.guarded("switching on"):
+            make_room_for_descriptors()  # it goes on while modules are imported
+            from otel_torchdist.capture.core.run.description import SelfDescription
+            from otel_torchdist.capture.session import Capture
+            from otel_torchdist.native.library import chosen_library
+
+            observing = _observing(config, given)
+            speaks = config.exchange and config.reader is not ReaderHome.THREAD
+            exchange_host = config.exchange_host if speaks else None
+            cleaning = RankCleaning(config.keep_runs, config.keep_bytes, config.reader is ReaderHome.AGENT)
+            capture = Capture(
+                functools.partial(_directory, config, cleaning),
+                config.tape_records,
+                exchange_host,
+                config.abort_hooks,
+                chosen_library(config.capture) if observing is None or observing.is_none else None,
+                observing,
+            )
+            description = SelfDescription(config.describe_launch, lambda: capture.cuda_device)
+            capture.on_tape(description.begin)
+            capture.on_beat(description.beat)
+            match config.reader:
+                case ReaderHome.THREAD:
+                    from otel_torchdist.agent.thread import ReaderThread
+
+                    on_stall: Callback | None = given.get("on_stall")
+                    self._thread = ReaderThread(config, outputs, on_stall)
+                    capture.on_tape(lambda recorder: self._read(recorder.tape))
+                case ReaderHome.AGENT:
+                    from otel_torchdist.agent.launch.keeper import AgentKeeper
+
+                    keeper = self._keeper = AgentKeeper(has_no_agent=cleaning.has_no_agent)
+                    capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
+                    capture.on_beat(keeper.check)
+                case ReaderHome.NONE:
+                    pass
+            if (plan := _rescue_plan(config)) is not None:
+                from otel_torchdist.capture.parts.rescue import Rescuer
+
+                capture.on_beat(Rescuer(plan, capture.current_recorder).beat)
+            if config.preemption_signals:
+                from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
+
+                self._preemption = PreemptionWatch(config.preemption_signals, capture.current_recorder)
+                self._preemption.start()
+            self._capture = capture
+            capture.install()
+
+    def _read(self, tape: Any) -> None:
+        if self._thread is not None:
+            self._thread.follow(tape)
+
+    def turn_off(self) -> None:
+        """Restore torch; what has been recorded is exported first."""
+        self.is_on = False
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
+        capture, self._capture = self._capture, None
+        thread, self._thread = self._thread, None
+        keeper, self._keeper = self._keeper, None
+        preemption, self._preemption = self._preemption, None
+        with guard.guarded("switching off"):
+            if preemption is not None:
+                preemption.stop()
+            if capture is not None:
+                capture.uninstall()
+            if thread is not None:
+                thread.stop()
+            if keeper is not None:
+                keeper.close()
+
+
+SWITCH: Final = Switch()
+"""That of this process."""
+
+
+def in_this_process(config: Config) -> Config:
+    """Return the settings for outputs that only this process has: the program's providers, or its terminal."""
+    return dataclasses.replace(config, reader=ReaderHome.THREAD) if config.reader is ReaderHome.AGENT else config
+
+
+def _has_gil() -> bool:
+    """Whether the GIL is enabled, which may or may not be so in a free-threaded build."""
+    is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    return is_enabled()
+
+
+def _directory(config: Config, cleaning: RankCleaning) -> Path:
+    """Return the job directory for a new tape."""
+    base = base_directory(config.tape_dir, config.tape_on_disk)
+    if base != config.tape_dir:
+        _logger.warning(TAKEN, config.tape_dir, base)
+    with guard.guarded("clean-up"):
+        cleaning.before_tape(base)
+    with guard.guarded("the parent's job"):
+        directory = directory_of_parent(base)
+        if directory is not None:
+            return directory
+    return job_directory(base, job_key(os.environ))
+
+
+def _observing(config: Config, given: dict[str, Any]) -> Observing | None:
+    """What looks at tensors; nothing of it is imported where nothing does, to save memory."""
+    if not (config.observes_tensors or given.keys() & _HOOKS):
+        return None
+    from otel_torchdist.capture.tensors.choice import chosen_observers
+
+    return chosen_observers(config, given)
+
+
+def _rescue_plan(config: Config) -> RescuePlan | None:
+    """How ranks are rescued; None if they are not, or no agent could ask them to."""
+    target = next((action.target for action in config.on_stall if action.kind is ActionKind.RESCUE), "")
+    if not target or config.reader is ReaderHome.THREAD:
+        return None
+    from otel_torchdist.capture.parts.rescue import RescuePlan
+
+    return RescuePlan(target, config.rescue_timeout, config.dump_dir / "rescue")
+
+
+def _outputs_from_environment(describes_launch: bool) -> Outputs:
+    from otel_torchdist.capture.core.run.description import own_job
+    from otel_torchdist.telemetry.export.outputs import outputs_from_environment
+
+    return outputs_from_environment(job=own_job(describes_launch))
+
+
+def switch_on_from_environment() -> None:
+    """Switch on as configured in the environment; called with the first process group. Never raises."""
+    with guard.guarded("switching on"):
+        config = Config.from_environment()
+        if not config.switched_on or SWITCH.is_on or not _is_new_enough(sys.modules["torch"]):
+            return
+        if exports_itself(os.environ) or not _can_start_an_agent(config):
+            config = in_this_process(config)
+        SWITCH.turn_on(config, functools.partial(_outputs_from_environment, config.describe_launch), {})
+
+
+def _is_new_enough(torch: Any) -> bool:
+    """Whether this torch is supported; one that is not is reported once, as instrumentors of OpenTelemetry do."""
+    if torch.__version__ >= OLDEST_TORCH:
+        return True
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    _logger.error('DependencyConflict: requested: "torch >= %s" but found: "torch %s"', oldest, torch.__version__)
+    return False
+
+
+def _can_start_an_agent(config: Config) -> bool:
+    """Whether an agent could run; if one is configured and cannot, a warning states what happens instead."""
+    if config.reader is not ReaderHome.AGENT:
+        return True
+    from otel_torchdist.agent.launch.interpreter import find_interpreter, why_none
+
+    if find_interpreter():
+        return True
+    _logger.warning(
+        "%s, so no agent can be started: a thread of each rank exports instead, and each node of the job is judged "
+        "on its own. OTEL_PYTHON_TORCHDIST_READER=thread does the same without this warning; with "
+        "OTEL_PYTHON_TORCHDIST_READER=none you can start `otel-torchdist agent` on each node yourself",
+        why_none(),
+    )
+    return False
+
+
+def exports_itself(environ: Mapping[str, str]) -> bool:
+    """Whether each rank exports by itself, because an exporter writes to the terminal."""
+    return any("console" in environ.get(f"OTEL_{signal}_EXPORTER", "") for signal in ("TRACES", "METRICS", "LOGS"))

@@ -1,0 +1,276 @@
+"""Who a rank's job is: written by the rank beside its tape, because its environment is not that of the reader.
+
+It has names of this project's own; `telemetry` knows what OpenTelemetry calls them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.job.ancestry import StandardError
+from otel_torchdist.system.files.others import read_regular
+from otel_torchdist.system.files.owned import replace_at_once
+
+MAX_BYTES: Final = 1 << 16
+MAX_VALUE: Final = 256
+MAX_ARGUMENTS: Final = 64
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class JobDescription:
+    """What launchers and trackers call a job; '' is what they do not say.
+
+    Attributes:
+        slurm_job_id: Slurm's number of the job.
+        slurm_job_name: Its name.
+        slurm_array_job_id: The number of the array that it belongs to.
+        slurm_array_task_id: Its number there.
+        slurm_partition: Its partition.
+        slurm_cluster: Its cluster.
+        slurm_node_id: Number of the node in the job.
+        slurm_restart_count: How often Slurm has started it again.
+        kubernetes_cluster: Name of the cluster.
+        kubernetes_namespace: Namespace of the pod.
+        kubernetes_pod: Name of the pod.
+        kubernetes_pod_uid: Its UID.
+        kubernetes_node: Name of the node.
+        kubernetes_container: Name of the container in the pod.
+        kubernetes_job: Name of the Job that the pod belongs to.
+        ray_job_id: Ray's id of the job.
+        elastic_run_id: torchelastic's id of the run (`--rdzv-id`).
+        elastic_restart_count: How often torchelastic has started the workers again.
+        mlflow_run_id: MLflow's id of the run.
+        wandb_run_id: The id of the run in Weights & Biases.
+        git_commit: Commit of the program's repository; only on request.
+        command: The command line, secrets left out; only on request.
+    """
+
+    slurm_job_id: str = ""
+    slurm_job_name: str = ""
+    slurm_array_job_id: str = ""
+    slurm_array_task_id: str = ""
+    slurm_partition: str = ""
+    slurm_cluster: str = ""
+    slurm_node_id: str = ""
+    slurm_restart_count: str = ""
+    kubernetes_cluster: str = ""
+    kubernetes_namespace: str = ""
+    kubernetes_pod: str = ""
+    kubernetes_pod_uid: str = ""
+    kubernetes_node: str = ""
+    kubernetes_container: str = ""
+    kubernetes_job: str = ""
+    ray_job_id: str = ""
+    elastic_run_id: str = ""
+    elastic_restart_count: str = ""
+    mlflow_run_id: str = ""
+    wandb_run_id: str = ""
+    git_commit: str = ""
+    command: tuple[str, ...] = ()
+
+
+UNKNOWN_JOB: Final = JobDescription()
+
+_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "slurm_job_id": ("SLURM_JOB_ID", "SLURM_JOBID"),
+    "slurm_job_name": ("SLURM_JOB_NAME",),
+    "slurm_array_job_id": ("SLURM_ARRAY_JOB_ID",),
+    "slurm_array_task_id": ("SLURM_ARRAY_TASK_ID",),
+    "slurm_partition": ("SLURM_JOB_PARTITION",),
+    "slurm_cluster": ("SLURM_CLUSTER_NAME",),
+    "slurm_node_id": ("SLURM_NODEID",),
+    "slurm_restart_count": ("SLURM_RESTART_COUNT",),
+    "kubernetes_cluster": ("K8S_CLUSTER_NAME",),
+    "kubernetes_namespace": ("K8S_NAMESPACE_NAME", "K8S_NAMESPACE", "POD_NAMESPACE", "MY_POD_NAMESPACE"),
+    # The last one is how OpenTelemetry's operator passes it on.
+    "kubernetes_pod": ("K8S_POD_NAME", "POD_NAME", "MY_POD_NAME", "OTEL_RESOURCE_ATTRIBUTES_POD_NAME"),
+    "kubernetes_pod_uid": ("K8S_POD_UID", "POD_UID", "MY_POD_UID", "OTEL_RESOURCE_ATTRIBUTES_POD_UID"),
+    "kubernetes_node": ("K8S_NODE_NAME", "MY_NODE_NAME", "OTEL_RESOURCE_ATTRIBUTES_NODE_NAME"),
+    "kubernetes_container": ("K8S_CONTAINER_NAME",),
+    "kubernetes_job": ("K8S_JOB_NAME",),
+    "ray_job_id": ("RAY_JOB_ID",),
+    "elastic_run_id": ("TORCHELASTIC_RUN_ID",),
+    "elastic_restart_count": ("TORCHELASTIC_RESTART_COUNT",),
+    "mlflow_run_id": ("MLFLOW_RUN_ID",),
+    "wandb_run_id": ("WANDB_RUN_ID",),
+}
+"""Variables that say it, the first that is set counts. Kubernetes sets none by itself: these are what people give their
+pods from the downward API."""
+_IN_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
+_NO_ID: Final = "none"
+"""What torchrun writes for a run without an id."""
+
+
+def describe_job(environ: Mapping[str, str], namespace_file: Path = _NAMESPACE_FILE) -> JobDescription:
+    """Describe the job of a process by its environment.
+
+    Args:
+        environ: The environment.
+        namespace_file: Where Kubernetes writes the pod's namespace.
+    """
+    found: dict[str, Any] = {
+        name: next((text for variable in variables if (text := shown(environ.get(variable, "")))), "")
+        for name, variables in _VARIABLES.items()
+    }
+    if found["elastic_run_id"] == _NO_ID:
+        found["elastic_run_id"] = ""
+    if environ.get(_IN_KUBERNETES):
+        # A pod's host name is its name, unless the pod sets one.
+        found["kubernetes_pod"] = found["kubernetes_pod"] or shown(environ.get("HOSTNAME", ""))
+        found["kubernetes_namespace"] = found["kubernetes_namespace"] or _namespace_in(namespace_file)
+    return JobDescription(**found)
+
+
+def shown(text: str) -> str:
+    """A value as it is passed on: short, and without characters that cannot be encoded or printed."""
+    return readable(text.strip(), MAX_VALUE)
+
+
+def _namespace_in(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return shown(read_regular(file.resolve(), MAX_BYTES).decode("utf-8", "replace"))
+    return ""
+
+
+# --- the file beside a tape ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RankDescription:
+    """What a rank writes down of itself.
+
+    Attributes:
+        job: Its job.
+        gpu: UUID of the GPU that its operations run on: `GPU-…`; '' before the first.
+        stderr: The standard error of its job; None if `/proc` does not show it.
+    """
+
+    job: JobDescription = UNKNOWN_JOB
+    gpu: str = ""
+    stderr: StandardError | None = None
+
+
+def description_path(tape: Path) -> Path:
+    """Return the path of the description of the process that writes `tape`."""
+    return tape.with_suffix(".description")
+
+
+def write_description(tape: Path, description: RankDescription) -> None:
+    """Replace the description beside a tape atomically.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    content = json.dumps(asdict(description), separators=(",", ":")).encode()
+    replace_at_once(description_path(tape), tape.with_suffix(".description.new"), content)
+
+
+# --- how the program was launched -------------------------------------------------------------------------------------
+# How the program of a rank was launched, and from which commit: only on request, and without secrets.
+# Nothing is run for that: a process of the training that starts another one would see a child that it does not know.
+
+
+HIDDEN: Final = "***"
+MAX_ARGUMENT: Final = 256
+_MAX_FILE: Final = 4 << 20
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_SECRET_ENDINGS: Final = (
+    "token",
+    "key",
+    "keys",
+    "secret",
+    "secrets",
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "credential",
+    "credentials",
+    "auth",
+    "authorization",
+    "bearer",
+)
+"""How words of names end that stand for secrets: `--hf_token`, `apikey`, but not `--tokenizer` or `--num-tokens`."""
+_WORDS: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
+_LOOKS_SECRET: Final = re.compile(
+    r"(?:sk-|hf_|gh[oprsu]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|eyJ|-----BEGIN|Bearer |Basic )"
+)
+"""How common secrets begin: keys of OpenAI, Hugging Face, GitHub, GitLab, Slack and AWS, JSON web tokens."""
+_USER_INFO: Final = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def without_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line with values that look like secrets replaced by `***`, and code after `-c` too."""
+    shown: list[str] = []
+    hides_next = False
+    for argument in arguments[:MAX_ARGUMENTS]:
+        is_option = argument.startswith("-")
+        shown.append(HIDDEN if hides_next and not argument.startswith("--") else _shown(argument))
+        hides_next = is_option and "=" not in argument and (argument == "-c" or _is_secret(argument))
+    return tuple(readable(argument, MAX_ARGUMENT) for argument in shown)
+
+
+def _shown(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    if equals and (_is_secret(name) or _holds_secret(value)):
+        return f"{name}={HIDDEN}"
+    if not argument.startswith("-") and _holds_secret(argument):
+        return HIDDEN
+    return _USER_INFO.sub(f"{HIDDEN}@", argument)
+
+
+def _is_secret(name: str) -> bool:
+    """Whether a name has a word that stands for a secret."""
+    return any(word.lower().endswith(_SECRET_ENDINGS) for word in _WORDS.findall(name))
+
+
+def _holds_secret(value: str) -> bool:
+    """Whether a value begins like a secret, or is a document or another assignment with a secret's name in it."""
+    is_structured = any(mark in value for mark in "={}'\"") or ": " in value
+    return _LOOKS_SECRET.search(value) is not None or (is_structured and _is_secret(value))
+
+
+def git_commit(start: Path) -> str:
+    """Return the commit that is checked out where `start` lies; '' if that is no repository, or cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        for folder in (start, *start.parents):
+            entry = folder / ".git"
+            if entry.is_dir():
+                return _commit_in(entry, entry)
+            if entry.is_file():  # a worktree, or a submodule
+                git = folder / _text(entry).removeprefix("gitdir:").strip()
+                common = git / "commondir"
+                return _commit_in(git, git / _text(common) if common.is_file() else git)
+    return ""
+
+
+def _commit_in(git: Path, common: Path) -> str:
+    head = _text(git / "HEAD")
+    if not head.startswith("ref: "):
+        return _checked(head)
+    ref = head.removeprefix("ref: ").strip()
+    if ref.startswith("/") or ".." in ref:
+        return ""
+    for folder in (git, common):
+        with contextlib.suppress(OSError):
+            return _checked(_text(folder / ref))
+    lines = _text(common / "packed-refs").splitlines()
+    return next((_checked(line[: -len(ref)].strip()) for line in lines if line.endswith(f" {ref}")), "")
+
+
+def _checked(commit: str) -> str:
+    return commit if _COMMIT.fullmatch(commit) else ""
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return os.fsdecode(file.read(_MAX_FILE)).strip()

@@ -1,0 +1,267 @@
+"""The files of ended runs in job directories, and how they are removed; `room` has who does it, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, SHARE, START_LOCK_NAME, is_tape_name, job_directories
+from otel_torchdist.system.files.locks import alone_in, is_file_locked
+
+AGENT_DUE_NS: Final = 30_000_000_000
+"""An agent that has been started reads the tapes within this time, also on a busy node."""
+_PART_OF_TAPE: Final = re.compile(
+    r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description|worlds)(?:\.new)?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    name: str
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+    regular: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A unit of removal: a job directory, or (with a `nonce`) the files of one tape in a directory in use.
+
+    Attributes:
+        directory: The directory.
+        nonce: That of the tape, in hexadecimal digits; None for the whole directory.
+        size: Bytes.
+        changed_ns: When something last changed in it, on the wall clock.
+        is_unread: Whether an agent that has just been started has yet to read it: its job was very short.
+    """
+
+    directory: Path
+    nonce: str | None
+    size: int
+    changed_ns: int
+    is_unread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The files of running ranks.
+
+    Attributes:
+        size: Their bytes in all job directories.
+        tapes_in: The number of their tapes in each job directory.
+    """
+
+    size: int
+    tapes_in: dict[Path, int]
+
+
+def find_leftovers(directories: list[Path]) -> list[Leftover]:
+    """Find what ended runs left in job directories, oldest first; parts without a tape are removed at once."""
+    listings = {directory: _files(directory) for directory in directories}
+    # Taken after the listings: every file in them that this process writes is open by now.
+    ours = _open_in_this_process()
+    leftovers: list[Leftover] = []
+    for directory, files in listings.items():
+        held = _held(directory, files, ours)
+        if _without_tape(files) and _remove_parts(directory, None):
+            files = _files(directory)
+        leftovers += _leftovers(directory, files, held)
+    return sorted(leftovers, key=lambda leftover: leftover.changed_ns)
+
+
+def find_live(base: Path) -> Live:
+    """Find the files of tapes that are being written.
+
+    Raises:
+        OSError: The base directory cannot be read.
+    """
+    ours = _open_in_this_process()
+    size = 0
+    tapes_in: dict[Path, int] = {}
+    with os.scandir(base) as entries:
+        directories = [base / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for directory in directories:
+        files = _files(directory)
+        held = _held(directory, files, ours)
+        tapes_in[directory] = sum(map(is_tape_name, held))
+        ended = sum(leftover.size for leftover in _leftovers(directory, files, held))
+        size += sum(file.size for file in files) - ended
+    return Live(size, tapes_in)
+
+
+def remove(leftover: Leftover) -> bool:
+    """Remove a leftover, unless it has come into use; returns whether it is gone."""
+    if leftover.nonce is None:
+        return _remove_directory(leftover.directory)
+    return _remove_parts(leftover.directory, leftover.nonce)
+
+
+def _remove_directory(directory: Path) -> bool:
+    with alone_in(directory) as alone:
+        files = _files(directory)
+        if not alone or _held(directory, files, _open_in_this_process()):
+            return False
+        _unlink(directory, files)
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+            return True
+    return False
+
+
+def _remove_parts(directory: Path, nonce: str | None) -> bool:
+    """Remove the files of an ended tape, and in any case files whose tape is missing."""
+    with alone_in(directory) as alone:
+        if not alone:
+            return False
+        files = _files(directory)
+        _unlink(directory, _without_tape(files))
+        parts = _parts(files).get(nonce or "", [])
+        if _held(directory, parts, _open_in_this_process()):
+            return False
+        _unlink(directory, parts)
+    return True
+
+
+def _unlink(directory: Path, files: list[_File]) -> None:
+    """Unlink files, tapes first: an interruption leaves parts without a tape behind, never the reverse."""
+    for file in sorted(files, key=lambda file: not is_tape_name(file.name)):
+        with contextlib.suppress(OSError):
+            (directory / file.name).unlink()
+
+
+def _leftovers(directory: Path, files: list[_File], held: set[str]) -> Iterator[Leftover]:
+    if not held:
+        yield _leftover(directory, None, files)
+        return
+    for nonce, parts in _parts(files).items():
+        if f"{nonce}.tape" not in held and any(is_tape_name(part.name) for part in parts):
+            yield _leftover(directory, nonce, parts)
+
+
+def _is_unread(files: list[_File]) -> bool:
+    changed_ns = {file.name: file.changed_ns for file in files}
+    started_ns = changed_ns.get(START_LOCK_NAME, 0)
+    return CHECKPOINT_NAME not in changed_ns and abs(time.time_ns() - started_ns) < AGENT_DUE_NS
+
+
+def _leftover(directory: Path, nonce: str | None, files: list[_File]) -> Leftover:
+    changed_ns = max((file.changed_ns for file in files), default=0)
+    if not files:  # perhaps newly created, and about to be used
+        with contextlib.suppress(OSError):
+            changed_ns = directory.stat().st_mtime_ns
+    return Leftover(directory, nonce, sum(file.size for file in files), changed_ns, nonce is None and _is_unread(files))
+
+
+def _files(directory: Path) -> list[_File]:
+    found: list[_File] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                found.append(
+                    _File(
+                        name=entry.name,
+                        device=facts.st_dev,
+                        inode=facts.st_ino,
+                        size=facts.st_blocks * 512,
+                        changed_ns=facts.st_mtime_ns,
+                        regular=stat.S_ISREG(facts.st_mode),
+                    )
+                )
+    return found
+
+
+def _parts(files: list[_File]) -> dict[str, list[_File]]:
+    """Group the files of each tape by its nonce."""
+    parts: defaultdict[str, list[_File]] = defaultdict(list)
+    for file in files:
+        match = _PART_OF_TAPE.fullmatch(file.name)
+        if match:
+            parts[match[1]].append(file)
+    return parts
+
+
+def _without_tape(files: list[_File]) -> list[_File]:
+    """Return the files whose tape is missing: its creator crashed, or is creating it at this moment."""
+    return [
+        part
+        for parts in _parts(files).values()
+        if not any(is_tape_name(other.name) for other in parts)
+        for part in parts
+    ]
+
+
+def _open_in_this_process() -> set[tuple[int, int]] | None:
+    """Return device and inode of all files that this process has open; None if /proc does not show them."""
+    found: set[tuple[int, int]] = set()
+    try:
+        descriptors = os.listdir("/proc/self/fd")
+    except OSError:
+        return None
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            facts = os.stat(f"/proc/self/fd/{descriptor}")
+            found.add((facts.st_dev, facts.st_ino))
+    return found
+
+
+def _held(directory: Path, files: list[_File], ours: set[tuple[int, int]] | None) -> set[str]:
+    """Return the names of the files that another process has locked, or that this process has open."""
+    return {
+        file.name
+        for file in files
+        if file.regular and (ours is None or (file.device, file.inode) in ours or _is_locked(directory / file.name))
+    }
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        return is_file_locked(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # unknown, so it may be
+
+
+def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
+    """Remove the oldest leftovers of ended runs until few enough remain.
+
+    A leftover is a job directory in which no file is locked, or an ended tape in one where some are. Files that
+    this process has open count as in use without a check: opening and closing its own tape would drop the lock
+    that marks it as alive. Parts without a tape, left by creators that crashed, are removed at once. Concurrent
+    removal by another process is not an error, and nothing behind a link is touched.
+
+    Args:
+        base: The base directory.
+        keep_runs: Job directories of ended runs that may stay, beside those that an agent is about to read.
+        keep_bytes: Bytes that all leftovers may take in total; never more than an eighth of the file system.
+    """
+    leftovers = find_leftovers(job_directories(base))
+    runs = sum(leftover.nonce is None for leftover in leftovers)
+    size = sum(leftover.size for leftover in leftovers)
+    limit = _limit_in_filesystem(base, keep_bytes)
+    for leftover in leftovers:
+        if size <= limit and (leftover.nonce is not None or leftover.is_unread or runs <= keep_runs):
+            continue
+        if remove(leftover):
+            runs -= leftover.nonce is None
+            size -= leftover.size
+
+
+def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
+    try:
+        facts = os.statvfs(base)
+    except OSError:
+        return keep_bytes
+    whole = facts.f_blocks * facts.f_frsize
+    return min(keep_bytes, whole // SHARE) if whole else keep_bytes

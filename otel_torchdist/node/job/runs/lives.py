@@ -1,0 +1,168 @@
+"""What became of the processes that write tapes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Final, cast
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, STOPPED_STATES, Death, RankLife
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.job.runs.membership import has_outlived_parent, is_peer
+from otel_torchdist.system.files.others import read_regular
+from otel_torchdist.system.files.owned import replace_at_once
+from otel_torchdist.tape.reading.reader import TapeReader
+
+
+def life_of(tape: TapeReader) -> RankLife:
+    """Return what became of the rank that writes a tape.
+
+    Raises:
+        TapeError: The tape is damaged.
+    """
+    # In this order: a process reports that it has finished before it releases its lock.
+    is_alive = tape.is_alive()
+    state = tape.status().state
+    if state is TapeState.FINISHED:
+        return RankLife.FINISHED
+    if state is TapeState.FAILED:
+        return RankLife.FAILED
+    return RankLife.RUNNING if is_alive else RankLife.DEAD
+
+
+def life_after_exit(death: Death | None) -> RankLife:
+    """Return what became of a rank that recorded the end of its script.
+
+    Args:
+        death: How its process ended; None if that was not seen, or not yet.
+    """
+    if death is not None and death.crashed_at_exit:
+        return RankLife.DEAD
+    return RankLife.FAILED if death is not None and death.exited_in_error else RankLife.FINISHED
+
+
+def run_of(tape: TapeReader) -> int:
+    """Return the run that a tape belongs to; 0 when that is not known."""
+    try:
+        return tape.status().run_id
+    except TapeError:
+        return 0
+
+
+def is_helper(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
+    """Whether a rank has started the process that writes a tape, for purposes of its own.
+
+    Args:
+        tape: The tape.
+        tapes: All known tapes.
+    """
+    parent = tape.identity.parent
+    if not parent:
+        return False
+    return not any(is_peer(run_of(tape), run_of(other)) for other in tapes if other.identity.nonce == parent)
+
+
+def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
+    """Whether a helper that is gone lived at least as long as the rank that started it.
+
+    Args:
+        tape: The helper's tape.
+        tapes: All known tapes.
+    """
+    if not is_helper(tape, tapes):
+        return False
+    running = [other.identity for other in tapes if _runs(other)]
+    return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
+
+
+def _runs(tape: TapeReader) -> bool:
+    try:
+        return life_of(tape) is RankLife.RUNNING
+    except TapeError:
+        return False
+
+
+def waits(tape: TapeReader) -> bool:
+    """Whether a process waits for an operation, or did when it ended."""
+    return any(one.waiting_since_ns is not None for one in tape.open_operations())
+
+
+def has_left(tape: TapeReader, death: Death | None) -> bool:
+    """Whether a process exited with code 0, waiting for nothing, without recording that on its tape.
+
+    Args:
+        tape: Its tape, polled to its end.
+        death: How it ended; None if that was not seen.
+    """
+    return death is not None and death.exit_code == 0 and not waits(tape)
+
+
+# --- recorded deaths --------------------------------------------------------------------------------------------------
+# The death of a rank as seen by its node's agent: a small file beside the tape, for later readers.
+
+
+MAX_FILE_BYTES: Final = 4096
+MAX_ERROR: Final = 200
+"""Characters of an exception that are kept."""
+_MAX_INT: Final = 1 << 63
+_OOM: Final = ("", BY_CGROUP, BY_NODE)
+
+
+def death_path(tape: Path) -> Path:
+    """Return the path of the death file beside a tape."""
+    return tape.with_suffix(".death")
+
+
+def write_death(tape: Path, death: Death, owner: int | None = None) -> None:
+    """Write the death file, replacing what was known before.
+
+    Args:
+        tape: The tape.
+        death: The death of its writer.
+        owner: The user who must own the directory; None for this process's user.
+
+    Raises:
+        OSError: There is no room, or the directory is gone.
+    """
+    content = json.dumps({"nonce": tape.stem, **asdict(death)}).encode()
+    replace_at_once(death_path(tape), tape.with_name(f".{tape.stem}.death.new"), content, owner=owner)
+
+
+def read_death(tape: Path, owner: int | None = None) -> Death | None:
+    """Read the death file; None when there is none, or it holds something else.
+
+    Args:
+        tape: The tape.
+        owner: The user who must own the file; None for any.
+    """
+    try:
+        return _death_from(json.loads(read_regular(death_path(tape), MAX_FILE_BYTES, owner)), tape.stem)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _death_from(found: Any, nonce: str) -> Death | None:
+    """Check every value: another user may have written the file."""
+    if not isinstance(found, dict):
+        return None
+    values = cast("dict[str, Any]", found)
+    if values.get("nonce") != nonce:
+        return None
+    known = {field.name: values[field.name] for field in fields(Death) if field.name in values}
+    numbers = [known.get("at_ns"), *(known.get(name, 0) for name in ("resolution_ns", "stopped_since_ns", "ran_ns"))]
+    if not all(type(number) is int and 0 <= number < _MAX_INT for number in numbers):
+        return None
+    status = known.get("status")
+    if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
+        return None
+    is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in ("", *STOPPED_STATES)
+    is_known &= all(isinstance(known.get(name, False), bool) for name in ("with_others", "outlives_request"))
+    texts = {name: known.get(name, "") for name in ("error", "launcher")}
+    if not is_known or not all(isinstance(text, str) for text in texts.values()):
+        return None
+    known |= {name: readable(text, MAX_ERROR) for name, text in texts.items()}
+    return Death(**known)

@@ -1,0 +1,186 @@
+"""Reads GPUs through NVML, in a process of its own: a call can hang with the GPU, and nothing ends such a call.
+
+Needs `pynvml` (the extra `nvml`), and imports neither torch nor OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from otel_torchdist.model.naming import readable
+
+MAX_GPUS: Final = 32
+MAX_XIDS: Final = 64
+"""Errors of one reading that are passed on; a broken GPU can report thousands."""
+SETTLE_S: Final = 0.2
+"""Errors come in groups."""
+THROTTLE_REASONS: Final = {
+    0x04: "power_cap",
+    0x08: "hardware_slowdown",
+    0x20: "software_thermal",
+    0x40: "hardware_thermal",
+    0x80: "power_brake",
+}
+"""Bits of NVML's clocks event reasons that slow a GPU down; idle, and settings of a user, are none."""
+_XID_EVENT: Final = 0x08
+_UNCORRECTED, _VOLATILE = 1, 0
+_NICE: Final = 10
+_PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as NVML sees it.
+
+    Attributes:
+        uuid: `GPU-…`.
+        is_lost: Whether the driver has lost it.
+        throttled: Why its clocks are held down, as in `THROTTLE_REASONS`.
+        ecc_uncorrected: Memory errors that were not corrected; None if the device or driver does not count them.
+    """
+
+    uuid: str
+    is_lost: bool = False
+    throttled: tuple[str, ...] = ()
+    ecc_uncorrected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error of a GPU that the driver has reported.
+
+    Attributes:
+        uuid: The GPU.
+        number: Its Xid.
+        at_ns: When, on the monotonic clock, which all processes of a node share.
+    """
+
+    uuid: str
+    number: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """All GPUs at one moment, and what was reported since the last reading; or why there are none to read."""
+
+    gpus: tuple[Gpu, ...] = ()
+    xids: tuple[Xid, ...] = ()
+    problem: str = ""
+
+
+class Nvml:
+    """The GPUs of this machine, or those of this container."""
+
+    def __init__(self, library: Any) -> None:
+        """Find the GPUs, and have their errors reported from now on.
+
+        Args:
+            library: The module `pynvml`.
+
+        Raises:
+            NVMLError: There is no driver.
+        """
+        self._library = library
+        self._is_lost = False
+        library.nvmlInit()
+        handles = [self._ask("nvmlDeviceGetHandleByIndex", index) for index in range(library.nvmlDeviceGetCount())]
+        named = ((self._text("nvmlDeviceGetUUID", handle), handle) for handle in handles[:MAX_GPUS])
+        self._handles = {uuid: handle for uuid, handle in named if uuid}
+        self._events = self._ask("nvmlEventSetCreate")
+        for handle in self._handles.values() if self._events is not None else ():
+            self._ask("nvmlDeviceRegisterEvents", handle, _XID_EVENT, self._events)
+
+    def read(self) -> tuple[Gpu, ...]:
+        """Read every GPU."""
+        return tuple(self._read(uuid, handle) for uuid, handle in self._handles.items())
+
+    def _read(self, uuid: str, handle: Any) -> Gpu:
+        self._is_lost = False
+        throttled = self._throttled(handle)
+        errors = self._ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
+        return Gpu(uuid, is_lost=True) if self._is_lost else Gpu(uuid, False, throttled, errors)
+
+    def _throttled(self, handle: Any) -> tuple[str, ...]:
+        # Renamed with the driver for CUDA 12.
+        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        name = next((name for name in names if hasattr(self._library, name)), names[0])
+        bits = self._ask(name, handle) or 0
+        return tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
+
+    def xids(self, until_s: float) -> Iterator[Xid]:
+        """Return errors as they are reported, until a moment of `time.monotonic`."""
+        while (left_s := until_s - time.monotonic()) > 0:
+            if self._events is None:
+                time.sleep(left_s)
+                return
+            try:
+                event = self._library.nvmlEventSetWait_v2(self._events, max(round(left_s * 1e3), 1))
+            except self._library.NVMLError_Timeout:
+                return
+            except self._library.NVMLError:  # a GPU is lost, and then every call fails at once
+                time.sleep(max(until_s - time.monotonic(), 0))
+                return
+            uuid = self._text("nvmlDeviceGetUUID", event.device)
+            if int(event.eventType) & _XID_EVENT and uuid:
+                yield Xid(uuid, int(event.eventData), time.monotonic_ns())
+
+    def _text(self, function: str, handle: Any) -> str:
+        found = self._ask(function, handle)
+        return readable(found.decode("utf-8", "replace") if isinstance(found, bytes) else found or "", 96)
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """Call NVML; None for what this GPU, driver or version of the module does not offer."""
+        library = self._library
+        call: Callable[..., Any] | None = getattr(library, function, None)
+        if call is None:
+            return None
+        try:
+            return call(*arguments)
+        except library.NVMLError_GpuIsLost:
+            self._is_lost = True
+        except library.NVMLError:
+            pass
+        return None
+
+
+def main() -> None:
+    """Write a reading to standard output every so many seconds, one a line, until the agent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the agent's end, whatever ends it, is the end of this
+    os.nice(_NICE)
+    interval_s = float(sys.argv[1])
+    library = importlib.import_module("pynvml")
+    try:
+        nvml = Nvml(library)
+    except library.NVMLError as error:
+        _write(GpuReading(problem=str(error)))
+        return
+    xids: tuple[Xid, ...] = ()
+    while True:
+        due_s = time.monotonic() + interval_s
+        _write(GpuReading(nvml.read(), xids))
+        xids = tuple(_errors(nvml, due_s))
+
+
+def _errors(nvml: Nvml, due_s: float) -> list[Xid]:
+    """Return the errors that come before `due_s`; soon after the first, which may explain a death judged right now."""
+    found = list(itertools.islice(nvml.xids(due_s), 1))
+    if found:
+        found += itertools.islice(nvml.xids(time.monotonic() + SETTLE_S), MAX_XIDS - 1)
+    return found
+
+
+def _write(reading: GpuReading) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(reading) + b"\n")
+    sys.stdout.buffer.flush()

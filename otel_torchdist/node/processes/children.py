@@ -1,0 +1,331 @@
+"""What the children of a process are doing: DataLoader workers, checkpoint processes and other helpers of a rank.
+
+Their own files in /proc show it without a debugger: the system call that a process is in, the file that this is about,
+and the file system that the file is on. A worker without work waits for a message from its parent, in a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.processes.state import SystemCall, call_of, threads_of
+from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
+
+MAX_CHILDREN: Final = 256
+MAX_MOUNTS_BYTES: Final = 1 << 20
+_NO_FILES: Final = ("pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
+_IDLE: Final = frozenset({"", "running", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "futex"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """One child.
+
+    Attributes:
+        pid: Its process id.
+        state: Its state letter, as in /proc.
+        call: The system call that its main thread is in.
+        file: The file that this call is about; '' for none.
+        mount: The file system that the file is on: `nfs4 at /data`; '' if it is not known.
+    """
+
+    pid: int
+    state: str
+    call: SystemCall
+    file: str
+    mount: str
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it is in a call about a file, or in a sleep that nothing interrupts: no waiting for work looks so."""
+        if self.state == SLEEPS_UNINTERRUPTIBLY:
+            return True
+        return bool(self.file) and not self.file.startswith(_NO_FILES) and self.call.name not in _IDLE
+
+    @property
+    def doing(self) -> str:
+        """What it is doing in a few words: `in read() of /data/shard-7 (nfs4 at /data)`."""
+        call = f"in {self.call.name}()" if self.call.name not in ("", "running") else ""
+        if self.file:
+            call += f" of {self.file}" + (f" ({self.mount})" if self.mount else "")
+        if self.state == SLEEPS_UNINTERRUPTIBLY:
+            return f"{call or 'in the kernel'}, in uninterruptible sleep"
+        return call or ("running" if self.state == "R" else f"in state {self.state or 'unknown'}")
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of a process's children, in the order in which they were started."""
+    found: list[int] = []
+    for thread in threads_of(pid):
+        with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    started = {child: state[1] for child in found if (state := process_state(child)) is not None}
+    return sorted(started, key=lambda child: (started[child], child))[:MAX_CHILDREN]
+
+
+def look_at(pid: int) -> ChildView | None:
+    """Look at a child; None if it is gone."""
+    state = process_state(pid)
+    if state is None:
+        return None
+    folder = Path(f"/proc/{pid}")
+    call = call_of(folder)
+    file = _file_of(folder, call.descriptor) if call.descriptor >= 0 else ""
+    return ChildView(pid, state[0], call, readable(file), readable(_mount_of(folder, file)))
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that a process has started, as `subprocess` does.
+
+    Attributes:
+        pid: Its process id.
+        name: The name of the program.
+        age_ns: How long ago it was started.
+    """
+
+    pid: int
+    name: str
+    age_ns: int
+
+
+def command_of(pid: int, parent: int) -> Command | None:
+    """Return the program that a child runs; None if it is a worker that runs the parent's own, or has ended."""
+    state = process_state(pid)
+    try:
+        arguments, own = (Path(f"/proc/{one}/cmdline").read_bytes() for one in (pid, parent))
+        name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return None
+    if state is None or state[0] == "Z" or arguments == own or b"multiprocessing" in arguments:
+        return None
+    return Command(pid, readable(name), _age_ns(state[1]))
+
+
+def _age_ns(started: int) -> int:
+    """Return how long ago a process was started, from its start in clock ticks since boot."""
+    started_ns = started * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns, 0)
+
+
+def on_processor_ns(pid: int, now_ns: int, thread: int = 0) -> int | None:
+    """Return when a process's thread last ran, on the monotonic clock; None if the kernel does not show it.
+
+    That is since when it has been in the system call that it is in, up to the time that the call took to block. The
+    kernel's own clock for this differs from the monotonic one; this process, which is running, shows by how much.
+
+    Args:
+        pid: The process.
+        now_ns: The monotonic clock now.
+        thread: The thread; 0 for the main thread.
+    """
+    theirs, ours = _exec_start_ns(f"/proc/{pid}/task/{thread or pid}/sched"), _exec_start_ns("/proc/thread-self/sched")
+    read_ns = time.monotonic_ns()  # later than `now_ns` by any time that this process has waited for a core
+    return None if theirs is None or ours is None else min(now_ns, read_ns - max(ours - theirs, 0))
+
+
+def _exec_start_ns(file: str) -> int | None:
+    try:
+        lines = Path(file).read_text("ascii", "replace").splitlines()
+    except OSError:
+        return None
+    found = next((line.rpartition(":")[2] for line in lines if line.startswith("se.exec_start")), "")
+    try:
+        return round(float(found) * 1e6)
+    except ValueError:
+        return None
+
+
+def _file_of(process: Path, descriptor: int) -> str:
+    try:
+        return os.readlink(process / "fd" / str(descriptor))
+    except OSError:
+        return ""
+
+
+def _mount_of(process: Path, file: str) -> str:
+    """The file system that a file is on, by the longest mount point that it begins with."""
+    if not file.startswith("/") or file.startswith(_NO_FILES):
+        return ""
+    try:
+        with open(process / "mountinfo", encoding="utf-8", errors="replace") as stream:
+            lines = stream.read(MAX_MOUNTS_BYTES).splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        point = fields.split(" ")[4] if fields.count(" ") >= 4 else ""
+        is_above = point == "/" or file == point or file.startswith(f"{point}/")
+        if point and is_above and len(point) >= len(best):
+            best, kind = point, rest.partition(" ")[0]
+    return f"{kind} at {best}" if best else ""
+
+
+# --- processor time ---------------------------------------------------------------------------------------------------
+# How much of a core a rank uses, with the processes that it has started, while it calls no operations.
+# A rank that evaluates, prepares data or compiles works itself, or has children that do. One that waits for a lock, a
+# file or a server does not: it sleeps, or looks every so often.
+
+
+QUIET_NS: Final = 2_000_000_000
+"""Of a rank that has called an operation within this time, nothing is measured."""
+BETWEEN_NS: Final = 2_000_000_000
+MAX_DEPTH: Final = 3
+MAX_PROCESSES: Final = 64
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_USER, _SYSTEM = 11, 12
+"""Fields of `/proc/<pid>/stat`, counted from the state letter."""
+
+
+class CpuTime:
+    """Measures one rank, from time to time."""
+
+    def __init__(self, identity: TapeIdentity) -> None:
+        """Measure the writer of a tape, unless its pid belongs to another PID namespace or boot."""
+        self._pid, self._began = identity.pid, identity.pid_start_ticks
+        self._is_in_reach = shares_pids(identity)
+        self._measured_ns = 0
+        self._ticks: dict[int, int] = {}
+        self._busy: float | None = None
+
+    def check(self, now_ns: int, called_ns: int) -> float | None:
+        """Return the share of a core that it used lately, above 1 for several; None if it calls, or is out of reach."""
+        if not self._is_in_reach or now_ns - called_ns < QUIET_NS:
+            self._measured_ns, self._busy = 0, None
+        elif now_ns - self._measured_ns >= BETWEEN_NS:
+            self._measure(now_ns)
+        return self._busy
+
+    def _measure(self, now_ns: int) -> None:
+        state = process_state(self._pid)
+        before, before_ns = self._ticks, self._measured_ns
+        self._ticks = ticks_of_tree(self._pid) if state is not None and state[1] == self._began else {}
+        self._measured_ns = now_ns
+        is_known = bool(before_ns and before)
+        self._busy = share_between(before, self._ticks, (now_ns - before_ns) / 1e9) if is_known else None
+
+
+def share_between(before: Mapping[int, int], after: Mapping[int, int], seconds: float) -> float:
+    """Return the share of a core that processes have used between two readings of `ticks_of_tree`.
+
+    Of a child that has come meanwhile it is not known what it used before; that it came is work.
+    """
+    return sum(max(ticks - before.get(pid, 0), 0) for pid, ticks in after.items()) / _TICKS / seconds
+
+
+def ticks_of_tree(pid: int) -> dict[int, int]:
+    """Return the clock ticks that a process and those that it has started have used, by pid."""
+    found: dict[int, int] = {}
+    level = [pid]
+    for _ in range(MAX_DEPTH):
+        for one in level:
+            try:
+                fields = stat_fields(one)
+            except OSError:
+                continue
+            found[one] = int(fields[_USER]) + int(fields[_SYSTEM])
+        level = [child for one in level for child in children_of(one)][: MAX_PROCESSES - len(found)]
+    return found
+
+
+# --- deadlocks on locks -----------------------------------------------------------------------------------------------
+# Processes that can never go on: all of their threads wait, without a limit, for locks that only they can release.
+# A process that is forked while another thread of its parent holds a lock inherits the lock as held, and not the thread
+# that would release it. Futexes that processes share do not count: a worker without work waits for one, the lock of the
+# queue from which another worker reads.
+
+
+MAX_THREADS: Final = 64
+LOADER_THREAD: Final = "pt_data_worker"
+"""The name that torch gives to DataLoader workers and so to their threads."""
+_ACCEPTS: Final = frozenset({"accept", "accept4"})
+"""What the thread waits in by which a DataLoader worker hands descriptors of shared memory to the rank."""
+_OPERATION, _TIMEOUT = 2, 4
+"""Words of the arguments of `futex` as /proc shows them, after the call's number and the address."""
+_PRIVATE: Final = 128
+_OPTIONS: Final = _PRIVATE | 256
+"""`FUTEX_PRIVATE_FLAG`, and with it `FUTEX_CLOCK_REALTIME`, of linux/futex.h."""
+_WAITS: Final = frozenset({0, 9})
+"""`FUTEX_WAIT` and `FUTEX_WAIT_BITSET`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """A process that waits for its own locks.
+
+    Attributes:
+        pid: Its process id.
+        arguments: The system calls of its threads, which distinguish one wait from the next.
+        since_ns: When the last of its threads ran, on the monotonic clock; None if the kernel does not show it.
+        is_loader: Whether it is a DataLoader worker.
+        is_forked: Whether it was forked from its parent and runs the same program.
+    """
+
+    pid: int
+    arguments: str
+    since_ns: int | None
+    is_loader: bool
+    is_forked: bool
+
+
+def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
+    """Return the wait of a process for its own locks; None if one of its threads may go on.
+
+    Args:
+        pid: The process.
+        parent: Its parent.
+        now_ns: The monotonic clock now.
+    """
+    threads = [int(thread) for thread in threads_of(pid)]
+    is_loader = _name_of(pid) == LOADER_THREAD
+    if not 0 < len(threads) <= MAX_THREADS:
+        return None
+    calls = {thread: call_of(Path(f"/proc/{pid}/task/{thread}")) for thread in threads}
+    if pid not in calls or not waits_for_own_lock(calls[pid]):
+        return None
+    if not all(waits_for_own_lock(call) or (is_loader and call.name in _ACCEPTS) for call in calls.values()):
+        return None
+    state = process_state(pid)
+    ran = [on_processor_ns(pid, now_ns, thread) for thread in threads]
+    known = [last_ns for last_ns in ran if last_ns is not None]
+    # The kernel's clocks of two processors differ by what a hypervisor took from each: no thread ran before its process.
+    earliest_ns = now_ns - _age_ns(state[1]) if state is not None else 0
+    return LockWait(
+        pid=pid,
+        arguments="; ".join(call.arguments for call in calls.values()),
+        since_ns=max(earliest_ns, *known) if len(known) == len(ran) else None,
+        is_loader=is_loader,
+        is_forked=_command_of(pid) == _command_of(parent) != b"",
+    )
+
+
+def waits_for_own_lock(call: SystemCall) -> bool:
+    """Whether a thread waits, without a limit, for a lock that no other process can release."""
+    words = call.arguments.split()
+    if call.name != "futex" or len(words) <= _TIMEOUT:
+        return False
+    operation, timeout = int(words[_OPERATION], 16), int(words[_TIMEOUT], 16)
+    return bool(operation & _PRIVATE) and operation & ~_OPTIONS in _WAITS and not timeout
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return os.readlink(f"/proc/{pid}/exe").encode() + Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

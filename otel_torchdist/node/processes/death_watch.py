@@ -1,0 +1,350 @@
+"""Records the ends of local ranks' processes as they happen, on a thread of its own.
+
+A pidfd becomes readable when its process has ended, and epoll returns readable files in the order in which they became
+so. The order of deaths is therefore right however late this thread runs; the times are those at which it ran. Without a
+pidfd (another PID namespace, no descriptor left, a kernel or sandbox without them) the lock on the tape is polled every
+10 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import guard
+from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, Death, Stopped
+from otel_torchdist.node.job.ancestry import parent_of
+from otel_torchdist.node.job.runs.lives import read_death
+from otel_torchdist.node.processes import pidfd
+from otel_torchdist.node.processes.cgroups import OomKills
+from otel_torchdist.node.processes.endings import LONGEST_NS, error_file_of, error_in, is_any_killed, is_launcher_awake
+from otel_torchdist.node.processes.state import belongs_to, name_of, outlives_request
+from otel_torchdist.node.processes.watched_process import WatchedProcess
+from otel_torchdist.system.files.kept import move_up, open_epoll
+from otel_torchdist.system.files.locks import is_locked_elsewhere
+from otel_torchdist.system.files.others import open_regular
+from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_start_ticks, shares_pids
+
+IDLE_S: Final = 1.0
+"""Maximum age of the counters of out-of-memory kills, and the interval between attempts to get a missing pidfd."""
+ASK_S: Final = 0.01
+"""Interval between polls of locks, or of a wait status that only the parent has so far."""
+ASKED_AT_ONCE: Final = 16
+"""If there is more to poll than this, it is polled less often."""
+STATUS_SOON_NS: Final = 1_000_000_000
+"""How long a death is withheld for which the kernel may still give a status: until its parent has waited for it, if the
+zombie may not be read."""
+STATUS_DUE_NS: Final = 5_000_000_000
+"""A launcher that has not waited for a process by then never will."""
+_SIGKILL: Final = 9
+
+
+class DeathWatch:
+    """Watches the processes that write tapes until stopped. All methods may be called from one other thread.
+
+    Its own thread starts with the first rank.
+    """
+
+    def __init__(
+        self,
+        zombie_status: Callable[[int, int], int | None] = dead_status,
+        wait_status: Callable[[int], int | None] = pidfd.wait_status,
+        soon_ns: int = STATUS_SOON_NS,
+    ) -> None:
+        """Watch no process yet.
+
+        Args:
+            zombie_status: Returns the wait status of a pid that started at some clock tick, until it is reaped.
+            wait_status: Returns the wait status of a process, by its pidfd, once it has been reaped.
+            soon_ns: How long a death is withheld for which the kernel may still give a status.
+        """
+        self._zombie_status, self._wait_status, self._soon_ns = zombie_status, wait_status, soon_ns
+        self._lock = threading.Lock()
+        self._watched: dict[int, WatchedProcess] = {}
+        self._oom = OomKills()
+        self._just_ended: list[WatchedProcess] = []
+        self._last_ns = 0
+        self._epoll: select.epoll | None = None
+        self._wake = -1
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+
+    def follow(self, tape: Path, identity: TapeIdentity, owner: int) -> None:
+        """Watch the process that writes a tape.
+
+        Args:
+            tape: The tape.
+            identity: Its identity.
+            owner: Its owner, who must not learn how other users' processes end.
+        """
+        death = read_death(tape, owner)
+        watched = WatchedProcess(tape, identity, owner, death=death, is_published=death is not None)
+        with self._lock:
+            self._watched[identity.nonce] = watched
+            if watched.death is None:
+                self._start()
+                self._hold(watched)
+        self._interrupt()
+
+    def forget(self, nonce: int) -> None:
+        """Stop watching a process."""
+        with self._lock:
+            watched = self._watched.pop(nonce, None)
+            if watched is not None:
+                self._let_go(watched)
+
+    def death_of(self, nonce: int) -> Death | None:
+        """Return the death of the process that writes the tape with this nonce; None while none was seen.
+
+        Of a process that had ended before it was watched, its launcher may record the end a little later.
+        """
+        watched = self._watched.get(nonce)
+        if watched is not None and watched.was_gone and watched.death is None:
+            watched.death = read_death(watched.tape, watched.owner)
+            watched.is_published = watched.death is not None
+        return watched.death if watched is not None and watched.is_published else None
+
+    def holds(self, nonce: int) -> bool:
+        """Whether a process is watched through a pidfd and `death_of` does not have its end yet."""
+        watched = self._watched.get(nonce)
+        return watched is not None and watched.pidfd >= 0 and not watched.is_published
+
+    def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
+        """Remember how a live process was last seen not to run, and when it was seen to run without a heartbeat."""
+        watched = self._watched.get(nonce)
+        if watched is not None and watched.death is None:
+            watched.stopped, watched.ran_ns = stopped, ran_ns
+
+    def stop(self) -> None:
+        """End the thread and close all descriptors."""
+        self._is_stopping = True
+        self._interrupt()
+        if self._thread is not None:
+            self._thread.join(2 * IDLE_S)
+        with self._lock:
+            for watched in self._watched.values():
+                watched.close()
+            if self._epoll is not None:
+                self._epoll.close()
+                os.close(self._wake)
+            self._epoll, self._wake = None, -1
+
+    # --- under the lock -----------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Open what the thread needs; without free descriptors only the thread starts, and retries."""
+        if self._epoll is None:
+            with contextlib.suppress(OSError):
+                wake = move_up(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+                try:
+                    epoll = open_epoll()
+                except OSError:
+                    os.close(wake)
+                    raise
+                epoll.register(wake, select.EPOLLIN)
+                self._epoll, self._wake = epoll, wake
+        if self._thread is None and not self._is_stopping:
+            self._thread = threading.Thread(target=self._run, name="otel-torchdist-deaths", daemon=True)
+            self._thread.start()
+
+    def _hold(self, watched: WatchedProcess) -> None:
+        """Watch a process through its pidfd, else the lock on its tape, as far as descriptors are available."""
+        if self._epoll is not None and watched.pidfd < 0 and shares_pids(watched.identity):
+            with contextlib.suppress(OSError):
+                self._hold_by_pid(watched, self._epoll)
+        if watched.pidfd >= 0 or watched.lock >= 0 or watched.was_gone:
+            return
+        with contextlib.suppress(OSError):
+            file = move_up(open_regular(watched.tape, watched.owner))
+            if is_locked_elsewhere(file):
+                watched.lock = file
+            else:
+                os.close(file)
+                watched.was_gone = True
+
+    def _hold_by_pid(self, watched: WatchedProcess, epoll: select.epoll) -> None:
+        pid = watched.identity.pid
+        file = move_up(pidfd.open_process(pid))
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, file)
+            # Only now: from here on, what is read of this pid belongs to the process behind the pidfd.
+            if process_start_ticks(pid) != watched.identity.pid_start_ticks or not belongs_to(pid, watched.owner):
+                return
+            epoll.register(file, select.EPOLLIN)
+            undo.pop_all()
+        if watched.lock >= 0:
+            os.close(watched.lock)
+            watched.lock = -1
+        watched.pidfd, watched.counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
+        watched.launcher, watched.outlives_request = name_of(parent_of(pid)), outlives_request(pid) or False
+
+    def _let_go(self, watched: WatchedProcess) -> None:
+        if watched.pidfd >= 0 and self._epoll is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(watched.pidfd)
+        watched.close()
+
+    # --- on the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        checked_at = time.monotonic()
+        while not self._is_stopping:
+            ready = self._wait()
+            now_ns = time.monotonic_ns()
+            with guard.guarded("watching for deaths"), self._lock:
+                self._take(ready, now_ns)
+                if time.monotonic() - checked_at >= IDLE_S:
+                    checked_at = time.monotonic()
+                    self._recheck()
+
+    def _wait(self) -> list[int]:
+        """Return the files that have become readable, in that order."""
+        epoll = self._epoll
+        timeout_s = self._pause_s()
+        if epoll is None:
+            time.sleep(timeout_s)
+            return []
+        try:
+            return [file for file, _ in epoll.poll(timeout_s)]
+        except (OSError, ValueError):  # it was closed: we are stopping
+            return []
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the next pass; few if there is something to poll that does not wake this thread."""
+        if self._just_ended:
+            return ASK_S
+        asked = sum(one.lock >= 0 or (one.death is not None and one.pidfd >= 0) for one in [*self._watched.values()])
+        return min(ASK_S * max(1.0, asked / ASKED_AT_ONCE), IDLE_S) if asked else IDLE_S
+
+    def _take(self, ready: list[int], now_ns: int) -> None:
+        by_file = {watched.pidfd: watched for watched in self._watched.values() if watched.pidfd >= 0}
+        found = [by_file[file] for file in ready if file in by_file]
+        for watched in found:
+            watched.has_ended(self._next_ns(now_ns), 0)
+            self._just_ended.append(watched)
+            if self._epoll is not None:
+                self._epoll.unregister(watched.pidfd)
+        if self._wake in ready:
+            with contextlib.suppress(OSError):
+                os.eventfd_read(self._wake)
+        for watched in self._watched.values():
+            if watched.lock >= 0 and not is_locked_elsewhere(watched.lock):
+                watched.has_ended(self._next_ns(now_ns), round(2e9 * self._pause_s()))
+                watched.close()
+                found.append(watched)
+        # Statuses first: they are gone once the parent has waited for its child.
+        for watched in found:
+            self._find_cause(watched)
+        for watched in found:
+            watched.record()
+        if self._just_ended:
+            self._find_others(now_ns)
+        self._ask_again(now_ns)
+
+    def _next_ns(self, now_ns: int) -> int:
+        """Return a time for the next end: no two have the same."""
+        self._last_ns = max(now_ns, self._last_ns + 1)
+        return self._last_ns
+
+    def _find_others(self, now_ns: int) -> None:
+        """Find out whether those that have just ended did so alone; they stay as long as that may still change."""
+        living = {
+            one.identity.pid: one.identity.rank
+            for one in self._watched.values()
+            if one.death is None and one.pidfd >= 0
+        }
+        ended = [(watched, watched.death) for watched in self._just_ended if watched.death is not None]
+        is_another_killed = is_any_killed(living)
+        signals = [death.signal for _, death in ended if death.signal]
+        for watched, death in ended:
+            if not death.with_others and (is_another_killed or signals.count(death.signal) > 1):
+                watched.death = dataclasses.replace(death, with_others=True)
+                watched.record()
+        first, first_death = ended[0]
+        was_lowest = all(first.identity.rank < rank for rank in living.values())  # launchers signal that first
+        is_due = is_another_killed or not was_lowest or now_ns - first_death.at_ns > LONGEST_NS
+        if is_due or not is_launcher_awake(living):
+            self._just_ended.clear()
+
+    def _find_cause(self, watched: WatchedProcess) -> None:
+        death, identity = watched.death, watched.identity
+        assert death is not None
+        status = self._zombie_status(identity.pid, identity.pid_start_ticks) if watched.pidfd >= 0 else None
+        if status is None and watched.pidfd >= 0:
+            status = self._wait_status(watched.pidfd)
+        death = dataclasses.replace(death, status=status)
+        if status is None or death.signal == _SIGKILL:
+            oom = BY_CGROUP if self._oom.has_grown(watched.counter) else ""
+            if not oom and watched.pidfd >= 0 and self._oom.has_grown_on_node():
+                oom = BY_NODE
+            death = dataclasses.replace(death, oom=oom)
+        watched.death = death
+        self._ask_for_error(watched)
+        if status is not None or watched.pidfd < 0:
+            watched.is_published = True
+            watched.close()
+
+    def _ask_for_error(self, watched: WatchedProcess) -> None:
+        """Read the error file of a process with a nonzero exit code, on a thread: its file system may hang."""
+        death, path = watched.death, watched.error_file
+        if death is None or path is None or not death.exit_code:
+            return
+        watched.error_file = None
+        reader = threading.Thread(
+            target=self._add_error, args=(watched, path), name="otel-torchdist-error", daemon=True
+        )
+        reader.start()
+
+    def _add_error(self, watched: WatchedProcess, path: Path) -> None:
+        with guard.guarded("the error file of a rank"):
+            error = error_in(path)
+            with self._lock:
+                if error and watched.death is not None:
+                    watched.death = dataclasses.replace(watched.death, error=error)
+                    watched.record()
+
+    def _ask_again(self, now_ns: int) -> None:
+        """Retry missing statuses: they appear once the parent has waited for the process."""
+        for watched in self._watched.values():
+            death = watched.death
+            if death is None or watched.pidfd < 0:
+                continue
+            # In this order: once it has been waited for, its status is there, or never will be.
+            is_released = process_start_ticks(watched.identity.pid) != watched.identity.pid_start_ticks
+            status = self._wait_status(watched.pidfd)
+            if status is not None:
+                keeps_oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL
+                watched.death = dataclasses.replace(death, status=status, oom=death.oom if keeps_oom else "")
+                watched.is_published = True
+                watched.record()
+                self._ask_for_error(watched)
+            elif is_released or now_ns - death.at_ns > self._soon_ns:
+                watched.is_published = True
+            if status is not None or is_released or now_ns - death.at_ns > STATUS_DUE_NS:
+                watched.close()
+
+    def _recheck(self) -> None:
+        """Once a second, retry processes for which there was no descriptor, and read the counters."""
+        if self._epoll is None:
+            self._start()
+        for watched in self._watched.values():
+            if watched.death is None and watched.pidfd < 0 and not watched.was_gone:
+                self._hold(watched)
+        for watched in self._watched.values():
+            if watched.death is None and watched.pidfd >= 0:
+                watched.note_handler()
+        counters = {watched.counter for watched in self._watched.values() if watched.death is None and watched.counter}
+        self._oom.forget_all_but(counters)
+        self._oom.read()
+
+    def _interrupt(self) -> None:
+        if self._wake >= 0:
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._wake, 1)

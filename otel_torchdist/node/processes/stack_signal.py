@@ -1,0 +1,167 @@
+"""Requests the stack of one thread of a rank with a signal, when our thread there cannot answer: the GIL is held.
+
+The signal would kill a process that does not handle it. So it is sent only to a process that has announced a handler,
+that verifiably still has it, and that is beyond doubt the writer of the tape. And it is sent only to a process that
+runs no Python: `faulthandler` can crash while it walks the frames of a thread that enters and leaves frames (seen on
+Python 3.10 to 3.13, on some within a hundred signals), but not while native code holds the GIL, when no frame changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.node.job.requests.stacks import SignalOffer, decode_offer, offer_path, parse_stack
+from otel_torchdist.node.processes import pidfd
+from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS, can_signal
+from otel_torchdist.system.files.others import open_regular, read_part
+from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
+from otel_torchdist.tape.mapped import MappedTape
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""A rank that has written this much is not asked again: the file is in memory."""
+_HEAD_BYTES: Final = 64
+_DOES_NOT_RUN: Final = frozenset("DTtZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBySignal:
+    """A signal that was sent.
+
+    Attributes:
+        file: The file to which the stack is written.
+        offset: Where in the file it starts.
+        owner: The user who must own the file.
+        offer: The process's description of its handler.
+        process: Its pid.
+        thread: Native id of the thread.
+    """
+
+    file: Path
+    offset: int
+    owner: int
+    offer: SignalOffer
+    process: int
+    thread: int
+
+    def answer(self) -> ThreadStack | None:
+        """Return the thread's stack; None until it is completely written."""
+        try:
+            # In this order: a handler that has begun to write and no longer runs has finished.
+            if self.file.stat().st_size <= self.offset or not self._is_over():
+                return None
+            frames = parse_stack(read_part(self.file, self.offset, MAX_FILE_BYTES, self.owner).decode(errors="replace"))
+        except OSError:
+            return None
+        return ThreadStack(self.thread, "", frames) if frames else None
+
+    def _is_over(self) -> bool:
+        state = _thread_state(self.process, self.thread)
+        return state is not None and state.is_idle(self.offer.signal)
+
+
+def ask_by_signal(tape: MappedTape, thread: int, flag: int = pidfd.PIDFD_THREAD) -> AskedBySignal | None:
+    """Ask for the stack of one thread of the process that writes a tape. Does not wait.
+
+    Args:
+        tape: The tape.
+        thread: Native id; 0 for the main thread. Before Linux 6.9 it is always the main thread.
+        flag: See `pidfd.open_thread`.
+
+    Returns:
+        The request; None when no signal was sent, because it is not certain to be harmless.
+    """
+    identity = tape.identity
+    if not _is_in_reach(identity) or not _rests(tape):
+        return None
+    try:
+        target, thread = pidfd.open_thread(identity.pid, thread or identity.pid, flag)
+    except OSError:
+        return None
+    try:
+        # Only now: from here on, what is read of this pid belongs to the process behind `target`, or that one is dead.
+        asked = _prepare(tape, thread)
+        if asked is not None:
+            pidfd.send(target, asked.offer.signal)
+        return asked
+    except OSError:
+        return None
+    finally:
+        os.close(target)
+
+
+def _is_in_reach(identity: TapeIdentity) -> bool:
+    """Whether the writer's pid is valid in this process, and is not our own."""
+    return shares_pids(identity) and identity.pid != os.getpid()
+
+
+def _rests(tape: MappedTape) -> bool:
+    """Whether our thread in the rank, which should run every second, has neither run lately nor answered."""
+    try:
+        status = tape.status()
+    except TapeError:
+        return False
+    return status.answer != status.request and time.monotonic_ns() - status.heartbeat_ns > HEARTBEAT_LATE_NS
+
+
+def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
+    """Check everything that must be true before a signal is sent.
+
+    Raises:
+        OSError: Something cannot be checked.
+    """
+    pid, file = tape.identity.pid, offer_path(tape.path)
+    if tape.holder() != pid or process_start_ticks(pid) != tape.identity.pid_start_ticks:
+        return None
+    if not can_signal(tape.owner, pid):
+        return None
+    with open(open_regular(file, tape.owner), "rb") as stream:
+        facts = os.fstat(stream.fileno())
+        offer = decode_offer(stream.read(_HEAD_BYTES))
+    if offer is None or facts.st_size > MAX_FILE_BYTES:
+        return None
+    # If the process has since closed or replaced the file, the descriptor is an unrelated file, if anything.
+    if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{offer.descriptor}"), facts):
+        return None
+    state = _thread_state(pid, thread)
+    if state is None or not state.takes(offer.signal):
+        return None
+    return AskedBySignal(file, facts.st_size, tape.owner, offer, pid, thread)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadState:
+    """A thread's state and signal masks according to the kernel; bit 0 is signal 1."""
+
+    state: str
+    caught: int
+    blocked: int
+    pending: int
+
+    def takes(self, number: int) -> bool:
+        """Whether a handler would run on a signal now."""
+        is_caught = bool(self.caught >> (number - 1) & 1)
+        return is_caught and self.is_idle(number) and self.state not in _DOES_NOT_RUN
+
+    def is_idle(self, number: int) -> bool:
+        """Whether a signal is neither pending nor in its handler, during which it is blocked."""
+        return not (self.pending | self.blocked) >> (number - 1) & 1
+
+
+def _thread_state(pid: int, thread: int) -> _ThreadState | None:
+    """Read the state of a thread; None when the process has no such thread."""
+    try:
+        lines = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    try:
+        pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
+        return _ThreadState(fields["State"][:1], int(fields["SigCgt"], 16), int(fields["SigBlk"], 16), pending)
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,200 @@
+"""The ongoing stall of a run: which ranks hold it up, in which operation, and where in their code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.config import TRACE_ID_PLACE
+from otel_torchdist.judge.stall.events import Ruling, RunSeen
+from otel_torchdist.judge.verdict.model import Verdict, locate
+from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.world.places import PlaceSource, RankPlace, place_of
+from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.naming import compress_ranks, listed_ranks, readable
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.show.live.texts import MAX_SENTENCE, shown, shown_group, shown_line, shown_stack
+from otel_torchdist.telemetry import semconv
+
+MAX_STACKS: Final = 4
+"""Ranks whose stack is shown; those of the others are in the trace of the stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStall:
+    """What is known of an ongoing stall, by whichever agent judges.
+
+    Attributes:
+        kind: The verdict; None for one that this version does not know.
+        ranks: The ranks that it names.
+        operation_id: The operation that is held up.
+        operation: Its name.
+        group: Name of its group.
+        since_ns: Since when, by the monotonic clock; None if that is not known here.
+    """
+
+    kind: VerdictKind | None
+    ranks: frozenset[int]
+    operation_id: OperationId
+    operation: str
+    group: str
+    since_ns: int | None
+
+    @property
+    def names_the_missing(self) -> bool:
+        """Whether the named ranks live, and are elsewhere than the operation that waits for them."""
+        return self.kind is not None and self.kind.traits.names_the_missing
+
+
+def blame_of(verdict: Verdict) -> KnownStall:
+    """Return what a verdict says."""
+    return KnownStall(
+        verdict.kind,
+        frozenset(verdict.ranks),
+        verdict.operation_id,
+        shown(verdict.operation),
+        shown_group(verdict.group, verdict.label),
+        verdict.since_ns,
+    )
+
+
+def blame_in(seen: RunSeen) -> KnownStall | None:
+    """Return what is known of the ongoing stall; None if there is none."""
+    verdict, ruling = seen.verdict, seen.ruling
+    if verdict is not None:
+        return blame_of(verdict)
+    if ruling is None:
+        return None
+    found = ruling.attributes
+    group = found.get(semconv.GROUP_DESCRIPTION) or found.get(semconv.GROUP_HASH, "")
+    return KnownStall(
+        ruling.kind,
+        frozenset(listed_ranks(ruling.ranks)),
+        ruling.operation_id,
+        shown(ruling.operation),
+        shown(str(group)),
+        _since(seen.world, ruling.operation_id),
+    )
+
+
+def _since(world: WorldSnapshot, operation_id: OperationId) -> int | None:
+    """Since when the first of the ranks that are seen here waits in an operation."""
+    waits = (view.at(operation_id) for view in world.ranks.values())
+    return min((wait.waiting_since_ns for wait in waits if wait and wait.waiting_since_ns), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StackPart:
+    """Where one rank is.
+
+    Attributes:
+        rank: The rank.
+        host: Its node.
+        line: The line of its code, or ''.
+        stack: Its whole stack, outermost frame first; '' if it has given none.
+        source: How the place is known.
+        age_s: How old the stack is; None without one.
+    """
+
+    rank: int
+    host: str
+    line: str
+    stack: str
+    source: str
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StallPart:
+    """The stall banner.
+
+    Attributes:
+        text: The verdict as a sentence, with the current age.
+        kind: The verdict's name.
+        ranks: The ranks that it names, such as `0-7,16`.
+        operation: The operation that is held up.
+        group: Name of its group.
+        age_s: For how long; None if that is not known here.
+        trace_id: Id of the stall's trace, in hex.
+        trace_url: Where that trace can be looked at; '' if no such address is configured.
+        stacks: Where the named ranks are, or the first that waits if the verdict names none.
+        left_out: Named ranks whose stacks are not among these.
+    """
+
+    text: str
+    kind: str
+    ranks: str
+    operation: str
+    group: str
+    age_s: float | None
+    trace_id: str
+    trace_url: str
+    stacks: tuple[StackPart, ...]
+    left_out: int
+
+
+def stall_part(seen: RunSeen, blame: KnownStall | None, trace_url: str, now_ns: int) -> StallPart | None:
+    """Describe the ongoing stall of a run and what it is blamed on; None if there is none."""
+    ruling = seen.ruling
+    if ruling is None or blame is None:
+        return None
+    located = _located(seen.world, seen.verdict)
+    age_s = None if blame.since_ns is None else max(now_ns - blame.since_ns, 0) / 1e9
+    text = ruling.text if located is None or age_s is None else sentence(located, age_s)
+    trace_id = f"{ruling.incident.trace_id:032x}"
+    stacks = tuple(_stacks(seen, blame, located, now_ns))
+    return StallPart(
+        text=readable(text, MAX_SENTENCE),
+        kind=_kind(ruling),
+        ranks=compress_ranks(blame.ranks),
+        operation=_operation(blame),
+        group=blame.group,
+        age_s=age_s,
+        trace_id=trace_id,
+        trace_url=trace_url.replace(TRACE_ID_PLACE, trace_id),
+        stacks=stacks,
+        left_out=len(blame.ranks - {one.rank for one in stacks}),
+    )
+
+
+def _kind(ruling: Ruling) -> str:
+    return shown(ruling.verdict)
+
+
+def _operation(blame: KnownStall) -> str:
+    sequence = blame.operation_id.sequence
+    return f"{blame.operation} #{sequence}" if sequence else blame.operation
+
+
+def _located(world: WorldSnapshot, verdict: Verdict | None) -> Verdict | None:
+    """Return this agent's verdict with the current places; None if not all of its ranks are seen any more."""
+    if verdict is None or not verdict.roll.standings.keys() <= world.ranks.keys():
+        return None
+    return locate(world, verdict)
+
+
+def _stacks(seen: RunSeen, blame: KnownStall, located: Verdict | None, now_ns: int) -> Iterator[StackPart]:
+    world = seen.world
+    waiting = [view.rank for view in world.in_order if view.at(blame.operation_id) is not None]
+    for rank in (sorted(blame.ranks) or waiting[:1])[:MAX_STACKS]:
+        view = world.ranks.get(rank)
+        if view is None:
+            continue
+        place = located.places.get(rank) if located is not None else None
+        place = place or place_of(view, view.at(blame.operation_id), world.taken_ns)
+        if place.source is not PlaceSource.NOTHING:
+            yield _stack(view, place, now_ns)
+
+
+def _stack(view: RankView, place: RankPlace, now_ns: int) -> StackPart:
+    has_stack = view.stacks is not None and bool(place.stacktrace)
+    return StackPart(
+        rank=view.rank,
+        host=shown(view.host),
+        line=shown_line(place.frame),
+        stack=shown_stack(place.stacktrace),
+        source=place.source.value,
+        age_s=max(now_ns - view.stacks.asked_ns, 0) / 1e9 if has_stack and view.stacks is not None else None,
+    )

@@ -1,0 +1,296 @@
+"""The document that the live page draws: a pure function of a snapshot, the visitor, and the visitor's choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.config import TRACE_ID_PLACE
+from otel_torchdist.judge.stall.events import JudgingAgent
+from otel_torchdist.model.naming import MemberRank, compress_ranks, listed_ranks, readable, run_label
+from otel_torchdist.show.live.blame import StallPart, blame_in, stall_part
+from otel_torchdist.show.live.groups import GroupRow, group_rows
+from otel_torchdist.show.live.model import AgentFacts, LiveRun, LiveSnapshot
+from otel_torchdist.show.live.ranks import MAX_RANKS, Crowd, RankRow, RankState, crowds, rank_rows
+from otel_torchdist.show.live.texts import MAX_SENTENCE, shown, shown_group
+from otel_torchdist.show.live.timeline import MAX_LANES, LiveTimeline, timeline_of
+
+MAX_LISTED: Final = 64
+"""Runs in the list."""
+MAX_LATE: Final = 8
+"""Ranks that came last, listed for each group."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunItem:
+    """A run in the list.
+
+    Attributes:
+        key: Names it in the address of the page.
+        run: First digits of its id; '' while there is none.
+        owner: Id of the user that it belongs to.
+        directory: Name of its job directory on this node.
+        world_size: Number of its ranks on all nodes.
+        ranks: How many of its ranks are seen.
+        state: `stalled`, `running` or `ended`.
+    """
+
+    key: str
+    run: str
+    owner: int
+    directory: str
+    world_size: int
+    ranks: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that came last.
+
+    Attributes:
+        rank: The rank.
+        calls: In how many calls it came last.
+        late_s: Seconds for which the others waited for it alone.
+    """
+
+    rank: int
+    calls: int
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLateness:
+    """Which ranks came last in the calls of a group, since they are compared.
+
+    Attributes:
+        group: Its name.
+        calls: Number of compared calls.
+        late: The ranks for which the others waited longest.
+    """
+
+    group: str
+    calls: int
+    late: tuple[LateRank, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingPart:
+    """A finding that is not a stall.
+
+    Attributes:
+        kind: Its verdict, as in `torchdist_finding_info`: `mismatched`, `straggler`, …
+        ranks: The ranks that it names.
+        operation: The operation.
+        group: Name of its group.
+        trace_id: Id of its trace, in hex.
+        text: The finding in a sentence.
+        trace_url: Where that trace can be looked at; '' if no such address is configured.
+    """
+
+    kind: str
+    ranks: str
+    operation: str
+    group: str
+    trace_id: str
+    text: str
+    trace_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePart:
+    """The agent that judges, if it is another one.
+
+    Attributes:
+        node: Its node.
+        page: Address of its page; '' if it has none.
+    """
+
+    node: str
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """The chosen run.
+
+    Attributes:
+        item: What the list shows of it.
+        judge: The agent that judges; None if it is this one.
+        missing: Ranks of the run that are not seen here.
+        hosts: Its nodes, as far as they are seen.
+        stall: The ongoing stall; None if there is none.
+        crowds: Ranks that do the same.
+        ranks: Each rank; cut after 4096.
+        groups: Its process groups.
+        groups_left_out: Groups that are not among these.
+        timeline: The last minute.
+        lateness: Which ranks came last.
+        findings: Mismatches, stragglers, and what is slow.
+        records_lost: Records of its ranks that were not written or not read.
+    """
+
+    item: RunItem
+    judge: JudgePart | None
+    missing: str
+    hosts: tuple[str, ...]
+    stall: StallPart | None
+    crowds: tuple[Crowd, ...]
+    ranks: tuple[RankRow, ...]
+    groups: tuple[GroupRow, ...]
+    groups_left_out: int
+    timeline: LiveTimeline
+    lateness: tuple[GroupLateness, ...]
+    findings: tuple[FindingPart, ...]
+    records_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAnswer:
+    """What `/live.json` answers.
+
+    Attributes:
+        instance: Distinguishes this agent from its predecessors on the same port.
+        host: Name of the agent's node.
+        at: Seconds since 1970 at which everything was so; 0 while nothing has been published yet.
+        threshold_s: Age at which an operation stalls.
+        watches: Whether this process watches the ranks; if not, another process of the node does.
+        runs: The runs that this visitor may see.
+        hidden: Number of runs that this visitor may not see.
+        run: The chosen run; the one that needs attention most if none is chosen; None if there is none.
+        spans_dropped: Spans that could not be exported so far.
+    """
+
+    instance: str
+    host: str
+    at: float
+    threshold_s: float
+    watches: bool
+    runs: tuple[RunItem, ...]
+    hidden: int
+    run: RunPart | None
+    spans_dropped: int
+
+
+def no_document(facts: AgentFacts) -> LiveAnswer:
+    """The document before anything has been published."""
+    return LiveAnswer(facts.instance, shown(facts.host), 0.0, facts.threshold_s, True, (), 0, None, 0)
+
+
+def document_of(
+    snapshot: LiveSnapshot, facts: AgentFacts, user: int | None, key: str = "", lanes: Collection[int] = ()
+) -> LiveAnswer:
+    """Describe what one visitor may see.
+
+    Args:
+        snapshot: The snapshot.
+        facts: What does not change.
+        user: Id of the user whose runs may be seen; 0 or None for all.
+        key: The run that the visitor has chosen; '' for none.
+        lanes: The ranks whose operations the visitor wants to see one by one; empty for those that matter.
+    """
+    allowed = [run for run in snapshot.runs if not user or run.owner == user]
+    items = {run.key: _item(run) for run in allowed}
+    ordered = sorted(allowed, key=lambda run: (_URGENCY[items[run.key].state], -len(run.seen.world.ranks)))
+    chosen = next((run for run in ordered if run.key == key), ordered[0] if ordered else None)
+    return LiveAnswer(
+        instance=facts.instance,
+        host=shown(facts.host),
+        at=snapshot.wall_ns / 1e9,
+        threshold_s=facts.threshold_s,
+        watches=snapshot.watches,
+        runs=tuple(items[run.key] for run in ordered[:MAX_LISTED]),
+        hidden=len(snapshot.runs) - len(allowed),
+        run=_part(chosen, items[chosen.key], snapshot, facts, lanes) if chosen is not None else None,
+        spans_dropped=snapshot.spans_dropped,
+    )
+
+
+_URGENCY: Final = {"stalled": 0, "running": 1, "ended": 2}
+
+
+def _item(run: LiveRun) -> RunItem:
+    world = run.seen.world
+    state = "stalled" if run.seen.ruling is not None else "running"
+    if all(view.is_over for view in world.ranks.values()):
+        state = "ended"
+    own = sum(not isinstance(rank, MemberRank) for rank in world.ranks)  # others are of runs that it meets
+    return RunItem(run.key, run_label(world.run), run.owner, shown(run.directory), run.world_size, own, state)
+
+
+def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts, lanes: Collection[int]) -> RunPart:
+    seen, world, now_ns = run.seen, run.seen.world, snapshot.taken_ns
+    blame = blame_in(seen)
+    stall = stall_part(seen, blame, facts.trace_url, now_ns)
+    names = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
+    places = {one.rank: one.line for one in stall.stacks} if stall is not None else {}
+    rows = rank_rows(world, blame, places, facts.threshold_s, snapshot.samples, now_ns)
+    stalled = seen.ruling.operation_id.channel.group if seen.ruling is not None else ""
+    groups, left_out = group_rows(world, stalled)
+    judge = seen.judge
+    unseen = (rank for rank in range(min(run.world_size, _MOST_RANKS)) if rank not in world.ranks)
+    return RunPart(
+        item=item,
+        judge=None if judge is None else _judge(judge),
+        missing=compress_ranks(unseen),
+        hosts=tuple(dict.fromkeys(row.host for row in rows)),
+        stall=stall,
+        crowds=crowds(rows),
+        ranks=tuple(rows[:MAX_RANKS]),
+        groups=groups,
+        groups_left_out=left_out,
+        timeline=timeline_of(world, list(lanes) or _that_matter(rows), snapshot.bars, snapshot.samples, names, now_ns),
+        lateness=_lateness(run, names),
+        findings=_findings(run, names, facts.trace_url),
+        records_lost=sum(snapshot.records_lost.get(view.nonce, 0) for view in world.ranks.values()),
+    )
+
+
+def _judge(judge: JudgingAgent) -> JudgePart:
+    return JudgePart(shown(judge.node), judge.page if _PAGE.fullmatch(judge.page) else "")
+
+
+_PAGE: Final = re.compile(r"http://[A-Za-z0-9._:\[\]-]{1,256}/")
+"""Another agent names its page, and it becomes a link on ours."""
+_MOST_RANKS: Final = 1 << 16
+"""A tape may claim any world size."""
+
+
+def _that_matter(rows: Sequence[RankRow]) -> list[int]:
+    """The ranks whose operations are shown while the visitor has chosen none: all if they are few enough."""
+    if len(rows) <= MAX_LANES:
+        return [row.rank for row in rows]
+    named = [row.rank for row in rows if row.named][: MAX_LANES // 2]
+    others = [row.rank for row in rows if not row.named and row.state != RankState.UNREACHABLE.value]
+    return [*named, *others][:MAX_LANES]
+
+
+def chosen_lanes(text: str) -> tuple[int, ...]:
+    """Read the ranks that a visitor has chosen, such as `0-7,16`; what cannot be read is left out."""
+    return tuple(listed_ranks(text[:256])[:MAX_LANES])
+
+
+def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[GroupLateness, ...]:
+    found: list[GroupLateness] = []
+    for group, counts in run.findings.arrivals.items():
+        worst = sorted(counts.late_s.items(), key=lambda one: -one[1])[:MAX_LATE]
+        late = tuple(LateRank(rank, counts.last[rank], seconds) for rank, seconds in worst)
+        found.append(GroupLateness(names.get(group, shown(group)), counts.calls, late))
+    return tuple(sorted(found, key=lambda one: -max((late.late_s for late in one.late), default=0.0))[:MAX_LATE])
+
+
+def _findings(run: LiveRun, names: Mapping[str, str], trace_url: str) -> tuple[FindingPart, ...]:
+    return tuple(
+        FindingPart(
+            kind=one.verdict,
+            ranks=one.ranks,
+            operation=shown(one.operation),
+            group=names.get(one.group, shown(one.group)),
+            trace_id=one.trace_id,
+            text=readable(one.text, MAX_SENTENCE),
+            trace_url=trace_url.replace(TRACE_ID_PLACE, one.trace_id),
+        )
+        for one in run.findings.findings
+    )

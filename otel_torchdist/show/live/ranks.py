@@ -1,0 +1,301 @@
+"""What each rank of a run does now, one by one and in crowds that do the same."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.remote_calls import WorkerView
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.show.live.blame import KnownStall
+from otel_torchdist.show.live.model import Sample
+from otel_torchdist.show.live.texts import shown, shown_group, shown_line, shown_way
+
+WAITS_NS: Final = 1_000_000_000
+"""An operation that is open for less is not a wait; its rank runs."""
+RATES_OVER_NS: Final = 10_000_000_000
+MAX_RANKS: Final = 4096
+"""Ranks that are listed one by one; beyond them only crowds are shown, which cover all."""
+MAX_CROWDS: Final = 64
+
+
+class RankState(enum.Enum):
+    """What a rank is doing, in a word. Those that need attention come first."""
+
+    DEAD = "dead"
+    STOPPED = "stopped"
+    """The kernel does not let its process run."""
+    ABSENT = "absent"
+    """It is alive, and the others wait for it elsewhere than it is."""
+    UNREACHABLE = "unreachable"
+    """The agent of its node does not answer."""
+    FAILED = "failed"
+    STALLED = "stalled"
+    """It has waited longer than the threshold."""
+    WAITING = "waiting"
+    """Its oldest open operation has been open for more than a second."""
+    SERVING = "serving"
+    """It runs a function for another worker."""
+    CALLING = "calling"
+    """It has a remote procedure call open, which may last as long as training."""
+    RUNNING = "running"
+    STARTING = "starting"
+    """It has no tape yet."""
+    FOLLOWED = "followed"
+    """Dead as well, but not the one that the verdict names."""
+    FINISHED = "finished"
+
+
+_ORDER: Final = {state.value: place for place, state in enumerate(RankState)}
+_ENDS: Final = {
+    RankLife.FINISHED: RankState.FINISHED,
+    RankLife.FAILED: RankState.FAILED,
+    RankLife.DEAD: RankState.DEAD,
+}
+NOT_IN: Final = "not in "
+"""Precedes the operation in which a rank is missing."""
+OVER: Final = frozenset({*_ENDS.values(), RankState.FOLLOWED})
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank.
+
+    Attributes:
+        rank: Global rank.
+        host: Its node.
+        state: What it does, a word of `RankState`: `running`, `waiting`, `stalled`, …
+        named: Whether the verdict on the ongoing stall names it.
+        operation: The operation that it waits in, or that it is missing in; '' if there is none.
+        group: Name of that operation's group.
+        age_s: For how long; None without an operation.
+        line: The line of its code that led there, and what has led to that; or ''.
+        step: Its step.
+        heartbeat_s: Seconds since its Python threads last ran, as far as its heartbeat shows; None once it is over.
+        communicating: Share of the last seconds with an operation in flight, from 0 to 1; None if it is not measured
+            here, as on another node.
+        blocked: Share of the last seconds with a thread blocked by one.
+        overhead: Share of the last seconds that our own code took on its threads.
+        steps_per_s: Steps per second; None if it is not measured here.
+    """
+
+    rank: int
+    host: str
+    state: str
+    named: bool
+    operation: str
+    group: str
+    age_s: float | None
+    line: str
+    step: int
+    heartbeat_s: float | None
+    communicating: float | None
+    blocked: float | None
+    overhead: float | None
+    steps_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Ranks that do the same.
+
+    Attributes:
+        ranks: Which, such as `0-7,16`.
+        count: How many.
+        state: What they do, see `RankState`.
+        named: Whether the verdict on the ongoing stall names them.
+        operation: The operation that they wait in, or that they are missing in; '' if there is none.
+        group: Name of that operation's group.
+        age_s: The highest of their ages; None without an operation.
+        steps: Their lowest and highest step.
+    """
+
+    ranks: str
+    count: int
+    state: str
+    named: bool
+    operation: str
+    group: str
+    age_s: float | None
+    steps: tuple[int, int]
+
+
+def rank_rows(
+    world: WorldSnapshot,
+    blame: KnownStall | None,
+    places: Mapping[int, str],
+    threshold_s: float,
+    samples: Mapping[int, Sequence[Sample]],
+    now_ns: int,
+) -> list[RankRow]:
+    """Describe every rank of a run, ascending.
+
+    Args:
+        world: The ranks.
+        blame: The ongoing stall; None if there is none.
+        places: By rank, the line of code of those that the stall is blamed on.
+        threshold_s: Age at which an operation stalls.
+        samples: By nonce, samples of the counters.
+        now_ns: Monotonic time.
+    """
+    rows: list[RankRow] = []
+    for view in world.ranks.values():
+        own = blame if blame is not None and view.rank in blame.ranks else None
+        doing = _doing(view, own, places.get(view.rank, ""), now_ns)
+        state = _state(view, own, doing, threshold_s, now_ns)
+        if state is RankState.DEAD and blame is not None and blame.ranks and own is None:
+            state = RankState.FOLLOWED
+        rows.append(_row(view, state, own is not None, doing, _Rates.of(samples.get(view.nonce, ()), now_ns), now_ns))
+    rows += [_unseen(rank, host, blame) for rank, host in world.unreachable.items() if rank not in world.ranks]
+    return sorted(rows, key=lambda row: row.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """The operation that a rank waits in, or is missing in; attributes as in `RankRow`."""
+
+    operation: str = ""
+    group: str = ""
+    age_s: float | None = None
+    line: str = ""
+    remote: RankState | None = None
+    """What it does as a worker of RPC that is in no operation."""
+
+
+def _doing(view: RankView, blame: KnownStall | None, place: str, now_ns: int) -> _Doing:
+    """Return what a rank waits in; `blame` and `place` only if it is blamed for the ongoing stall."""
+    waits = [one for one in view.open if one.waiting_since_ns is not None]
+    wait = min(waits, key=lambda one: one.waiting_since_ns or 0, default=None)
+    if wait is None and blame is not None and blame.names_the_missing:
+        missing = f"{NOT_IN}{_called(blame.operation, blame.operation_id.sequence)}"
+        return _Doing(missing, blame.group, _age_s(blame.since_ns, now_ns), place)
+    if view.is_over and blame is None:
+        return _Doing(line=place)
+    if wait is None:
+        return _remote(view.worker, now_ns) or _Doing(line=place)
+    called = _called(shown(wait.name), wait.operation_id.sequence)
+    age_s = _age_s(wait.waiting_since_ns, now_ns)
+    return _Doing(called, shown_group(wait.group, wait.label), age_s, place or shown_way(wait.call_site, wait.path))
+
+
+def _remote(worker: WorkerView | None, now_ns: int) -> _Doing | None:
+    """Return what a worker of RPC does that is in no operation: the oldest call that it has made, or else serves."""
+    if worker is None:
+        return None
+    for name, since_ns in (("init_rpc", worker.joins_since_ns), ("rpc.shutdown", worker.leaves_since_ns)):
+        if since_ns is not None and now_ns - since_ns >= WAITS_NS and not worker.calls:
+            return _Doing(name, age_s=_age_s(since_ns, now_ns), remote=RankState.WAITING)
+    call = next(iter(worker.calls), None)
+    if call is None or now_ns - call.since_ns < WAITS_NS:
+        return None
+    state = RankState.SERVING if call.is_served else RankState.CALLING
+    return _Doing(shown(call.text), age_s=_age_s(call.since_ns, now_ns), line=shown_line(call.call_site), remote=state)
+
+
+def _age_s(since_ns: int | None, now_ns: int) -> float | None:
+    return None if since_ns is None else max(now_ns - since_ns, 0) / 1e9
+
+
+def _called(name: str, sequence: int) -> str:
+    return f"{name} #{sequence}" if sequence else name
+
+
+def _row(view: RankView, state: RankState, named: bool, doing: _Doing, rates: _Rates, now_ns: int) -> RankRow:
+    return RankRow(
+        rank=view.rank,
+        host=shown(view.host),
+        state=state.value,
+        named=named,
+        operation=doing.operation,
+        group=doing.group,
+        age_s=doing.age_s,
+        line=doing.line,
+        step=view.step,
+        heartbeat_s=None if state in OVER else _age_s(view.heartbeat_ns, now_ns),
+        communicating=rates.communicating,
+        blocked=rates.blocked,
+        overhead=rates.overhead,
+        steps_per_s=rates.steps_per_s,
+    )
+
+
+def starting(rank: int) -> RankRow:
+    """Return the row of a rank that has no tape yet."""
+    return RankRow(rank, "", RankState.STARTING.value, False, "", "", None, "", 0, None, None, None, None, None)
+
+
+def _unseen(rank: int, host: str, blame: KnownStall | None) -> RankRow:
+    named = blame is not None and rank in blame.ranks
+    state = RankState.UNREACHABLE.value
+    return RankRow(rank, shown(host), state, named, "", "", None, "", 0, None, None, None, None, None)
+
+
+def _state(view: RankView, blame: KnownStall | None, doing: _Doing, threshold_s: float, now_ns: int) -> RankState:
+    """Return a rank's state; `blame` only if it names this rank."""
+    life = life_in(view)
+    if life in _ENDS:
+        return _ENDS[life]
+    if view.stopped is not None and view.stopped.is_frozen(now_ns):
+        return RankState.STOPPED
+    if blame is not None and blame.kind is VerdictKind.FROZEN:
+        return RankState.STOPPED
+    if blame is not None and blame.names_the_missing:
+        return RankState.ABSENT
+    if doing.remote is not None:
+        return doing.remote
+    if doing.age_s is None or doing.age_s * 1e9 < WAITS_NS:
+        return RankState.RUNNING
+    return RankState.STALLED if doing.age_s >= threshold_s else RankState.WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Attributes as in `RankRow`."""
+
+    communicating: float | None = None
+    blocked: float | None = None
+    overhead: float | None = None
+    steps_per_s: float | None = None
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], now_ns: int) -> _Rates:
+        """Compare the newest sample with one of some seconds ago."""
+        first = next((one for one in samples if one.at_ns >= now_ns - RATES_OVER_NS), None)
+        last = samples[-1] if samples else None
+        if first is None or last is None or last.at_ns <= first.at_ns:
+            return cls()
+        span_ns = last.at_ns - first.at_ns
+        return cls(
+            communicating=_share(last.communicating_ns - first.communicating_ns, span_ns),
+            blocked=_share(last.blocked_ns - first.blocked_ns, span_ns),
+            overhead=_share(last.overhead_ns - first.overhead_ns, span_ns),
+            steps_per_s=max(last.step - first.step, 0) / span_ns * 1e9,
+        )
+
+
+def _share(part_ns: int, whole_ns: int) -> float:
+    return round(min(max(part_ns / whole_ns, 0.0), 1.0), 6)
+
+
+def crowds(rows: Iterable[RankRow]) -> tuple[Crowd, ...]:
+    """Put ranks that do the same together: what needs attention first, then the largest crowds."""
+    found: dict[tuple[bool, str, str, str], list[RankRow]] = {}
+    for row in rows:
+        waits = row.state != RankState.RUNNING.value
+        key = row.named, row.state, row.operation if waits else "", row.group if waits else ""
+        found.setdefault(key, []).append(row)
+    ordered = sorted(found.items(), key=lambda one: (not one[0][0], _ORDER[one[0][1]], -len(one[1])))
+    return tuple(_crowd(key, members) for key, members in ordered[:MAX_CROWDS])
+
+
+def _crowd(key: tuple[bool, str, str, str], members: Sequence[RankRow]) -> Crowd:
+    named, state, operation, group = key
+    ages = [row.age_s for row in members if row.age_s is not None and operation]
+    steps = [row.step for row in members]
+    ranks = compress_ranks(row.rank for row in members)
+    return Crowd(ranks, len(members), state, named, operation, group, max(ages, default=None), (min(steps), max(steps)))

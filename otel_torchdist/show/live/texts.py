@@ -1,0 +1,40 @@
+"""Texts of jobs as the page shows them: printable, and short. The page puts them into text nodes and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Final
+
+from otel_torchdist.model.calls import GroupView
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.naming import readable
+
+MAX_NAME: Final = 120
+MAX_SENTENCE: Final = 4096
+MAX_STACK: Final = 16_384
+
+
+def shown(text: str) -> str:
+    """Return a name that a job has chosen."""
+    return readable(text, MAX_NAME)
+
+
+def shown_group(group: GroupView | None, label: str = "") -> str:
+    """Return the name of a group, '' if it is not known, behind what an operation of it is for."""
+    return shown(", ".join(filter(None, [label, group.title if group is not None else ""])))
+
+
+def shown_line(frame: CallSiteName | None) -> str:
+    """Return a line of code, such as `train.py:42 train`; '' if there is none."""
+    return shown(f"{PurePath(frame.file).name}:{frame.line} {frame.function}") if frame is not None else ""
+
+
+def shown_way(frame: CallSiteName | None, path: Sequence[str]) -> str:
+    """Return a line of code, and the lines that have led to it: `train.py:42 step ← train.py:80 main`."""
+    return shown(" ← ".join([shown_line(frame), *path[1:]])) if frame is not None else ""
+
+
+def shown_stack(text: str) -> str:
+    """Return a stack, line by line; the innermost frames, which come last, matter most."""
+    return "\n".join(readable(line) for line in text[-MAX_STACK:].splitlines())

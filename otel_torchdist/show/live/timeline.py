@@ -1,0 +1,177 @@
+"""The last minute: each operation of a few ranks, or for each second of many ranks how much of it was communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from otel_torchdist.analysis.statistics.tally import joined
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.show.live.model import Bar, Sample
+from otel_torchdist.show.live.texts import shown
+
+SECONDS: Final = 60
+UNIT_NS: Final = 10_000
+MAX_LANES: Final = 16
+"""Ranks whose operations are shown one by one."""
+MAX_OPEN: Final = 64
+"""Operations in flight that are shown of one rank, the oldest."""
+UNKNOWN: Final = "."
+OPEN: Final = -1
+_DIGITS: Final = "0123456789"
+_SECOND_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLane:
+    """The operations of one rank.
+
+    Attributes:
+        rank: The rank.
+        since: Begin of its first bar, in units of 10 µs before now.
+        bars: For each operation how much later than the bar before it began, how long it took (-1: it has not ended),
+            both in these units, and its place in the names; by begin. Small numbers compress well.
+    """
+
+    rank: int
+    since: int
+    bars: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """How much of each of the last seconds a rank spent in communication.
+
+    Attributes:
+        rank: The rank.
+        cells: A digit for each second, the oldest first: 0 for none to 9 for all of it, or `.` if it is not known.
+    """
+
+    rank: int
+    cells: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTimeline:
+    """The last minute.
+
+    Attributes:
+        names: Operation and group of the bars.
+        lanes: Ranks whose operations are shown one by one.
+        strips: All ranks.
+    """
+
+    names: tuple[tuple[str, str], ...]
+    lanes: tuple[LiveLane, ...]
+    strips: tuple[Strip, ...]
+
+
+def timeline_of(
+    world: WorldSnapshot,
+    chosen: Sequence[int],
+    bars: Mapping[int, Sequence[Bar]],
+    samples: Mapping[int, Sequence[Sample]],
+    groups: Mapping[str, str],
+    now_ns: int,
+) -> LiveTimeline:
+    """Describe the last minute of a run.
+
+    Args:
+        world: The ranks.
+        chosen: Ranks that should have a lane, the most important first.
+        bars: By nonce, the newest operations that have ended, oldest first.
+        samples: By nonce, the samples of the last minute, oldest first.
+        groups: Names of groups, by their keys.
+        now_ns: Monotonic time.
+    """
+    shown_ranks = [rank for rank in dict.fromkeys(chosen) if rank in world.ranks][:MAX_LANES]
+    names = _Names(groups)
+    lanes = tuple(
+        _lane(world.ranks[rank], bars.get(world.ranks[rank].nonce, ()), names, now_ns) for rank in sorted(shown_ranks)
+    )
+    strips = tuple(
+        Strip(view.rank, _cells(view, bars.get(view.nonce, ()), samples.get(view.nonce, ()), now_ns))
+        for view in world.in_order
+    )
+    return LiveTimeline(tuple(names.listed), lanes, strips)
+
+
+class _Names:
+    """The names of bars: each is written once."""
+
+    def __init__(self, groups: Mapping[str, str]) -> None:
+        self._groups = groups
+        self._places: dict[tuple[str, str], int] = {}
+        self.listed: list[tuple[str, str]] = []
+
+    def place_of(self, name: str, group: str) -> int:
+        key = name, group
+        if key not in self._places:
+            self._places[key] = len(self.listed)
+            self.listed.append((shown(name), self._groups.get(group, "")))
+        return self._places[key]
+
+
+def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> LiveLane:
+    oldest_ns = now_ns - SECONDS * _SECOND_NS
+    bars = [
+        (bar.begin_ns // UNIT_NS, max(bar.end_ns - bar.begin_ns, 0) // UNIT_NS, names.place_of(bar.name, bar.group))
+        for bar in ended
+        if bar.end_ns >= oldest_ns
+    ]
+    for operation in view.open[:MAX_OPEN]:
+        if operation.waiting_since_ns is not None and not view.is_over:
+            place = names.place_of(operation.name, operation.operation_id.channel.group)
+            bars.append((operation.waiting_since_ns // UNIT_NS, OPEN, place))
+    bars.sort()
+    begins = [begin for begin, _, _ in bars]
+    since = now_ns // UNIT_NS - begins[0] if begins else 0
+    steps = [0, *(after - before for before, after in pairwise(begins))]
+    return LiveLane(view.rank, since, tuple((step, *bar[1:]) for step, bar in zip(steps, bars, strict=False)))
+
+
+def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_ns: int) -> str:
+    """Describe each second: from the counters, or before the first of them from the operations."""
+    begin_ns = now_ns - SECONDS * _SECOND_NS
+    cells = [UNKNOWN] * SECONDS
+    sampled_from = samples[0].at_ns if samples else now_ns
+    if sampled_from > begin_ns:
+        _fill_from_operations(cells, view, ended, sampled_from, begin_ns)
+    # 60 times for each rank: plain arithmetic, because calls of min, max and round would take most of the time.
+    for before, after in pairwise(samples):
+        length_ns = after.at_ns - before.at_ns or 1
+        busy = (9 * (after.communicating_ns - before.communicating_ns) + length_ns // 2) // length_ns
+        first, last = (before.at_ns - begin_ns) // _SECOND_NS, (after.at_ns - begin_ns) // _SECOND_NS
+        for second in range(first, last if last > first else first + 1):
+            if 0 <= second < SECONDS:
+                cells[second] = _DIGITS[busy if busy < 9 else 9]
+    if samples and cells[-1] == UNKNOWN:  # less than a second has passed since the last sample
+        cells[-1] = cells[-2]
+    return "".join(cells)
+
+
+def _fill_from_operations(cells: list[str], view: RankView, ended: Sequence[Bar], until_ns: int, begin_ns: int) -> None:
+    """Describe what came before the counters, as far back as operations are known."""
+    open_ns = min((one.waiting_since_ns for one in view.open if one.waiting_since_ns), default=until_ns)
+    known_ns = min(ended[0].begin_ns if ended else until_ns, open_ns)
+    intervals = [(bar.begin_ns, min(bar.end_ns, until_ns)) for bar in ended if bar.begin_ns < until_ns]
+    busy_ns = [0] * SECONDS
+    for interval in joined([*intervals, (open_ns, until_ns)]):
+        for second, part_ns in _seconds(*interval, begin_ns):
+            busy_ns[second] += part_ns
+    for second, part_ns in _seconds(known_ns, until_ns, begin_ns):
+        if part_ns > _SECOND_NS // 4:
+            cells[second] = _DIGITS[min(round(9 * busy_ns[second] / part_ns), 9)]
+
+
+def _seconds(from_ns: int, until_ns: int, begin_ns: int) -> Iterable[tuple[int, int]]:
+    """Cut an interval into the seconds after `begin_ns`: which one, and how much of it."""
+    at_ns = max(from_ns, begin_ns)
+    until_ns = min(until_ns, begin_ns + SECONDS * _SECOND_NS)
+    while at_ns < until_ns:
+        second = (at_ns - begin_ns) // _SECOND_NS
+        next_ns = min(begin_ns + (second + 1) * _SECOND_NS, until_ns)
+        yield second, next_ns - at_ns
+        at_ns = next_ns

@@ -1,0 +1,110 @@
+"""Puts a page together: one document with its style and scripts in it, and a policy that allows nothing else.
+
+Nothing of a job may stand in `body`: it is markup of ours. What comes from a job is data, which scripts insert as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import resources
+from typing import Final
+
+STYLE: Final = "look.css"
+SHARED_SCRIPTS: Final = (
+    "dom.js",
+    "units.js",
+    "theme.js",
+    "timeline.js",
+    "timeline_paint.js",
+    "heatmap.js",
+    "tables.js",
+    "data.js",
+)
+DATA_ID: Final = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page.
+
+    Attributes:
+        title: Of the window. Any text: it is escaped.
+        body: Markup of the body, which must hold nothing that comes from a job.
+        scripts: Sources in JavaScript that follow `SHARED_SCRIPTS`; all of them share one scope.
+        data: JSON that the scripts read with `pageData()`; None if they get it elsewhere.
+        style: CSS that follows the shared one.
+        connects: Whether scripts may ask the page's own server for more.
+    """
+
+    title: str
+    body: str
+    scripts: Sequence[str]
+    data: bytes | None = None
+    style: str = ""
+    connects: bool = False
+
+
+def shared(name: str) -> str:
+    """Return the source of one of the shared assets."""
+    return (resources.files("otel_torchdist.show.pages") / "assets" / name).read_text(encoding="utf-8")
+
+
+def policy_of(page: Page) -> str:
+    """Return the page's Content-Security-Policy: its own style and script, and nothing from elsewhere."""
+    parts = [
+        "default-src 'none'",
+        f"script-src {_hashed(_script(page))}",
+        f"style-src {_hashed(_style(page))}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    if page.connects:
+        parts.append("connect-src 'self'")
+    return "; ".join(parts)
+
+
+def html_of(page: Page, marker: str = "") -> str:
+    """Return the document.
+
+    Args:
+        page: The page.
+        marker: A comment of ours in its second line, by which its files are recognized.
+    """
+    comment = f"<!-- {marker} -->\n" if marker else ""
+    return (
+        f'<!DOCTYPE html>\n{comment}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy_of(page)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{html.escape(page.title)}</title>\n<style>{_style(page)}</style>\n</head>\n"
+        f"<body>\n{page.body}\n{_data(page)}<script>{_script(page)}</script>\n</body>\n</html>\n"
+    )
+
+
+def _style(page: Page) -> str:
+    return "\n".join((shared(STYLE), page.style))
+
+
+def _script(page: Page) -> str:
+    """All scripts in a scope of their own."""
+    sources = "\n".join((*(shared(name) for name in SHARED_SCRIPTS), *page.scripts))
+    return f'"use strict";\n{{\n{sources}\n}}\n'
+
+
+def _data(page: Page) -> str:
+    """The data in an element that no browser runs; base64 has no letter that could end it."""
+    if page.data is None:
+        return ""
+    packed = base64.b64encode(gzip.compress(page.data, compresslevel=9, mtime=0)).decode("ascii")
+    return f'<script type="text/plain" id="{DATA_ID}">{packed}</script>\n'
+
+
+def _hashed(source: str) -> str:
+    return f"'sha256-{base64.b64encode(sha256(source.encode()).digest()).decode('ascii')}'"

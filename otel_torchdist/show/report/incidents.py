@@ -1,0 +1,141 @@
+"""Long waits for one rank that have ended since: the stalls of a run that went on, or was ended later."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.judge.verdict.wording.calls import describe_frame, describe_operation
+from otel_torchdist.model.calls import OperationId
+from otel_torchdist.show.report.document import PastStall
+from otel_torchdist.show.report.figures import RankSteps
+from otel_torchdist.sources.history.call_table import RankCalls
+from otel_torchdist.sources.history.meetings import Meeting, SharedChannel
+
+MOST: Final = 50
+"""Incidents in a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongWait:
+    """An operation at which ranks waited for one rank.
+
+    Attributes:
+        shared: Its channel.
+        sequence: Its position there.
+        late: The calls of the rank that came last.
+        place: Place of its call.
+        waits: By rank that waited for it, since when.
+        until_ns: When the late one arrived.
+    """
+
+    shared: SharedChannel
+    sequence: int
+    late: RankCalls
+    place: int
+    waits: dict[int, int]
+    until_ns: int
+
+    @property
+    def from_ns(self) -> int:
+        """Since when the first rank waited."""
+        return min(self.waits.values())
+
+    @property
+    def wait_ns(self) -> int:
+        """How long that one waited."""
+        return self.until_ns - self.from_ns
+
+    def is_explained_by(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether the late rank waited elsewhere, for most of the time for which others waited for it."""
+        common_ns = min(self.until_ns, end_ns) - max(self.from_ns, begin_ns)
+        return 2 * common_ns >= self.wait_ns
+
+    def is_about_the_same(self, other: LongWait) -> bool:
+        """Whether one rank was late in both, at one time and by one clock."""
+        one, another = self.late, other.late
+        overlaps = self.from_ns < other.until_ns and other.from_ns < self.until_ns
+        return one.rank == another.rank and one.clock == another.clock and overlaps
+
+
+class LongWaits:
+    """Looks for them in meetings."""
+
+    def __init__(self, threshold_ns: int) -> None:
+        """Keep waits that lasted at least as long as this."""
+        self._threshold_ns = threshold_ns
+        self._found: list[LongWait] = []
+
+    def add(self, meeting: Meeting) -> None:
+        """Look at a meeting: all must have come, by one clock."""
+        arrived = meeting.arrived
+        if arrived is None or len(arrived) < 2 or max(arrived) - min(arrived) < self._threshold_ns:
+            return
+        awaited = meeting.awaited()
+        waits = {
+            member.calls.rank: from_ns
+            for member, from_ns, until_ns in zip(meeting.members, arrived, awaited, strict=True)
+            if until_ns is not None and until_ns - from_ns >= self._threshold_ns
+        }
+        if waits:
+            until_ns = max(until_ns for until_ns in awaited if until_ns is not None)
+            nth = arrived.index(until_ns)
+            late, place = meeting.members[nth].calls, meeting.places[nth]
+            self._found.append(LongWait(meeting.shared, meeting.sequence, late, place, waits, until_ns))
+
+    def causes(self) -> list[LongWait]:
+        """Those of ranks that did not wait themselves, the longest first; each has all ranks that waited because of it.
+
+        A rank that came late because it waited elsewhere is not to blame: the rank that it waited for is.
+        """
+        causes: list[LongWait] = []
+        held_up: dict[int, list[tuple[int, int, LongWait]]] = {}
+        for wait in sorted(self._found, key=lambda one: one.until_ns):
+            rank = wait.late.rank
+            cause = next((one for begin, end, one in held_up.get(rank, ()) if wait.is_explained_by(begin, end)), None)
+            if cause is None:
+                cause = next((one for one in causes if one.is_about_the_same(wait)), None)
+            if cause is None:
+                cause = dataclasses.replace(wait, waits=dict(wait.waits))
+                causes.append(cause)
+            for waiter, from_ns in wait.waits.items():
+                held_up.setdefault(waiter, []).append((from_ns, wait.until_ns, cause))
+                if waiter != cause.late.rank:
+                    cause.waits.setdefault(waiter, from_ns)
+        return sorted(causes, key=lambda one: -one.wait_ns)
+
+
+def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[[int], str]) -> PastStall:
+    """Describe a long wait.
+
+    Args:
+        wait: The wait.
+        steps: The steps of each rank.
+        shown: Formats nanoseconds since the epoch.
+    """
+    rank = wait.late
+    kind = rank.kinds[rank.kind[wait.place]]
+    operation_id = OperationId(wait.shared.channel, wait.sequence)
+    return PastStall(
+        rank=rank.rank,
+        host=rank.host,
+        waited=len(wait.waits),
+        wait_ns=wait.wait_ns,
+        operation=describe_operation(kind.operation, wait.shared.group, operation_id),
+        site=describe_frame(kind.site) if kind.site is not None else "",
+        step=step_at(steps.get(rank.rank), wait.until_ns),
+        began=shown(wait.from_ns + rank.wall_offset_ns),
+    )
+
+
+def step_at(steps: RankSteps | None, time_ns: int) -> int | None:
+    """The step of a rank at a time of its clock; None if that is not known."""
+    if steps is None:
+        return None
+    place = bisect_left(steps.ended, time_ns)
+    if place == len(steps.ended) or time_ns < steps.ended[place] - steps.lengths[place]:
+        return None
+    return steps.steps[place]

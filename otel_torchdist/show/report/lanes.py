@@ -1,0 +1,201 @@
+"""The calls of some ranks in a window of time, as lanes of bars that do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_torchdist.analysis.clocks.alignment import Alignment
+from otel_torchdist.analysis.timeline.model import lanes_of
+from otel_torchdist.judge.verdict.wording.calls import describe_frame
+from otel_torchdist.model.activity_kinds import Track, titles_on
+from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.collectives import family_of
+from otel_torchdist.model.operations import ASSUMED
+from otel_torchdist.show.report.columns import BarKind, BarLane
+from otel_torchdist.sources.history.call_kinds import CallKind
+from otel_torchdist.sources.history.call_table import OPEN as STILL_OPEN
+from otel_torchdist.sources.history.call_table import RankCalls
+from otel_torchdist.sources.history.meetings import SharedChannel, shared_channels
+
+MOST_LANES: Final = 8
+"""Lanes of one group of one rank; more operations than that at once are left out, and counted."""
+OPEN: Final = -1
+UNKNOWN: Final = -1
+ACTIVITIES: Final = -1
+_ASSUMED: Final = frozenset(map(int, ASSUMED))
+
+_ACTIVITIES: Final = {
+    kind: BarKind(title, kind.name.lower(), "", 0) for kind, title in titles_on(Track.ACTIVITIES).items()
+}
+
+
+class _Bar(NamedTuple):
+    begin: int
+    length: int
+    waited: int
+    kind: int
+    sequence: int
+    step: int
+    is_loose: bool
+
+    @property
+    def end(self) -> int | None:
+        return None if self.length == OPEN else self.begin + self.length
+
+
+class AwaitedArrivals:
+    """Looks up how long calls waited for other ranks."""
+
+    def __init__(self, ranks: Mapping[int, RankCalls]) -> None:
+        """Take the calls of all ranks, by ascending rank."""
+        self._channels: dict[Channel, SharedChannel] = {one.channel: one for one in shared_channels(ranks)}
+        self._awaited: dict[tuple[Channel, int], dict[int, int]] = {}
+
+    def waited_ns(self, calls: RankCalls, place: int, length_ns: int) -> int:
+        """Return how long a call waited for the rank that it had to wait for; -1 if that is not known.
+
+        Args:
+            calls: The calls of its rank.
+            place: The call.
+            length_ns: How long the call took; -1 if it is open.
+        """
+        channel = calls.channels[calls.channel[place]].channel
+        awaited_ns = self._awaited_at(channel, calls.sequence[place]).get(calls.rank)
+        if awaited_ns is None or length_ns < 0:
+            return UNKNOWN
+        return min(max(awaited_ns - calls.begun[place], 0), length_ns)
+
+    def _awaited_at(self, channel: Channel, sequence: int) -> dict[int, int]:
+        """Return by rank when the rank arrived for which it waited, where that is known."""
+        found = self._awaited.get((channel, sequence))
+        if found is None:
+            found = self._awaited[channel, sequence] = self._looked_up(channel, sequence)
+        return found
+
+    def _looked_up(self, channel: Channel, sequence: int) -> dict[int, int]:
+        shared = self._channels.get(channel)
+        if shared is None or sequence < shared.first:
+            return {}
+        meeting = shared.meeting_at(sequence)
+        awaited = zip(meeting.members, meeting.awaited(), strict=True)
+        return {member.calls.rank: until_ns for member, until_ns in awaited if until_ns is not None}
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Collects lanes, one rank after the other.
+
+    Attributes:
+        from_ns: When the window begins, since the epoch.
+        until_ns: When it ends.
+        alignment: How times of ranks are compared.
+        waits: Who waited for whom.
+        most: Bars of one rank.
+        lanes: The lanes so far.
+        kinds: What bars are, by their index.
+        groups: Names of groups, by their index.
+        left_out: Bars that did not fit.
+    """
+
+    from_ns: int
+    until_ns: int
+    alignment: Alignment
+    waits: AwaitedArrivals
+    most: int
+    lanes: list[BarLane] = field(default_factory=list[BarLane])
+    kinds: dict[BarKind, int] = field(default_factory=dict[BarKind, int])
+    groups: dict[str, int] = field(default_factory=dict[str, int])
+    left_out: int = 0
+
+    def add(self, calls: RankCalls, names: Mapping[str, str]) -> None:
+        """Take the calls of a rank.
+
+        Args:
+            calls: The calls.
+            names: Names of groups, by their keys.
+        """
+        from_ns, until_ns = (self.alignment.on_clock_of(calls.rank, at) for at in (self.from_ns, self.until_ns))
+        by_group: dict[int, list[_Bar]] = {}
+        inside = [
+            place
+            for place, (begun_ns, ended_ns) in enumerate(zip(calls.begun, calls.ended, strict=True))
+            if begun_ns <= until_ns and (ended_ns == STILL_OPEN or ended_ns >= from_ns)
+        ]
+        self.left_out += max(0, len(inside) - self.most)
+        known: dict[int, tuple[int, int]] = {}
+        for place in inside[-self.most :]:
+            number = calls.kind[place]
+            if number not in known:
+                known[number] = self._kind(calls.kinds[number]), self._group(calls.kinds[number], names)
+            kind, group = known[number]
+            by_group.setdefault(group, []).append(self._bar(calls, place, kind))
+        by_group[ACTIVITIES] = list(self._activities(calls, from_ns, until_ns))
+        for group, bars in sorted(by_group.items(), key=lambda one: (one[0] == ACTIVITIES, one[0])):
+            self._stack(calls.rank, group, bars)
+
+    def _kind(self, call: CallKind) -> int:
+        site = describe_frame(call.site) if call.site is not None else ""
+        kind = BarKind(call.operation, family_of(call.operation), site, call.message_bytes)
+        return self.kinds.setdefault(kind, len(self.kinds))
+
+    def _group(self, call: CallKind, names: Mapping[str, str]) -> int:
+        name = names.get(call.group_key, "unknown group" if call.group is None else call.group.label)
+        return self.groups.setdefault(name, len(self.groups))
+
+    def _bar(self, calls: RankCalls, place: int, kind: int) -> _Bar:
+        begun_ns, ended_ns = calls.begun[place], calls.ended[place]
+        end_ns = None if ended_ns == STILL_OPEN else ended_ns
+        if calls.how[place] in _ASSUMED:
+            end_ns = calls.returned[place] if calls.returned[place] != UNKNOWN else begun_ns
+        begin, length = self._placed(calls.rank, begun_ns, end_ns)
+        return _Bar(
+            begin=begin,
+            length=length,
+            waited=self.waits.waited_ns(calls, place, length),
+            kind=kind,
+            sequence=calls.sequence[place],
+            step=calls.step[place],
+            is_loose=end_ns is not None and not calls.is_timed(place),
+        )
+
+    def _activities(self, calls: RankCalls, from_ns: int, until_ns: int) -> Iterator[_Bar]:
+        for activity in calls.activities:
+            begin_ns, end_ns = activity.entered_ns, activity.completed_ns
+            if begin_ns > until_ns or (end_ns is not None and end_ns < from_ns):
+                continue
+            title = _ACTIVITIES.get(activity.kind)
+            if title is None:
+                continue
+            kind = self.kinds.setdefault(title, len(self.kinds))
+            yield _Bar(*self._placed(calls.rank, begin_ns, end_ns), UNKNOWN, kind, 0, activity.step, False)
+
+    def _placed(self, rank: int, begin_ns: int, end_ns: int | None) -> tuple[int, int]:
+        """Begin of a bar since that of the window, and its length."""
+        begin = self.alignment.epoch_ns(rank, begin_ns) - self.from_ns
+        if end_ns is None:
+            return begin, OPEN
+        return begin, max(self.alignment.epoch_ns(rank, end_ns) - self.from_ns - begin, 0)
+
+    def _stack(self, rank: int, group: int, bars: Iterable[_Bar]) -> None:
+        """Put bars into as few lanes as they need."""
+        ordered = sorted(bars)
+        lanes = lanes_of(range(len(ordered)), [bar.begin for bar in ordered], [bar.end for bar in ordered])
+        self.left_out += sum(map(len, lanes[MOST_LANES:]))
+        self.lanes.extend(_lane(rank, group, [ordered[place] for place in lane]) for lane in lanes[:MOST_LANES])
+
+
+def _lane(rank: int, group: int, bars: list[_Bar]) -> BarLane:
+    begins = [bar.begin for bar in bars]
+    return BarLane(
+        rank=rank,
+        group=group,
+        kind=tuple(bar.kind for bar in bars),
+        begin=tuple(begin - before for begin, before in zip(begins, [0, *begins], strict=False)),
+        length=tuple(bar.length for bar in bars),
+        waited=tuple(bar.waited for bar in bars),
+        sequence=tuple(bar.sequence for bar in bars),
+        step=tuple(bar.step for bar in bars),
+        loose=tuple(place for place, bar in enumerate(bars) if bar.is_loose),
+    )

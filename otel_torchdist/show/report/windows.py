@@ -1,0 +1,169 @@
+"""Which steps, and the calls of which ranks, a report's timeline shows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.analysis.clocks.alignment import Alignment
+from otel_torchdist.analysis.parallelism.calls import FIRST_STEADY
+from otel_torchdist.analysis.statistics.model import CallTotals
+from otel_torchdist.show.report.figures import RankSteps
+from otel_torchdist.show.report.incidents import LongWait
+from otel_torchdist.sources.history.call_table import RankCalls
+
+MOST_BARS: Final = 24_000
+"""Of all ranks in a window: about 15 bytes each in the page, and a fraction of a second to draw."""
+DEFAULT_STEPS: Final = 12
+DEFAULT_RANKS: Final = 32
+MOST_RANKS: Final = 256
+MOST_INCIDENTS: Final = 3
+LEAST_MARGIN_NS: Final = 1_000_000
+_AROUND: Final = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpan:
+    """A window of time to be shown.
+
+    Attributes:
+        title: `steps 236-239`.
+        from_ns: Since the epoch.
+        until_ns: Since the epoch.
+        incident: Which of the long waits it is about; None for steps.
+    """
+
+    title: str
+    from_ns: int
+    until_ns: int
+    incident: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of all ranks once all histories were read.
+
+    Attributes:
+        calls: Their calls, by ascending rank.
+        steps: Their steps.
+        alignment: How their times are compared.
+    """
+
+    calls: Mapping[int, RankCalls]
+    steps: Mapping[int, RankSteps]
+    alignment: Alignment
+
+    def wall_ns(self, rank: int, time_ns: int) -> int:
+        """A time of a rank in nanoseconds since the epoch."""
+        return self.alignment.epoch_ns(rank, time_ns)
+
+    @property
+    def ended_ns(self) -> int:
+        """When the last thing happened, since the epoch."""
+        known = [self.wall_ns(rank, max(calls.until_ns, calls.last_ns)) for rank, calls in self.calls.items()]
+        return max(known, default=0)
+
+
+def chosen_ranks(
+    recorded: Recorded, named: Iterable[int], totals: Sequence[CallTotals], only: Collection[int] | None
+) -> list[int]:
+    """Choose the ranks to show: those that were asked for, or all, or those that matter most and some between them.
+
+    Args:
+        recorded: All ranks.
+        named: Those that verdicts and incidents name.
+        totals: Of all ranks.
+        only: Those that were asked for; None for a choice of our own.
+    """
+    ranks = sorted(recorded.calls)
+    if only is not None:
+        return sorted({*only} & {*ranks})[:MOST_RANKS]
+    if len(ranks) <= DEFAULT_RANKS:
+        return ranks
+    late = sorted(totals, key=lambda one: -one.came_last)[: DEFAULT_RANKS // 4]
+    wanted = dict.fromkeys([*named, *(one.rank for one in late if one.came_last)])
+    chosen = [rank for rank in wanted if rank in recorded.calls][: DEFAULT_RANKS // 2]
+    between = [ranks[place * len(ranks) // DEFAULT_RANKS] for place in range(DEFAULT_RANKS)]
+    chosen += [rank for rank in between if rank not in chosen][: DEFAULT_RANKS - len(chosen)]
+    return sorted(chosen)
+
+
+def spans_of(
+    recorded: Recorded, ranks: Collection[int], waits: Sequence[LongWait], is_hung: bool, wanted: range | None
+) -> list[WindowSpan]:
+    """Choose the windows: the steps that were asked for, or the newest ones, and around each long wait.
+
+    Args:
+        recorded: All ranks.
+        ranks: Those that are shown.
+        waits: Long waits, the longest first.
+        is_hung: Whether operations were open at the end.
+        wanted: The steps that were asked for; None for the newest steady ones.
+    """
+    shown = [rank for rank in ranks if len(recorded.steps[rank].steps)]
+    if wanted is not None:
+        return [span for span in [_steps(recorded, shown, wanted)] if span is not None]
+    newest = _newest_steps(recorded, shown)
+    spans = [_steps(recorded, shown, newest, until_end=is_hung)] if newest is not None else [_calls(recorded, ranks)]
+    spans += [_around(recorded, wait, nth) for nth, wait in enumerate(waits[:MOST_INCIDENTS])]
+    return [span for span in spans if span is not None]
+
+
+def _newest_steps(recorded: Recorded, ranks: Sequence[int]) -> range | None:
+    """The newest steps that fit; None if there are no steady ones."""
+    if not ranks:
+        return None
+    last = min(recorded.steps[rank].steps[-1] for rank in ranks)
+    first = max(FIRST_STEADY, max(recorded.steps[rank].steps[0] for rank in ranks))
+    if first > last:
+        return None
+    a_step = sum(_calls_a_step(recorded.calls[rank], recorded.steps[rank]) for rank in ranks)
+    count = max(1, min(DEFAULT_STEPS, int(MOST_BARS / max(a_step, 1))))
+    return range(max(first, last - count + 1), last + 1)
+
+
+def _calls_a_step(calls: RankCalls, steps: RankSteps) -> float:
+    """About how many, with those before the first step."""
+    return len(calls) / len(steps.steps)
+
+
+def _steps(recorded: Recorded, ranks: Sequence[int], wanted: range, until_end: bool = False) -> WindowSpan | None:
+    begins: list[int] = []
+    ends: list[int] = []
+    for rank in ranks:
+        steps = recorded.steps[rank]
+        first = bisect_left(steps.steps, wanted.start)
+        after = bisect_left(steps.steps, wanted.stop)
+        if first < after:
+            begins.append(recorded.wall_ns(rank, steps.ended[first] - steps.lengths[first]))
+            ends.append(recorded.wall_ns(rank, steps.ended[after - 1]))
+    if not begins:
+        return None
+    listed = f"{wanted.start}-{wanted.stop - 1}" if len(wanted) > 1 else str(wanted.start)
+    title = f"step{'s' * (len(wanted) > 1)} {listed}"
+    if until_end and recorded.ended_ns > max(ends):
+        return WindowSpan(f"{title} and what came after", min(begins), recorded.ended_ns)
+    return WindowSpan(title, min(begins), max(ends))
+
+
+def _calls(recorded: Recorded, ranks: Collection[int]) -> WindowSpan | None:
+    """The newest calls, where there are no steps: as much of the time as holds about as many calls as fit."""
+    calls = [recorded.calls[rank] for rank in ranks]
+    begins = [recorded.wall_ns(one.rank, one.first_ns) for one in calls if one.first_ns is not None]
+    if not begins:
+        return None
+    total = sum(map(len, calls))
+    first_ns, last_ns = min(begins), recorded.ended_ns
+    length_ns = round((last_ns - first_ns) * min(1.0, MOST_BARS / max(total, 1)))
+    # What has begun last and is open would have no length.
+    return WindowSpan("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, LEAST_MARGIN_NS))
+
+
+def _around(recorded: Recorded, wait: LongWait, incident: int) -> WindowSpan:
+    """A long wait, with what came just before and after it."""
+    margin = round(wait.wait_ns * _AROUND)
+    rank = wait.late.rank
+    begin_ns, end_ns = recorded.wall_ns(rank, wait.from_ns), recorded.wall_ns(rank, wait.until_ns)
+    return WindowSpan(f"rank {rank}, {wait.wait_ns / 1e9:.1f} s late", begin_ns - margin, end_ns + margin, incident)

@@ -1,0 +1,211 @@
+"""Decodes segments, which may be cut off, damaged or forged."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.model.history import Activity
+from otel_torchdist.model.kinds import ActivityKind, Blame, Flag, How, Phase
+from otel_torchdist.model.names import MAX_TEXT, Name, unpack_label
+from otel_torchdist.model.naming import readable
+from otel_torchdist.model.operations import Operation, Splits, StepMark
+from otel_torchdist.sources.archive.columns import DamagedSegmentError, unpack
+from otel_torchdist.sources.archive.format import (
+    HEAD_SIZE,
+    OPERATION_COLUMNS,
+    PARTS,
+    TABLES,
+    Plan,
+    SegmentDocument,
+    decode_head,
+)
+from otel_torchdist.sources.archive.model import Moment, Segment, SegmentOrigin
+from otel_torchdist.sources.archive.tables import (
+    Facts,
+    unpack_splits,
+)
+from otel_torchdist.tape.layout import MAX_TIME_NS
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json, decode_line
+from otel_torchdist.tape.records.operations import OPERATION_KINDS
+
+_HALF_WIDE: Final = ("peer", "tag")
+_HOWS: Final = frozenset([None, *map(int, How)])
+_PHASES: Final = frozenset(map(int, Phase))
+_BLAMES: Final = frozenset(map(int, Blame))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A decoded segment whose rows are still columns.
+
+    Attributes:
+        origin: As in `Segment`.
+        moment: As in `Segment`.
+        archived: As in `Segment`.
+        names: As in `Segment`.
+        plans: What operations have in common, see `PLAN`.
+        ended: Columns of ended operations, see `OPERATION_COLUMNS`.
+        open: Columns of open operations.
+        steps: Columns of ends of steps, see `STEP_COLUMNS`.
+        activities: Columns of activities, see `ACTIVITY_COLUMNS`.
+        splits: How uneven exchanges are split, by the number of their operation.
+        facts: What else is known of activities.
+    """
+
+    origin: SegmentOrigin
+    moment: Moment
+    archived: int
+    names: dict[int, Name]
+    plans: list[Plan]
+    ended: list[array[int]]
+    open: list[array[int]]
+    steps: list[array[int]]
+    activities: list[array[int]]
+    splits: dict[int, Splits]
+    facts: Facts
+
+    @property
+    def open_numbers(self) -> frozenset[int]:
+        """As `Segment.open_numbers`."""
+        activities = (number for number, done in zip(self.activities[0], self.activities[6], strict=True) if not done)
+        return frozenset([*self.open[0], *activities])
+
+    def segment(self) -> Segment:
+        """Return it with its rows.
+
+        Raises:
+            DamagedSegmentError: A row is not one that a tape has.
+        """
+        try:
+            return Segment(
+                origin=self.origin,
+                moment=self.moment,
+                archived=self.archived,
+                ended=_operations(self.ended, self.plans, self.splits),
+                open=_operations(self.open, self.plans, self.splits),
+                steps=[StepMark(*row) for row in zip(*self.steps, strict=True)],
+                activities=[self.facts.added_to(_activity(*row)) for row in zip(*self.activities, strict=True)],
+                names=self.names,
+            )
+        except (ValueError, KeyError, IndexError) as error:
+            raise DamagedSegmentError(f"a row is not one of a tape: {readable(str(error), 100)}") from error
+
+
+def decode(content: bytes) -> Columns:
+    """Decode a segment.
+
+    Raises:
+        DamagedSegmentError: It is cut off, or its checksum or its content is wrong.
+    """
+    head = decode_head(content)
+    if head is None:
+        raise DamagedSegmentError("it does not begin with a segment's head")
+    body = content[HEAD_SIZE : HEAD_SIZE + head.size]
+    if len(body) < head.size:
+        raise DamagedSegmentError("it is cut off")
+    if zlib.crc32(body) != head.checksum:
+        raise DamagedSegmentError("its checksum is wrong")
+    raw = _inflated(body, head.raw_size)
+    described, names, offset = _described_in(raw)
+    view = memoryview(raw)
+    tables: list[list[array[int]]] = []
+    for count, columns in zip(head.rows, TABLES, strict=True):
+        table: list[array[int]] = []
+        for name in columns:
+            column, offset = unpack(view, offset, count)
+            if name.endswith("_ns") and column and not 0 <= min(column) <= max(column) <= MAX_TIME_NS:
+                raise DamagedSegmentError(f"a time in {name} is out of range")
+            if name in _HALF_WIDE and column and not -(1 << 31) <= min(column) <= max(column) < 1 << 31:
+                raise DamagedSegmentError(f"a number in {name} is out of range")
+            table.append(column)
+        if columns is OPERATION_COLUMNS and count and not 0 <= min(table[1]) <= max(table[1]) < len(described.plans):
+            raise DamagedSegmentError("an operation refers to no plan")
+        tables.append(table)
+    origin = SegmentOrigin(
+        nonce=head.nonce,
+        run_id=head.run_id,
+        rank=head.rank,
+        world_size=described.world_size,
+        host=readable(described.host, MAX_TEXT),
+        boot_id=int(described.boot_id, 16),
+        begun_ns=head.begun_ns,
+    )
+    moment = Moment(
+        taken_ns=described.taken_ns,
+        wall_offset_ns=described.wall_offset_ns,
+        through=head.through,
+        lost=described.lost,
+        state=described.state,
+        failure=readable(described.failure, MAX_TEXT),
+    )
+    splits, offset = unpack_splits(view, offset, described.splits, described.parts)
+    facts = Facts.unpacked(view, offset, described.facts, described.calls)
+    return Columns(origin, moment, described.archived, names, described.plans, *tables, splits=splits, facts=facts)
+
+
+def _inflated(body: bytes, size: int) -> bytes:
+    inflating = zlib.decompressobj()
+    try:
+        raw = inflating.decompress(body, size + 1)
+    except zlib.error as error:
+        raise DamagedSegmentError("it cannot be decompressed") from error
+    if len(raw) != size or len(raw) < PARTS.size:
+        raise DamagedSegmentError("it has another size than its head says")
+    return raw
+
+
+def _described_in(raw: bytes) -> tuple[SegmentDocument, dict[int, Name], int]:
+    document, lines = PARTS.unpack_from(raw)
+    begin, end = PARTS.size, PARTS.size + document
+    if end + lines > len(raw):
+        raise DamagedSegmentError("its description is cut off")
+    try:
+        described = decode_json(raw[begin:end], SegmentDocument)
+    except DecodingError as error:
+        raise DamagedSegmentError(f"its description: {readable(str(error), 200)}") from error
+    if not all(
+        kind in OPERATION_KINDS and how in _HOWS and started in _HOWS and phase in _PHASES and blame in _BLAMES
+        for kind, *_, how, started, phase, blame, _caller in described.plans
+    ):
+        raise DamagedSegmentError("its description: a plan is not one of a tape")
+    found = map(decode_line, raw[end : end + lines].split(b"\n"))
+    return described, dict(filter(None, found)), end + lines
+
+
+def _operations(columns: Sequence[array[int]], plans: Sequence[Plan], splits: Mapping[int, Splits]) -> list[Operation]:
+    make = [_maker(plan, splits) for plan in plans]
+    return [make[row[1]](row) for row in zip(*columns, strict=True)]
+
+
+def _maker(plan: Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...]], Operation]:
+    """Return what makes operations of a plan from their rows."""
+    kind, flags, group, signature, call_site, label_word, thread, failure, how, started_how, phase, fault, caller = plan
+    label, piece = unpack_label(label_word)
+    kind, flag, when, blame = OPERATION_KINDS[kind], Flag(flags), Phase(phase), Blame(fault)
+    ended, started = (None if code is None else How(code) for code in (how, started_how))
+
+    def operation(row: tuple[int, ...]) -> Operation:
+        number, _, entered, step, sequence, size, peer, tag, *later = row
+        returned, wait_entered, wait_returned, began, completed = (
+            entered + at - 1 if at > 0 else None for at in later
+        )  # fmt: skip
+        return Operation(
+            number, kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, flag,
+            returned, wait_entered, wait_returned, began, completed, ended, failure, started, when, splits.get(number),
+            None, piece, blame, caller,
+        )  # fmt: skip
+
+    return operation
+
+
+def _activity(
+    number: int, kind: int, entered: int, step: int, detail: int, thread: int, took: int, how: int, failure: int
+) -> Activity:
+    completed = entered + took - 1 if took > 0 else None
+    return Activity(
+        number, ActivityKind(kind), entered, step, detail, thread, completed, How(how) if how else None, failure
+    )

@@ -1,0 +1,116 @@
+"""The folders of an archive: one for each run, in it one for each node, in it files of segments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.sources.archive.format import HEAD_SIZE, MAGIC, Head, decode_head
+from otel_torchdist.sources.archive.model import SegmentOrigin, SegmentPlace
+from otel_torchdist.system.files.others import open_regular
+
+SUFFIX: Final = ".segments"
+_SEARCHED_FIRST: Final = 256
+_SEARCHED_AT_ONCE: Final = 1 << 20
+_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9.-]")
+_MAX_HOST: Final = 64
+
+
+def folder_of(archive: Path, origin: SegmentOrigin) -> Path:
+    """Return the folder of a run and node; nodes of different clusters may have the same host name."""
+    host = _UNUSUAL.sub("_", origin.host[:_MAX_HOST]) or "host"
+    return archive / f"run-{origin.run_id:032x}" / f"{host}-{origin.boot_id >> 96:08x}"
+
+
+def new_file(folder: Path) -> Path:
+    """Return the name of a file that no other process writes; later ones are greater."""
+    return folder / f"{time.time_ns():019d}-{os.urandom(4).hex()}{SUFFIX}"
+
+
+def files_in(folder: Path) -> list[tuple[Path, int]]:
+    """Return the files of a node's folder and their sizes, the one that was begun first first.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    found: list[tuple[Path, int]] = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+            if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                found.append((Path(entry), entry.stat(follow_symlinks=False).st_size))
+    return sorted(found)
+
+
+def segments_in(path: Path, notes: list[str]) -> Iterator[SegmentPlace]:
+    """Yield where the segments of a file are; what is damaged is skipped, and noted in a line.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    file = open_regular(path)
+    try:
+        size, offset = os.fstat(file).st_size, 0
+        damaged_from: int | None = None
+        is_cut_off = False
+        while offset < size:
+            head = decode_head(os.pread(file, HEAD_SIZE, offset))
+            if head is not None and offset + HEAD_SIZE + head.size <= size:
+                if damaged_from is not None:
+                    lost = offset - damaged_from
+                    notes.append(f"{path}: {lost:,} bytes from byte {damaged_from:,} on are damaged: skipped")
+                    damaged_from = None
+                yield _place(head, path, offset)
+                offset += HEAD_SIZE + head.size
+                continue
+            if damaged_from is None:
+                damaged_from = offset
+                is_cut_off = head is not None or size - offset < HEAD_SIZE
+            offset = _next_magic(file, offset + 1, size)
+        if damaged_from is not None:
+            what = "its last segment is cut off" if is_cut_off else "damaged"
+            notes.append(f"{path}: {what}: {size - damaged_from:,} bytes at its end are skipped")
+    finally:
+        os.close(file)
+
+
+def _place(head: Head, path: Path, offset: int) -> SegmentPlace:
+    return SegmentPlace(
+        path, offset, head.size, head.nonce, head.run_id, head.rank, head.rows[0], head.through, head.begun_ns,
+        head.checksum,
+    )  # fmt: skip
+
+
+def read_segment(place: SegmentPlace) -> bytes:
+    """Read a segment.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    file = open_regular(place.path)
+    try:
+        return os.pread(file, HEAD_SIZE + place.size, place.offset)
+    finally:
+        os.close(file)
+
+
+def _next_magic(file: int, offset: int, size: int) -> int:
+    """Return where the next segment may begin; the size of the file if none does.
+
+    More and more is read at once: a forged file may seem to have a segment at every eighth byte.
+    """
+    ahead = _SEARCHED_FIRST
+    while offset < size:
+        content = os.pread(file, ahead + len(MAGIC), offset)
+        found = content.find(MAGIC)
+        if found >= 0:
+            return offset + found
+        if len(content) <= ahead:
+            break
+        offset += ahead
+        ahead = min(2 * ahead, _SEARCHED_AT_ONCE)
+    return size

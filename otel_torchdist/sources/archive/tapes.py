@@ -1,0 +1,148 @@
+"""Tapes in the form of segments: collected until a segment is due, and as a whole for readers of archives."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from otel_torchdist.model.history import Activity
+from otel_torchdist.model.naming import lone_run_id
+from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.sources.archive.decoding import Columns, decode
+from otel_torchdist.sources.archive.encoding import encode, parts_of
+from otel_torchdist.sources.archive.model import Archived, Moment, Segment, SegmentOrigin
+from otel_torchdist.sources.archive.writer import ArchiveWriter
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.reading.batch import Batch, TapeCursor
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.status import TapeStatus
+
+
+def origin_of(tape: TapeReader, status: TapeStatus) -> SegmentOrigin:
+    """Return the origin of a tape's segments; a run without an id gets one that no other run has."""
+    identity = tape.identity
+    return SegmentOrigin(
+        nonce=identity.nonce,
+        run_id=status.run_id or lone_run_id(identity.nonce),
+        rank=identity.rank,
+        world_size=identity.world_size,
+        host=identity.host,
+        boot_id=identity.boot_id,
+        begun_ns=identity.realtime_ns,
+    )
+
+
+def moment_of(tape: TapeReader, status: TapeStatus, cursor: TapeCursor, now_ns: int) -> Moment:
+    """Return the state of a tape's rank.
+
+    Args:
+        tape: The tape.
+        status: Its newest status.
+        cursor: How far it has been read.
+        now_ns: The monotonic clock of its node.
+    """
+    return Moment(
+        taken_ns=now_ns if tape.is_alive() else status.heartbeat_ns,
+        wall_offset_ns=status.realtime_ns - status.monotonic_ns,
+        through=cursor.next_number,
+        lost=cursor.lost + status.records_dropped,
+        state=status.state,
+        failure=(tape.names.text(status.failure) or "") if status.failure else "",
+    )
+
+
+def rest_of(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list[Activity]]:
+    """Read a tape to where it ends now; returns what has ended.
+
+    Raises:
+        TapeError: It cannot be read any more.
+    """
+    ended: list[Operation] = []
+    steps: list[StepMark] = []
+    activities: list[Activity] = []
+    for batch in tape.rest():
+        ended += batch.ended
+        steps += batch.steps
+        activities += batch.activities_ended
+    return ended, steps, activities
+
+
+def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
+    """Read a tape that was not polled before, to where it ends now.
+
+    Raises:
+        TapeError: It cannot be read any more.
+    """
+    ended, steps, activities = rest_of(tape)
+    tape.names.refresh()
+    status, cursor = tape.status(), tape.cursor
+    origin, moment = origin_of(tape, status), moment_of(tape, status, cursor, now_ns)
+    groups = tape.names.group_ids()
+    whole = Segment(origin, moment, 0, ended, cursor.open, steps, [*activities, *cursor.open_activities])
+    return [decode(encode(part, tape.names, groups)) for part in parts_of(whole, Archived())]
+
+
+ROWS: Final = 16_384
+"""Larger segments take no fewer bytes for an operation, and these are about 10 MB as objects."""
+EVERY_NS: Final = 30_000_000_000
+"""What is lost at most if the node fails; tapes in memory are lost then as well."""
+
+
+class TapeArchive:
+    """The archive of one tape."""
+
+    def __init__(self, tape: TapeReader, writer: ArchiveWriter) -> None:
+        """Archive a tape; segments go to `writer`."""
+        self._tape = tape
+        self._writer = writer
+        self._names = NamesReader(tape.path.with_suffix(".names"), tape.owner)  # the writer's thread has its own
+        self._status: TapeStatus | None = None
+        self._cut_ns = time.monotonic_ns()
+        self._written: tuple[int, frozenset[int], int] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ended: list[Operation] = []
+        self._steps: list[StepMark] = []
+        self._activities: list[Activity] = []
+
+    def resume(self, past: Batch) -> None:
+        """Take what another reader had read: the writer leaves out what is archived already."""
+        self._take(past)
+
+    def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
+        """Take what was read; a segment is due after `ROWS` operations, or `EVERY_NS` after the last one."""
+        self._take(batch)
+        self._status = status
+        is_due = status.run_id and now_ns - self._cut_ns >= EVERY_NS
+        if is_due or len(self._ended) >= ROWS:
+            self._cut(status, now_ns)
+
+    def close(self) -> None:
+        """Make a segment of the rest."""
+        if self._status is not None:
+            self._cut(self._status, time.monotonic_ns())
+        self._status = None
+
+    def _take(self, batch: Batch) -> None:
+        self._ended += batch.ended
+        self._steps += batch.steps
+        self._activities += batch.activities_ended
+
+    def _cut(self, status: TapeStatus, now_ns: int) -> None:
+        self._cut_ns = now_ns
+        tape, cursor = self._tape, self._tape.cursor
+        segment = Segment(
+            origin=origin_of(tape, status),
+            moment=moment_of(tape, status, cursor, now_ns),
+            archived=0,
+            ended=self._ended,
+            open=cursor.open,
+            steps=self._steps,
+            activities=[*self._activities, *cursor.open_activities],
+        )
+        written = (cursor.next_number, segment.open_numbers, int(status.state))
+        if self._ended or self._steps or self._activities or written != self._written:
+            self._writer.put(segment, self._names)
+            self._written = written
+        self._clear()

@@ -1,0 +1,311 @@
+"""Writes segments into an archive, on a thread of its own: the reader never waits for a file system.
+
+A file is opened for each segment and closed after it, so that a directory may vanish and come back, and so that errors
+of a network file system, which shows some only then, are seen. What cannot be written waits, encoded, and is tried
+again; beyond a bound the oldest of it is dropped and counted. `fsync` is never called: segments survive every process,
+but not the failure of the node before its kernel has written them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import guard
+from otel_torchdist.config import Config
+from otel_torchdist.sources.archive.columns import DamagedSegmentError
+from otel_torchdist.sources.archive.decoding import decode
+from otel_torchdist.sources.archive.encoding import encode, parts_of
+from otel_torchdist.sources.archive.model import Archived, Segment, SegmentOrigin
+from otel_torchdist.sources.archive.places import files_in, folder_of, new_file, read_segment, segments_in
+from otel_torchdist.system.files.others import reason
+from otel_torchdist.tape.names.reader import NamesReader
+
+MAX_QUEUED_ROWS: Final = 131_072
+"""About 80 MB as objects, if the file system does not answer at all."""
+MAX_WAITING_BYTES: Final = 16 << 20
+MAX_TAPES: Final = 4096
+FILES: Final = 16
+"""Files into which a node's share of an archive is divided: the oldest is removed when it is full."""
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(slots=True)
+class _Tape:
+    """The archived records of a tape, and the groups that the current file contains.
+
+    Attributes:
+        archived: What has been archived by now.
+        before: What another process had archived, until this one has read as far; None after that.
+        groups: Ids of the groups in `file`.
+        file: The file that the last segment was meant for.
+    """
+
+    archived: Archived
+    before: Archived | None
+    groups: set[int] = field(default_factory=set[int])
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Encoded segments that are yet to be written."""
+
+    folder: Path
+    content: bytes
+    operations: int
+
+
+class ArchiveWriter:
+    """Writes the segments of any number of tapes.
+
+    Attributes:
+        dropped: Operations that could not be archived.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        most_bytes: int,
+        most_queued: int = MAX_QUEUED_ROWS,
+        write: Callable[[int, memoryview], int] = os.write,
+    ) -> None:
+        """Set up; the thread starts with the first segment.
+
+        Args:
+            directory: The archive; created with the first segment.
+            most_bytes: How many bytes the segments of one run and this node may take.
+            most_queued: Rows that may wait for the thread; beyond that the oldest segments are dropped.
+            write: Writes to a file, as `os.write` does.
+        """
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._most_queued = most_queued
+        self._write_some = write
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Segment, NamesReader]] = deque()
+        self._queued = 0
+        self._dropped = 0
+        self._is_closing = False
+        # What follows belongs to the thread.
+        self._tapes: dict[int, _Tape] = {}
+        self._files: dict[Path, Path] = {}
+        self._full: set[Path] = set()
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._pause_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="otel-torchdist-archive", daemon=True)
+        self._is_started = False
+
+    @property
+    def dropped(self) -> int:
+        """Operations that could not be archived."""
+        with self._changed:
+            return self._dropped
+
+    @property
+    def queued(self) -> int:
+        """Rows that wait for the thread."""
+        with self._changed:
+            return self._queued
+
+    def put(self, segment: Segment, names: NamesReader) -> None:
+        """Have a segment written; if too much waits, the oldest is dropped and counted.
+
+        Args:
+            segment: The segment; `archived` and names are yet to be filled in.
+            names: The dictionary of its tape, for the writer's thread alone.
+        """
+        with self._changed:
+            if not self._is_started:
+                with contextlib.suppress(RuntimeError):  # the process is ending: `close` writes
+                    self._thread.start()
+                    self._is_started = True
+            self._queue.append((segment, names))
+            self._queued += len(segment.ended)
+            while self._queued > self._most_queued and len(self._queue) > 1:
+                oldest, _ = self._queue.popleft()
+                self._queued -= len(oldest.ended)
+                self._dropped += len(oldest.ended)
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is left, and stop; what cannot be written in time is counted as dropped."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._is_started:
+            self._thread.join(timeout_s)
+        else:
+            self._run()
+
+    def _run(self) -> None:
+        while (taken := self._next()) is not None:
+            for segment, names in taken:
+                with guard.guarded("the archive"):
+                    self._encode(segment, names)
+                    continue
+                with self._changed:
+                    self._dropped += len(segment.ended)
+            self._write()
+
+    def _next(self) -> list[tuple[Segment, NamesReader]] | None:
+        """Wait for segments, or for another attempt; None is the end."""
+        with self._changed:
+            if not self._queue and not self._is_closing:
+                self._changed.wait(self._pause_s if self._waiting else None)
+            taken = list(self._queue)
+            self._queue.clear()
+            self._queued = 0
+            if taken or not self._is_closing:
+                return taken
+            self._dropped += sum(one.operations for one in self._waiting)
+            return None
+
+    def _encode(self, segment: Segment, names: NamesReader) -> None:
+        origin = segment.origin
+        folder = folder_of(self._directory, origin)
+        tape = self._tapes.get(origin.nonce)
+        if tape is None:
+            if len(self._tapes) == MAX_TAPES:
+                del self._tapes[next(iter(self._tapes))]  # if it is not over, its segments are read again
+            archived = _archived(folder, origin)
+            tape = self._tapes[origin.nonce] = _Tape(archived, archived)
+        if tape.before is not None:
+            segment = _without(segment, tape.before)
+            if segment.moment.through >= tape.before.through:
+                tape.before = None
+            elif not segment.ended:
+                return
+            else:
+                moment = dataclasses.replace(segment.moment, through=tape.before.through)
+                segment = dataclasses.replace(segment, moment=moment)
+        file = self._file_of(folder)
+        if tape.file != file:
+            tape.file, tape.groups = file, set()
+        names.refresh()
+        groups = set(names.group_ids()) - tape.groups
+        tape.groups |= groups
+        before, tape.archived = (
+            tape.archived,
+            Archived(segment.moment.through, segment.open_numbers, tape.archived.operations + len(segment.ended)),
+        )
+        *parts, rest = parts_of(segment, before)
+        content = b"".join([*(encode(part, names) for part in parts), encode(rest, names, groups)])
+        self._waiting.append(_Waiting(folder, content, len(segment.ended)))
+        self._waiting_bytes += len(content)
+        while self._waiting_bytes > MAX_WAITING_BYTES and len(self._waiting) > 1:
+            oldest = self._waiting.popleft()
+            self._waiting_bytes -= len(oldest.content)
+            with self._changed:
+                self._dropped += oldest.operations
+
+    def _file_of(self, folder: Path) -> Path:
+        if len(self._files) == MAX_TAPES:
+            self._files.clear()
+        return self._files.get(folder) or self._files.setdefault(folder, new_file(folder))
+
+    def _write(self) -> None:
+        while self._waiting:
+            oldest = self._waiting[0]
+            try:
+                self._append(oldest)
+            except OSError as error:
+                self._files.pop(oldest.folder, None)  # what it holds now is not known
+                self._has_failed(error)
+                return
+            self._waiting.popleft()
+            self._waiting_bytes -= len(oldest.content)
+        if self._pause_s:
+            _logger.info("%s: the archive is written again", self._directory)
+        self._pause_s = 0.0
+
+    def _has_failed(self, error: OSError) -> None:
+        if not self._pause_s:
+            _logger.warning(
+                "%s: the archive cannot be written (%s). Training and telemetry are not affected; what does not fit "
+                "into memory until it can be written is dropped and counted. Further attempts are not logged until "
+                "one succeeds.",
+                self._directory, reason(error),
+            )  # fmt: skip
+        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+
+    def _append(self, waiting: _Waiting) -> None:
+        folder, content = waiting.folder, waiting.content
+        folder.mkdir(parents=True, exist_ok=True)
+        path = self._file_of(folder)
+        self._make_room(folder, len(content), path)
+        file = os.open(path, _FLAGS, 0o666)
+        try:
+            before = os.fstat(file).st_size
+            try:
+                self._write_all(file, content)
+            except OSError:
+                os.ftruncate(file, before)
+                raise
+        finally:
+            os.close(file)
+        if before + len(content) >= self._most_bytes // FILES:
+            self._files.pop(folder, None)
+
+    def _write_all(self, file: int, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[self._write_some(file, view) :]
+
+    def _make_room(self, folder: Path, size: int, current: Path) -> None:
+        """Remove the oldest files of this node, whichever process has written them, if there are too many bytes."""
+        files = files_in(folder)
+        total = sum(taken for _, taken in files) + size
+        for path, taken in files:
+            if total <= self._most_bytes:
+                return
+            if path == current:
+                continue
+            path.unlink(missing_ok=True)
+            total -= taken
+            if folder not in self._full:
+                self._full = {folder, *list(self._full)[:MAX_TAPES]}
+                _logger.info(
+                    "%s: the archive has reached its %d bytes: from now on its oldest segments are removed",
+                    folder, self._most_bytes,
+                )  # fmt: skip
+
+
+def archive_of(config: Config) -> ArchiveWriter | None:
+    """Return the writer of the archive that the settings ask for; None if they do not."""
+    return ArchiveWriter(config.archive, config.archive_bytes) if config.archive is not None else None
+
+
+def _without(segment: Segment, archived: Archived) -> Segment:
+    """Return a segment without the records that are archived already."""
+    return dataclasses.replace(
+        segment,
+        ended=[one for one in segment.ended if not archived.has(one.number)],
+        steps=[one for one in segment.steps if not archived.has(one.number)],
+        activities=[one for one in segment.activities if one.is_open or not archived.has(one.number)],
+    )
+
+
+def _archived(folder: Path, origin: SegmentOrigin) -> Archived:
+    """Return what another process has archived of a tape; nothing if that cannot be read."""
+    with contextlib.suppress(OSError):
+        for path, _ in reversed(files_in(folder)):
+            own = [place for place in segments_in(path, []) if place.nonce == origin.nonce]
+            for place in reversed(own):
+                with contextlib.suppress(OSError, DamagedSegmentError):
+                    last = decode(read_segment(place))
+                    return Archived(last.moment.through, last.open_numbers, last.archived)
+    return Archived()

@@ -1,0 +1,202 @@
+"""Finds what PyTorch's flight recorder shows of a live job, where the job lets others have it.
+
+- Dumps that its ranks have written already, by themselves or because somebody asked.
+- The named pipe of a rank (`TORCH_FR_DEBUG_INFO_PIPE_FILE`, formerly `TORCH_NCCL_DEBUG_INFO_PIPE_FILE`): a byte in it
+  makes the rank write a dump. That is done only if the user wants it.
+- The server of `torch.distributed.debug`, which asks all ranks over HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.processes.state import belongs_to
+from otel_torchdist.sources.evidence.live_ranks import LiveProcess
+from otel_torchdist.tape.identity import process_start_ticks
+
+_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_PIPES: Final = ("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
+_IN_CACHE: Final = "torch/comm_lib_trace_rank_"
+_OLD: Final = "/tmp/nccl_trace_rank_"
+"""Where releases before 2.8 write."""
+WAIT_S: Final = 20.0
+"""How long a rank may take: with stacks, its first dump needs the GIL and some seconds."""
+PAUSE_S: Final = 0.2
+DEBUG_PORT: Final = 25_999
+"""Where `start_debug_server` listens if the job does not say otherwise."""
+FETCH_S: Final = 75.0
+"""The server itself waits for a rank that does not answer, for 60 s."""
+MAX_PAGE: Final = 256 << 20
+_ANSWER: Final = re.compile(rb"<h2>Rank (\d{1,7}): [^<]*</h2>\s*<pre>")
+_END_OF_ANSWER: Final = b"</pre>"
+
+
+def dumps_of(process: LiveProcess) -> list[Path]:
+    """Return the dumps that a rank has written since it began; none if its environment cannot be read."""
+    if process.rank is None or not process.variables:
+        return []
+    began = _began_s(process.pid)
+    return [path for path in _places(process) if _written_s(path) >= began]
+
+
+def _places(process: LiveProcess) -> list[Path]:
+    named = [process.variables[name] for name in _FILES if process.variables.get(name)]
+    home = process.variables.get("HOME", "")
+    cache = process.variables.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+    prefixes = named[:1] or [*([f"{cache}/{_IN_CACHE}"] if cache else []), _OLD]
+    return [Path(f"{prefix}{process.rank}") for prefix in prefixes if prefix.startswith("/")]
+
+
+def request_dumps(processes: Iterable[LiveProcess], wait_s: float = WAIT_S) -> tuple[list[Path], list[str]]:
+    """Ask ranks for a dump through their pipes, and wait for it.
+
+    Args:
+        processes: The ranks.
+        wait_s: How long to wait.
+
+    Returns:
+        The dumps that were written, and a line for each rank that cannot be asked or did not answer.
+    """
+    asked: dict[int, LiveProcess] = {}
+    problems: list[str] = []
+    before = time.time()
+    for process in processes:
+        problem = _ask(process)
+        if problem:
+            problems.append(f"{_name(process)}: {problem}")
+        else:
+            asked[process.pid] = process
+    found: dict[int, Path] = {}
+    sizes: dict[Path, int] = {}
+    deadline = time.monotonic() + wait_s
+    while len(found) < len(asked) and time.monotonic() < deadline:
+        for pid, process in asked.items():
+            # Times of files are those of the kernel's last tick.
+            written = next((path for path in _places(process) if _written_s(path) >= before - 0.1), None)
+            if written is not None and _is_complete(written, sizes):
+                found[pid] = written
+        time.sleep(PAUSE_S)
+    silent = [process for pid, process in asked.items() if pid not in found]
+    problems += [f"{_name(process)}: no dump within {wait_s:g} s" for process in silent]
+    return list(found.values()), problems
+
+
+def _is_complete(path: Path, sizes: dict[Path, int]) -> bool:
+    """Whether a file has not grown since the last time; `sizes` holds how long it was then."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return False
+    before, sizes[path] = sizes.get(path, -1), size
+    return size > 0 and size == before
+
+
+def _ask(process: LiveProcess) -> str:
+    """Write to a rank's pipe; returns why that is not possible, or ''."""
+    prefix = next((process.variables[name] for name in _PIPES if process.variables.get(name)), "")
+    if not prefix or process.rank is None:
+        return f"it has no pipe by which a dump is requested ({_PIPES[1]})"
+    path = Path(f"{prefix}{process.rank}.pipe")
+    try:
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:  # without a reader, too
+        return f"{readable(str(path))}: {error.strerror}"
+    try:
+        facts = os.fstat(pipe)
+        if not stat.S_ISFIFO(facts.st_mode):
+            return f"{readable(str(path))}: not a named pipe"
+        if os.geteuid() == 0 and not belongs_to(process.pid, facts.st_uid):  # its user chose the path, we can open all
+            return f"{readable(str(path))}: belongs to user {facts.st_uid} and not to the rank's"
+        os.write(pipe, b"1")
+    except OSError as error:
+        return f"{readable(str(path))}: {error.strerror}"
+    finally:
+        os.close(pipe)
+    return ""
+
+
+def _name(process: LiveProcess) -> str:
+    return f"rank {process.rank}" if process.rank is not None else f"process {process.pid}"
+
+
+def _began_s(pid: int) -> float:
+    """When a process began, by the wall clock; far in the future if it is gone.
+
+    Not the times of its folder in /proc, which are those of the first look at it.
+    """
+    ticks = process_start_ticks(pid)
+    if ticks is None:
+        return float("inf")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + (ticks - 1) / os.sysconf("SC_CLK_TCK")
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def has_debug_server(processes: Iterable[LiveProcess]) -> bool:
+    """Whether one of these processes listens at the usual port of the debug server."""
+    inodes = _listening_at(DEBUG_PORT)
+    return bool(inodes) and any(inodes & _sockets_of(process.pid) for process in processes)
+
+
+def ask_debug_server() -> tuple[Mapping[int, bytes], str]:
+    """Return what the recorder of each rank holds, as JSON by rank, and why there is nothing, or ''."""
+    url = f"http://127.0.0.1:{DEBUG_PORT}/fr_trace_json"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=FETCH_S) as answer:
+            page = answer.read(MAX_PAGE)
+    except OSError as error:
+        return {}, f"{url}: {readable(str(error), 200)}"
+    found = _answers_in(page)
+    return found, "" if found else f"{url}: it returned nothing that can be read"
+
+
+def _answers_in(page: bytes) -> dict[int, bytes]:
+    answers: dict[int, bytes] = {}
+    head = _ANSWER.search(page)
+    while head is not None and (end := page.find(_END_OF_ANSWER, head.end())) >= 0:
+        answers[int(head[1])] = page[head.end() : end]
+        head = _ANSWER.search(page, end)
+    return answers
+
+
+def _listening_at(port: int) -> set[str]:
+    found: set[str] = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if len(words) > 9 and words[1].endswith(f":{port:04X}") and words[3] == "0A":
+                found.add(f"socket:[{words[9]}]")
+    return found
+
+
+def _sockets_of(pid: int) -> set[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    found: set[str] = set()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return found
+    for name in names:
+        try:
+            found.add(os.readlink(folder / name))
+        except OSError:
+            continue
+    return found

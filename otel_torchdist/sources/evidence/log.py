@@ -1,0 +1,250 @@
+"""Reads logs of any size: only lines that contain a known phrase are looked at.
+
+A log of a long run has gigabytes, of which a few lines matter. It is read in blocks, in which the phrases are searched
+as bytes; a line that contains none is never decoded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import io
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import BinaryIO, Final
+
+from otel_torchdist.sources.evidence.facts import Reached
+from otel_torchdist.sources.evidence.lines import MAX_LINE, LogLine, parsed
+from otel_torchdist.sources.evidence.model import Statement, StatementKind, has_failure
+from otel_torchdist.sources.evidence.texts import errors, python_stacks, torchrun
+from otel_torchdist.sources.evidence.texts.process_groups import DESYNC, FINGERPRINTS, GLOO, WATCHDOG
+from otel_torchdist.sources.evidence.texts.store import STORE
+from otel_torchdist.system.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget
+
+MAX_KEPT: Final = 50_000
+_LATEST: Final = (StatementKind.PROGRESS, StatementKind.STACKS)
+"""Of these, the last of a rank and group counts: earlier ones show how it was before."""
+
+
+class Repeats:
+    """Collects statements.
+
+    Attributes:
+        dropped: How many were left out for lack of room.
+    """
+
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        self._most = most
+        self._kept: dict[Hashable, Statement] = {}
+        self.dropped = 0
+
+    @property
+    def statements(self) -> list[Statement]:
+        """The kept statements, in the order of lines."""
+        return sorted(self._kept.values(), key=lambda one: one.source.line)
+
+    def add(self, statements: Iterable[Statement]) -> None:
+        """Keep what is new."""
+        for one in statements:
+            key = _key(one)
+            before = self._kept.get(key)
+            if before is None and len(self._kept) >= self._most:
+                self.dropped += 1
+            elif before is None:
+                self._kept[key] = one
+            else:
+                self._kept[key] = _merged(before, one)
+
+
+def _key(one: Statement) -> Hashable:
+    who = (one.rank, one.local_rank, one.pid, one.label)
+    if isinstance(one.fact, Reached):
+        return one.kind, who, one.group, one.fact.failed
+    if one.kind is StatementKind.TIMED_OUT and one.fact is not None:
+        # The same text is repeated when the thread ends, then with the group's name.
+        return one.kind, who, one.group.rank if one.group is not None else None, one.fact
+    return one.kind, who, one.group, one.fact if one.kind is StatementKind.ENDED else one.text
+
+
+def _merged(before: Statement, after: Statement) -> Statement:
+    kept = after if before.kind in _LATEST else before
+    group = max(before.group, after.group, key=lambda mark: bool(mark and mark.uid))
+    return dataclasses.replace(kept, group=group, repeated=before.repeated + 1)
+
+
+BLOCK_BYTES: Final = 4 << 20
+MAX_PIECE: Final = 4 << 20
+"""Bytes of a line that are looked at together."""
+FORMATS: Final = (WATCHDOG, GLOO, DESYNC, FINGERPRINTS, STORE)
+MARKERS: Final = (
+    *(marker for one in FORMATS for marker in one.markers),
+    *torchrun.MARKERS,
+    *python_stacks.MARKERS,
+    *errors.MARKERS,
+)
+MAX_OTHER: Final = 50
+"""Errors of no known kind that are kept of a log."""
+_GZIP: Final = b"\x1f\x8b"
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_log(
+    stream: BinaryIO, path: str, allowance: UnpackBudget | None = None, most: int = MAX_KEPT
+) -> tuple[list[Statement], list[str]]:
+    """Read a log to its end.
+
+    Args:
+        stream: At its beginning; it may be compressed with gzip, or encoded in UTF-16.
+        path: Its name in what is returned.
+        allowance: Output that a compressed log may still have; None for that of a single one.
+        most: Different statements that are kept.
+
+    Returns:
+        The statements in the order of lines, repeated ones once; and a line on what could not be read.
+    """
+    readers = _Readers(path)
+    repeats, others = Repeats(most), Repeats()
+    warnings: list[str] = []
+    try:
+        for number, content in _lines(_blocks(stream, allowance or UnpackBudget()), readers):
+            line = parsed(number, content)
+            found = [*readers.read(line)]
+            repeats.add(found)
+            if not found and len(others.statements) < MAX_OTHER:
+                others.add(readers.other(line))
+    except (OSError, EOFError, zlib.error) as error:  # a compressed log that is cut off or damaged
+        warnings.append(f"{path}: read only up to where it is damaged: {error}")
+    except TooLargeError as error:
+        warnings.append(f"{path}: {error}")
+    repeats.add(readers.end())
+    if repeats.dropped:
+        warnings.append(f"{path}: {repeats.dropped} of its messages are left out: there are too many different ones")
+    return repeats.statements if has_failure(repeats.statements) else [
+        *repeats.statements,
+        *others.statements,
+    ], warnings
+
+
+class _Readers:
+    """The readers of all formats that may occur in a log."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._failures = torchrun.Failures(path)
+        self._stacks = python_stacks.PythonStacks(path)
+        self._errors = errors.Errors(path)
+
+    @property
+    def are_hungry(self) -> bool:
+        """Whether the next line is needed whatever it contains."""
+        return self._failures.is_hungry or self._stacks.is_hungry or self._errors.is_hungry
+
+    def read(self, line: LogLine) -> Iterator[Statement]:
+        is_of_table = self._failures.takes(line)
+        yield from self._failures.read(line)
+        if is_of_table:
+            return
+        yield from self._stacks.read(line)
+        for one in FORMATS:
+            yield from one.read(line, self._path)
+        yield from self._errors.read(line)
+
+    def other(self, line: LogLine) -> Iterator[Statement]:
+        """Yield an error of no known kind, for a line that no reader has recognized."""
+        return self._errors.other(line)
+
+    def end(self) -> Iterator[Statement]:
+        yield from self._failures.end()
+        yield from self._stacks.end()
+
+
+def _blocks(stream: BinaryIO, allowance: UnpackBudget) -> Iterator[bytes]:
+    read: Callable[[int], bytes] = stream.read
+    head = read(BLOCK_BYTES)
+    if head.startswith(_GZIP):
+        stream.seek(0)
+        read = _Unpacked(stream, allowance).read
+        head = read(BLOCK_BYTES)
+    decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF_16) else None
+    while head:
+        yield decoder.decode(head).encode("utf-8", "replace") if decoder is not None else head
+        head = read(BLOCK_BYTES)
+
+
+class _Unpacked:
+    """A compressed log, in whole blocks up to its end or to where it is damaged."""
+
+    def __init__(self, stream: BinaryIO, allowance: UnpackBudget) -> None:
+        self._stream = GzipStream(Counted(stream, allowance))
+        self._allowance = allowance
+
+    def read(self, size: int) -> bytes:
+        """Read `size` bytes, or fewer at the end; an error behind some bytes is raised by the next call."""
+        block = io.BytesIO()
+        try:
+            while block.tell() < size and (part := self._stream.read(size - block.tell())):
+                self._allowance.take(len(part))
+                block.write(part)
+        except (OSError, EOFError, zlib.error, TooLargeError):
+            if not block.tell():
+                raise
+        return block.getvalue()
+
+
+def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of interest with their numbers, each cut to `MAX_LINE`."""
+    number, rest = 1, b""
+    for block in blocks:
+        content = rest + block
+        end = content.rfind(b"\n") + 1
+        if not end and len(content) < MAX_PIECE:
+            rest = content
+            continue
+        end = end or len(content)  # a line of megabytes is taken in pieces
+        yield from _of_interest(content[:end], number, readers)
+        number += content.count(b"\n", 0, end)
+        rest = content[end:]
+    yield from _of_interest(rest, number, readers)
+
+
+def _of_interest(content: bytes, number: int, readers: _Readers) -> Iterator[tuple[int, bytes]]:
+    following = _Marks(content)
+    start = counted = 0
+    while start < len(content):
+        if not readers.are_hungry:
+            mark = following.after(start)
+            if mark < 0:
+                return
+            start = max(content.rfind(b"\n", start, mark), content.rfind(b"\r", start, mark), start - 1) + 1
+        end = content.find(b"\n", start)
+        end = len(content) if end < 0 else end
+        number += content.count(b"\n", counted, start)
+        counted = start
+        yield number, _cut(content[start:end], following.after(start) - start)
+        start = end + 1
+
+
+def _cut(line: bytes, mark: int) -> bytes:
+    """Return the part of a long line around its mark; progress bars without line feeds make megabytes."""
+    if len(line) <= MAX_LINE:
+        return line
+    begin = max(line.rfind(b"\r", 0, mark) + 1, mark - MAX_LINE // 2, 0) if 0 <= mark < len(line) else 0
+    return line[begin : begin + MAX_LINE]
+
+
+class _Marks:
+    """The next phrase after a position, each of them searched once."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._next = {marker: content.find(marker) for marker in MARKERS}
+
+    def after(self, start: int) -> int:
+        """Return the position of the first phrase at or after `start`; -1 if there is none."""
+        for marker, position in list(self._next.items()):
+            if 0 <= position < start:
+                position = self._content.find(marker, start)
+                self._next[marker] = position
+            if position < 0:
+                del self._next[marker]
+        return min(self._next.values(), default=-1)

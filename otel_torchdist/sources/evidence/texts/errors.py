@@ -1,0 +1,104 @@
+"""Errors that stand in a log in whatever form: what a C++ exception said, what ended a launcher, and lines of loggers.
+
+They have less to say than what other readers find, so most of them only count where those find nothing: then a log with
+an error in it is never taken for that of a healthy job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from otel_torchdist.model.lives import name_signal
+from otel_torchdist.sources.evidence.lines import LogLine, statement
+from otel_torchdist.sources.evidence.model import Statement, StatementKind
+from otel_torchdist.sources.evidence.texts.process_groups import group_of, rank_of
+
+MARKERS: Final = (
+    b"  what():",
+    b"SignalException: Process ",
+    b"exits with return code = ",
+    b"slurmstepd: error: ",
+    b"Last error:",
+    b" NCCL WARN ",
+    b"Error: ",
+    b"Exception: ",
+    b".cpp:",
+    b"Segmentation fault",
+    b"(core dumped)",
+    b"Out of memory: Killed process",
+    b"oom-kill",
+)
+_WHAT: Final = re.compile(r"^\s*what\(\):\s+(?P<what>\S.*)")
+_LAUNCHER: Final = re.compile(r"SignalException: Process (?P<pid>\d+) got signal: (?P<signal>\d+)")
+_CHILD: Final = re.compile(r"exits with return code = (?P<code>-?\d+)")
+_SLURM: Final = re.compile(r"slurmstepd: error: (?P<what>.+)")
+_NCCL: Final = re.compile(r" NCCL WARN (?P<what>.+)")
+_LOGGED: Final = re.compile(r"\[[EF]\d{0,4}(?: [\d:.]+)?\s+(?P<file>[\w/.+-]+\.(?:cpp|cc|cu|h)):\d+\] (?P<what>\S.*)")
+_NAMED: Final = re.compile(r"(?:^|[\s(])(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<what>\S.*)")
+_SYSTEM: Final = re.compile(r"Segmentation fault|\(core dumped\)|Out of memory: Killed process|oom-kill")
+_NUMBER: Final = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?%?(?:\W|$)")
+"""`MeanSquaredError: 0.25` is a metric."""
+_LAST: Final = "Last error:"
+_NO_CAUSE: Final = ("Some NCCL operations have failed", "To avoid data inconsistency", "Stack trace of the failed")
+MAX_OPEN: Final = 64
+MAX_FOREIGN: Final = 64
+
+
+class Errors:
+    """Collects errors over the lines of one file."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file of this path."""
+        self._path = path
+        self._awaited: dict[tuple[str, int | None], int] = {}
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether the next line is needed: it says what NCCL's last error was."""
+        return bool(self._awaited)
+
+    def read(self, line: LogLine) -> Iterator[Statement]:
+        """Read a line, and yield its statements about the end of a process."""
+        key = line.label, line.rank
+        if key in self._awaited:
+            del self._awaited[key]
+            if line.body.strip():
+                yield statement(line, self._path, StatementKind.ERROR, f"NCCL's last error: {line.body.strip()}")
+        elif self._awaited:
+            self._awaited = {other: left - 1 for other, left in self._awaited.items() if left > 1}
+        if line.body.strip().endswith(_LAST) and len(self._awaited) < MAX_OPEN:
+            self._awaited[key] = MAX_FOREIGN
+        what = _WHAT.match(line.body)
+        if what is not None:
+            rank = rank_of(line, group_of(what["what"]))
+            text = f"terminated by a C++ exception: {what['what']}"
+            yield replace(statement(line, self._path, StatementKind.CRASHED, text), rank=rank)
+        launcher = _LAUNCHER.search(line.text)
+        if launcher is not None:
+            name = name_signal(int(launcher["signal"]))
+            ended = statement(line, self._path, StatementKind.ENDED, f"was ended by {name}, and is a launcher")
+            yield replace(ended, pid=int(launcher["pid"]), rank=None)
+        child = _CHILD.search(line.text)
+        if child is not None and int(child["code"]):
+            code = int(child["code"])
+            how = f"exit code {code}" if code > 0 else name_signal(-code)
+            ended = statement(line, self._path, StatementKind.ENDED, f"a rank ended with {how}")
+            yield replace(ended, label=ended.label or "the launcher")
+        slurm = _SLURM.search(line.text)
+        if slurm is not None:
+            ended = statement(line, self._path, StatementKind.ENDED, slurm["what"])
+            yield replace(ended, label=ended.label or "Slurm")
+
+    def other(self, line: LogLine) -> Iterator[Statement]:
+        """Yield an error that no other reader knows, for a log in which nothing else is found."""
+        found = _NCCL.search(line.text) or _LOGGED.search(line.text)
+        text = found["what"] if found is not None else ""
+        if found is None and (named := _NAMED.search(line.body)) is not None and not _NUMBER.match(named["what"]):
+            text = f"{named['type']}: {named['what']}"
+        if not text and _SYSTEM.search(line.text) is not None:
+            text = line.body.strip()
+        if text and not text.lstrip().startswith(_NO_CAUSE):
+            yield statement(line, self._path, StatementKind.ERROR, text)

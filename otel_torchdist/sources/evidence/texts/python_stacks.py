@@ -1,0 +1,199 @@
+"""Tracebacks, dumps of faulthandler, and the stack that NCCL's watchdog prints of a call that timed out.
+
+They take several lines, between which other ranks may have written theirs. What a launcher or torch puts before each
+line keeps them apart; without such a prefix, lines are taken to belong together if they follow one another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.naming import readable
+from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.sources.evidence.facts import CalledAt, Raised, SeenStacks
+from otel_torchdist.sources.evidence.lines import LogLine, statement
+from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind
+
+MARKERS: Final = (b"(most recent call", b"Fatal Python error", b"terminate called", b"of the failed collective: ")
+MAX_FRAMES: Final = 512
+MAX_THREADS: Final = 1_024
+MAX_OPEN: Final = 1_024
+"""Stacks of different ranks that may be under way at a time."""
+MAX_FOREIGN: Final = 2_000
+"""Lines of others after which a stack is over."""
+_FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?:,? in (?P<function>.+))?')
+_NUMBERED: Final = re.compile(r"#\d+ (?P<names>.+):(?P<line>\d{1,9})\s*$")
+_FROM: Final = " from "
+_THREAD: Final = re.compile(
+    r"\s*(?P<current>Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^]]*)\])? \(most recent call first\):"
+)
+_FATAL: Final = re.compile(r"Fatal Python error: (?P<what>.+)")
+_TERMINATE: Final = re.compile(
+    r"terminate called (?:after throwing an instance of '[^']*'|without an active exception)"
+)
+_EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?::\s?(?P<what>.*))?$")
+_LAUNCHERS: Final = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
+"""The launcher's own exceptions, which only say that a rank has failed."""
+_CURRENT: Final = "current thread"
+_Key = tuple[str, int | None]
+
+
+@dataclass
+class _Open:
+    first: LogLine
+    is_dump: bool = False
+    is_numbered: bool = False
+    crash: str = ""
+    frames: list[CallSiteName] = field(default_factory=list[CallSiteName])
+    threads: list[ThreadStack] = field(default_factory=list[ThreadStack])
+    foreign: int = 0
+
+
+class PythonStacks:
+    """Collects stacks over the lines of one file."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file of this path."""
+        self._path = path
+        self._open: dict[_Key, _Open] = {}
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether a stack is under way, so that every line is needed."""
+        return bool(self._open)
+
+    def read(self, line: LogLine) -> Iterator[Statement]:
+        """Take a line; yields what has become complete."""
+        key = (line.label, line.rank)
+        if (begun := self._begun(line)) is not None:
+            # The watchdog's stack is one message of several lines, of which only the first states the rank.
+            yield from self._begin((line.label, None) if begun.is_numbered else key, line, begun)
+            return
+        stack = self._open.get(key)
+        if stack is None:
+            yield from self._pass_by()
+        elif stack.is_dump:
+            yield from self._dump(key, stack, line)
+        elif stack.is_numbered:
+            yield from self._numbered(key, stack, line)
+        else:
+            yield from self._traceback(key, stack, line)
+
+    def end(self) -> Iterator[Statement]:
+        """Yield what is complete at the end of the file."""
+        for key in list(self._open):
+            yield from self._closed(key)
+
+    def _begun(self, line: LogLine) -> _Open | None:
+        if "Traceback (most recent call last)" in line.text:
+            return _Open(line)
+        if "Stack trace of the failed collective: " in line.text:
+            return _Open(line, is_numbered=True)
+        fatal = _FATAL.search(line.text)
+        if fatal is not None:
+            return _Open(line, is_dump=True, crash=readable(fatal["what"], MAX_TEXT))
+        if _TERMINATE.search(line.text) is not None:
+            return _Open(line, is_dump=True, crash=readable(line.body.strip(), MAX_TEXT))
+        if _THREAD.match(line.body) is not None and (line.label, line.rank) not in self._open:
+            found = _Open(line, is_dump=True)
+            _add_thread(found, line)
+            return found
+        return None
+
+    def _begin(self, key: _Key, line: LogLine, begun: _Open) -> Iterator[Statement]:
+        yield from self._closed(key)
+        if len(self._open) < MAX_OPEN:
+            self._open[key] = begun
+        if begun.crash:
+            yield statement(begun.first, self._path, StatementKind.CRASHED, begun.crash)
+
+    def _pass_by(self) -> Iterator[Statement]:
+        for key, stack in list(self._open.items()):
+            stack.foreign += 1
+            if stack.foreign > MAX_FOREIGN:
+                yield from self._closed(key)
+
+    def _traceback(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
+        if not line.body.strip():
+            return
+        if line.body[0].isspace():
+            frame = _FRAME.match(line.body)
+            if frame is not None and len(stack.frames) < MAX_FRAMES:
+                stack.frames.append(_site(frame))
+            return
+        del self._open[key]
+        found = _EXCEPTION.match(line.body)
+        if found is None or not stack.frames or found["type"].rpartition(".")[2] in _LAUNCHERS:
+            return
+        text = readable(line.body.strip(), MAX_TEXT)
+        yield statement(
+            stack.first, self._path, StatementKind.RAISED, text, Raised(text, tuple(reversed(stack.frames)))
+        )
+
+    def _dump(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
+        frame = _FRAME.match(line.body)
+        if frame is not None:
+            if stack.threads and len(stack.threads[-1].frames) < MAX_FRAMES:
+                last = stack.threads[-1]
+                stack.threads[-1] = ThreadStack(last.thread, last.name, (*last.frames, _site(frame)))
+        elif _THREAD.match(line.body) is not None:
+            _add_thread(stack, line)
+        elif line.body.strip() and stack.threads:
+            yield from self._closed(key)
+
+    def _numbered(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
+        site = _numbered_site(line.body)
+        if site is None:
+            yield from self._closed(key)
+        elif len(stack.frames) < MAX_FRAMES:
+            stack.frames.append(site)
+
+    def _closed(self, key: _Key) -> Iterator[Statement]:
+        stack = self._open.pop(key, None)
+        if stack is None:
+            return
+        if stack.threads:
+            what = stack.crash or f"faulthandler: {len(stack.threads)} threads"
+            yield statement(
+                stack.first,
+                self._path,
+                StatementKind.STACKS,
+                what,
+                SeenStacks(_in_order(stack.threads), crash=stack.crash),
+            )
+        if stack.is_numbered and stack.frames:
+            yield statement(stack.first, self._path, StatementKind.CALLED, "called in", CalledAt(tuple(stack.frames)))
+
+
+def _add_thread(stack: _Open, line: LogLine) -> None:
+    found = _THREAD.match(line.body)
+    if found is None or len(stack.threads) >= MAX_THREADS:
+        return
+    # The number is that of pthreads, not the kernel's. Names are there since Python 3.14.
+    name = _CURRENT if found["current"].startswith("Current") else found["name"] or ""
+    stack.threads.append(ThreadStack(0, readable(name, MAX_TEXT), ()))
+
+
+def _in_order(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
+    """Return the current thread, then the others from the oldest, which is the main thread, to the newest."""
+    return tuple(sorted(reversed(threads), key=lambda thread: thread.name != _CURRENT))
+
+
+def _site(found: re.Match[str]) -> CallSiteName:
+    function = (found["function"] or "").strip()
+    return CallSiteName(readable(function, MAX_TEXT), readable(found["file"]), int(found["line"]))
+
+
+def _numbered_site(text: str) -> CallSiteName | None:
+    """Return the call site on a line like `#1 function from file:line`; `None` for other lines."""
+    found = _NUMBERED.match(text)
+    names = found["names"] if found is not None else ""
+    begin = names.rfind(_FROM, 1, len(names) - 1)  # neither name is empty
+    if found is None or begin < 0:
+        return None
+    function, file = names[:begin].strip(), names[begin + len(_FROM) :]
+    return CallSiteName(readable(function, MAX_TEXT), readable(file), int(found["line"]))

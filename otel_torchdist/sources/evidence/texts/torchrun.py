@@ -1,0 +1,191 @@
+"""Reports of torchrun when ranks fail: a line for the first failure, and at its end a table of all.
+
+The table is that of `ChildFailedError` (`torch/distributed/elastic/multiprocessing/errors`), the same since torch 1.9.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final
+
+from otel_torchdist.model.naming import readable
+from otel_torchdist.node.processes.endings import decoded_error
+from otel_torchdist.sources.evidence.facts import Ended, Raised, ended
+from otel_torchdist.sources.evidence.lines import LogLine, parsed
+from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
+from otel_torchdist.sources.evidence.texts.python_stacks import PythonStacks
+
+MARKERS: Final = (b"exitcode: ", b"Failures:", b"srun: error: ")
+MAX_TABLE: Final = 200_000
+"""Lines of a table; each rank has six and those of its traceback."""
+_FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
+_ROW: Final = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
+_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
+_CODE: Final = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_ITEM: Final = re.compile(r"\s*\[\d+\]:\s*$")
+_BORDER: Final = re.compile(r"\s*=+\s*$")
+_OF_TABLE: Final = re.compile(r"  |\s*$|\[\d+\]:\s*$|=+\s*$|-+\s*$|Root Cause")
+_SLURM: Final = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
+_NO_FILE: Final = "<N/A>"
+
+
+@dataclass
+class _Item:
+    line: int
+    rows: dict[str, str] = field(default_factory=dict[str, str])
+    error: str = ""
+
+
+class Failures:
+    """Reads torchrun's lines in one file."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file of this path."""
+        self._path = path
+        self._left = 0
+        self._label: str = ""
+        self._is_root = False
+        self._item: _Item | None = None
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether a table is under way, so that every line is needed."""
+        return self._left > 0
+
+    def takes(self, line: LogLine) -> bool:
+        """Whether a line is part of a table: then its tracebacks are those of ranks, and not the launcher's own."""
+        return self._left > 0 and line.label == self._label and _OF_TABLE.match(line.body) is not None
+
+    def read(self, line: LogLine) -> Iterator[Statement]:
+        """Take a line; yields what has become complete."""
+        if self.takes(line):
+            yield from self._in_table(line)
+            return
+        if self._left and line.label == self._label:
+            yield from self.end()
+        if line.body.strip() == "Failures:":
+            self._left, self._label, self._is_root, self._item = MAX_TABLE, line.label, False, None
+            return
+        found = _FAILED.search(line.text)
+        if found is not None:
+            fact = ended(int(found["code"]))
+            pid, local_rank = int(found["pid"]), int(found["local"])
+            yield self._statement(line.number, found[0], fact, local_rank=local_rank, pid=pid, time=line.time)
+        slurm = _SLURM.search(line.text)
+        if slurm is not None:  # a task is a rank or a node: the line does not say
+            yield self._statement(line.number, slurm[0], None, time=line.time)
+
+    def end(self) -> Iterator[Statement]:
+        """Yield what is complete at the end of the file."""
+        yield from self._close()
+        self._left = 0
+
+    def _in_table(self, line: LogLine) -> Iterator[Statement]:
+        self._left -= 1
+        if _BORDER.match(line.body) or not self._left:
+            yield from self.end()
+        elif _ITEM.match(line.body):
+            yield from self._close()
+            self._item = _Item(line.number)
+        elif line.body.startswith("Root Cause"):
+            yield from self._close()
+            self._is_root = True
+        elif self._item is not None:
+            self._take(self._item, line)
+
+    @staticmethod
+    def _take(item: _Item, line: LogLine) -> None:
+        row = _ROW.match(line.body)
+        if row is not None and "traceback" not in item.rows:
+            item.rows[row["name"]] = row["value"].strip()
+        elif "Traceback (most recent call last)" in line.body:
+            item.error = ""
+        # The traceback is indented by two, and its exception is the first line that is not indented further.
+        elif not item.error and line.body.startswith("  ") and line.body[2:3].strip():
+            item.error = line.body.strip()
+
+    def _close(self) -> Iterator[Statement]:
+        item, self._item = self._item, None
+        if item is None:
+            return
+        rank, code = _RANK.match(item.rows.get("rank", "")), _CODE.match(item.rows.get("exitcode", ""))
+        if rank is None or code is None:
+            return
+        error_file = item.rows.get("error_file", _NO_FILE)
+        fact = ended(
+            int(code["code"]),
+            is_first=self._is_root,
+            error_file="" if error_file == _NO_FILE else readable(error_file),
+            error=readable(item.error, MAX_TEXT),
+        )
+        host = item.rows.get("host", "")
+        text = f"rank {rank['rank']} on {host} (pid {code['pid']}): {fact.way}"
+        yield self._statement(
+            item.line,
+            text,
+            fact,
+            rank=int(rank["rank"]),
+            local_rank=int(rank["local"]),
+            pid=int(code["pid"]),
+            time=item.rows.get("time", ""),
+        )
+
+    def _statement(
+        self,
+        number: int,
+        text: str,
+        fact: Ended | None,
+        rank: int | None = None,
+        local_rank: int | None = None,
+        pid: int | None = None,
+        time: str = "",
+    ) -> Statement:
+        return Statement(
+            kind=StatementKind.ENDED,
+            source=TextSource(self._path, number),
+            text=readable(text, MAX_TEXT),
+            rank=rank,
+            local_rank=local_rank,
+            pid=pid,
+            fact=fact,
+            time=readable(time, MAX_TEXT),
+        )
+
+
+MAX_ERROR_BYTES: Final = 1 << 20
+_LOCAL_RANK: Final = "attempt_"
+
+
+def statement_of_error_file(content: bytes, path: str) -> Statement | None:
+    """Parse torchelastic's error file, the exception that ended a rank, as JSON. Return None for other files."""
+    error = decoded_error(content)
+    if error is None:
+        return None
+    text = readable(error.summary, MAX_TEXT)
+    stack = _raised_in(error.extraInfo.py_callstack, path)
+    return Statement(
+        kind=StatementKind.RAISED,
+        source=TextSource(path, 0),
+        text=text,
+        local_rank=_local_rank(path),
+        fact=Raised(text, stack.frames if stack is not None else ()),
+        time=readable(str(error.extraInfo.timestamp), MAX_TEXT),
+    )
+
+
+def _raised_in(traceback: str, path: str) -> Raised | None:
+    stacks = PythonStacks(path)
+    found = [one for line in traceback.splitlines() for one in stacks.read(parsed(0, line.encode("utf-8", "replace")))]
+    raised = [one.fact for one in found if isinstance(one.fact, Raised)]
+    return raised[-1] if raised else None
+
+
+def _local_rank(path: str) -> int | None:
+    """Torchrun's own folders are `<run>/attempt_<n>/<local rank>/error.json`."""
+    parts = PurePath(path).parts
+    if len(parts) < 3 or not parts[-3].startswith(_LOCAL_RANK) or not parts[-2].isdecimal():
+        return None
+    return int(parts[-2])

@@ -1,0 +1,203 @@
+"""Decides for all ranks together which calls are written, and counts those that are left out."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from otel_torchdist.model.calls import Channel, OperationId, OperationView
+from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.sources.flight.dump import recorded_operation
+
+
+@dataclass(frozen=True, slots=True)
+class ExportChoice:
+    """The calls to write. With the defaults, all.
+
+    Attributes:
+        kinds: Names of operations, or shell patterns such as `all_*`; empty for all.
+        newest: How many calls of each rank, the newest; None for all.
+        within_ns: How old a call may be when the newest call of the run is entered; None for any age.
+    """
+
+    kinds: tuple[str, ...] = ()
+    newest: int | None = None
+    within_ns: int | None = None
+
+    def is_of_kind(self, operation: OperationView) -> bool:
+        """Whether an operation is of a kind that is wanted."""
+        return not self.kinds or _matches(operation.name, self.kinds)
+
+    def starts(self, histories: Sequence[RankHistory]) -> dict[int, int]:
+        """By rank, the number of the first record that is recent enough."""
+        newest_ns = max(map(_newest_ns, histories), default=0)
+        return {history.rank: self._start(history, newest_ns) for history in histories}
+
+    def _start(self, history: RankHistory, newest_ns: int) -> int:
+        operations = history.operations
+        if self.newest is not None:
+            operations = operations[max(len(operations) - self.newest, 0) :]
+        if self.within_ns is not None:
+            oldest_ns = newest_ns - self.within_ns - history.wall_offset_ns
+            operations = tuple(one for one in operations if one.record.entered_ns >= oldest_ns)
+        if operations:
+            return operations[0].record.number
+        return history.operations[-1].record.number + 1 if history.operations else 0
+
+
+def _newest_ns(history: RankHistory) -> int:
+    return history.operations[-1].record.entered_ns + history.wall_offset_ns if history.operations else 0
+
+
+@lru_cache(maxsize=1_024)
+def _matches(name: str, kinds: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, kind) for kind in kinds)
+
+
+class Reason(enum.Enum):
+    """Why calls are not in the dumps; the value completes `12 calls are left out: …`."""
+
+    UNKNOWN_OPERATION = "a flight recorder does not know these operations"
+    OPEN_CREATION = (
+        "a flight recorder does not record that a group is created, so a rank that waits there may look as if it were "
+        "missing elsewhere; `otel-torchdist diagnose` reads the tapes, which show it"
+    )
+    UNALIGNED = "their numbers mean nothing on other ranks, as in groups that existed before recording was switched on"
+    ANY_SOURCE = "they are received from any rank, or by a rank that receives from any"
+    OVERWRITTEN = "it is not known what other members called in their place: that is overwritten or damaged"
+
+
+class LeftOut:
+    """Counts calls that are left out."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Reason, Counter[str]] = {}
+
+    def add(self, reason: Reason, operation: OperationView) -> None:
+        """Count a call."""
+        self._counts.setdefault(reason, Counter())[operation.name] += 1
+
+    def counts(self) -> Iterator[tuple[Reason, Counter[str]]]:
+        """Yield the number of calls by reason and operation."""
+        for reason in Reason:
+            if reason in self._counts:
+                yield reason, self._counts[reason]
+
+
+# `torchfrtrace` takes a rank for missing that has no entry where others of its group have one. So a position in a
+# group's order is written for all members that have come there, or for none.
+
+_ByRank = dict[int, OperationView]
+
+
+class Positions:
+    """The positions that are written, and the calls there.
+
+    Attributes:
+        calls: By position, the call of each rank that has come there.
+        left_out: What is left out although it was asked for.
+    """
+
+    def __init__(self, histories: Sequence[RankHistory], choice: ExportChoice) -> None:
+        """Collect them.
+
+        Args:
+            histories: One for each rank.
+            choice: What is asked for.
+        """
+        self.left_out = LeftOut()
+        self._lossy = frozenset(history.rank for history in histories if history.lost)
+        self._ranks = frozenset(history.rank for history in histories)
+        self._newest: dict[tuple[Channel, int], int] = {}
+        self._completed: dict[Channel, int] = {}
+        found: dict[OperationId, _ByRank] = {}
+        from_any = _received_from_any(histories)
+        for history in histories:
+            for operation in history.operations:
+                reason = _why_not(operation, from_any)
+                if reason is None:
+                    self._note(history.rank, operation)
+                    found.setdefault(operation.operation_id, {})[history.rank] = operation
+                elif reason is not Reason.OPEN_CREATION or operation.record.completed_ns is None:
+                    self._leave_out(reason, operation, choice)
+        starts = choice.starts(histories)
+        self.calls = {
+            position: calls
+            for position, calls in found.items()
+            if _is_wanted(calls, choice, starts) and self._is_known(position, calls)
+        }
+
+    def _note(self, rank: int, operation: OperationView) -> None:
+        channel, sequence = operation.operation_id
+        self._newest[channel, rank] = max(sequence, self._newest.get((channel, rank), 0))
+        if operation.record.completed_ns is not None:
+            self._completed[channel] = max(sequence, self._completed.get(channel, 0))
+
+    def _leave_out(self, reason: Reason, operation: OperationView, choice: ExportChoice) -> None:
+        if choice.is_of_kind(operation):
+            self.left_out.add(reason, operation)
+
+    def _is_known(self, position: OperationId, calls: _ByRank) -> bool:
+        """Whether each member has a call there or is known to have none."""
+        members = _members(position.channel, next(iter(calls.values())))
+        if all(rank in calls or self._is_absent(rank, position) for rank in members & self._ranks):
+            return True
+        for operation in calls.values():
+            self.left_out.add(Reason.OVERWRITTEN, operation)
+        return False
+
+    def _is_absent(self, rank: int, position: OperationId) -> bool:
+        channel, sequence = position
+        newest = self._newest.get((channel, rank))
+        if rank not in self._lossy:
+            return True
+        # A rank that had come to an operation that is still open would have it on its tape.
+        return sequence > (newest if newest is not None else self._completed.get(channel, 0))
+
+
+def _members(channel: Channel, operation: OperationView) -> frozenset[int]:
+    if channel.is_point_to_point:
+        return frozenset((channel.source, channel.destination))
+    return operation.group.members if operation.group is not None else frozenset()
+
+
+def _received_from_any(histories: Sequence[RankHistory]) -> frozenset[tuple[str, int, int]]:
+    """Group, rank and tag with which a rank receives from any other."""
+    channels = {operation.operation_id.channel for history in histories for operation in history.operations}
+    return frozenset((one.group, one.destination, one.tag) for one in channels if one.destination >= 0 > one.source)
+
+
+def _why_not(operation: OperationView, from_any: frozenset[tuple[str, int, int]]) -> Reason | None:
+    """Why a call cannot be written; None if it can."""
+    channel = operation.operation_id.channel
+    if channel.kind is RecordKind.RENDEZVOUS:
+        return Reason.OPEN_CREATION
+    if recorded_operation(operation.name) is None:
+        return Reason.UNKNOWN_OPERATION
+    if operation.group is None:
+        return Reason.OVERWRITTEN
+    if not operation.group.name.aligned:
+        return Reason.UNALIGNED
+    is_sent = bool(operation.record.flags & Flag.POINT_TO_POINT)
+    is_from_any = not channel.is_point_to_point or (channel.group, channel.destination, channel.tag) in from_any
+    return Reason.ANY_SOURCE if is_sent and is_from_any else None
+
+
+def _is_wanted(calls: _ByRank, choice: ExportChoice, starts: dict[int, int]) -> bool:
+    """Whether one of the calls at a position is of a wanted kind, and all are recent enough or one is still open."""
+    if not any(map(choice.is_of_kind, calls.values())):
+        return False
+    is_recent = all(operation.record.number >= starts[rank] for rank, operation in calls.items())
+    return is_recent or any(operation.record.completed_ns is None for operation in calls.values())
+
+
+def in_order(positions: Positions, history: RankHistory) -> Iterator[OperationView]:
+    """Yield the calls of a rank that are written, in the order in which it made them."""
+    for operation in history.operations:
+        if positions.calls.get(operation.operation_id, {}).get(history.rank) is operation:
+            yield operation

@@ -1,0 +1,164 @@
+"""Reads the members of an archive that anyone may have packed: no path is used, and sizes are bounded."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import copy
+import importlib
+import io
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from otel_torchdist.sources.flight.reading.limits import USUAL, ArchiveLimits, ReadingLimits, UnreadableError
+from otel_torchdist.sources.flight.reading.tars import read_tar
+from otel_torchdist.system.files.unpacking import Counted, GzipStream, Readable, UnpackBudget
+
+MAX_NAME: Final = 4096
+"""Characters of a member's name that are used, from its end; the longest path that Linux allows."""
+_TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
+_ZIP: Final = ".zip"
+_GZIP: Final = b"\x1f\x8b"
+_PIECE: Final = 64 << 10
+_SMALL_PIECE: Final = 4 << 10
+"""`zipfile` decompresses LZMA and Zstandard without a limit: as many compressed bytes at a time as are asked for."""
+_BOUNDED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+_DAMAGE: Final = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError)
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file is an archive, by its name."""
+    return name.lower().endswith((*_TARS, _ZIP))
+
+
+def members_of(
+    archive: Path, most: int, allowance: UnpackBudget, limits: ReadingLimits = USUAL
+) -> Iterator[tuple[str, bytes | None]]:
+    """Yield name and content of each regular file in an archive; None for one that is larger than allowed.
+
+    Args:
+        archive: A file for which `is_archive` is true.
+        most: Maximum bytes of one member.
+        allowance: Output that is still allowed.
+        limits: The limits for one archive.
+
+    Raises:
+        UnreadableError: It is damaged or too large, or this Python cannot read its compression.
+        TooLargeError: It unpacks to more than is allowed.
+        OSError: It cannot be read.
+    """
+    with open(archive, "rb") as file:
+        counts = ArchiveLimits(os.fstat(file.fileno()).st_size, allowance, limits)
+        read = _of_zip if archive.name.lower().endswith(_ZIP) else _of_tar
+        try:
+            for name, content in read(file, archive.name.lower(), most, counts):
+                if content is not None and content.startswith(_GZIP):
+                    counts.add_compressed(len(content))
+                yield name[-MAX_NAME:], content
+        except _DAMAGE as error:
+            raise UnreadableError(f"it is damaged ({error or type(error).__name__})") from error
+
+
+_Members = Iterator[tuple[str, bytes | None]]
+
+
+def _of_zip(file: BinaryIO, _name: str, most: int, limits: ArchiveLimits) -> _Members:
+    with zipfile.ZipFile(_Contents(file, limits)) as opened:  # type: ignore[arg-type]
+        for member in opened.infolist():
+            if member.is_dir():
+                continue
+            limits.add_member()
+            if member.flag_bits & 1:
+                raise UnreadableError("it is encrypted")
+            with _member(opened, member) as stream:  # the length that it states may be a lie
+                piece = _PIECE if member.compress_type in _BOUNDED else _SMALL_PIECE
+                yield member.filename, _bounded(stream, piece, most, limits)
+
+
+@contextlib.contextmanager
+def _member(opened: zipfile.ZipFile, member: zipfile.ZipInfo) -> Generator[Readable]:
+    if member.compress_type != zipfile.ZIP_BZIP2:
+        with opened.open(member) as stream:
+            yield stream
+        return
+    # 4 KiB of bzip2 can be gigabytes: open the compressed bytes themselves.
+    stored = copy.copy(member)
+    stored.compress_type, stored.file_size = zipfile.ZIP_STORED, member.compress_size
+    stored.CRC = cast(Any, None)  # it is that of the output
+    with opened.open(stored) as packed, bz2.open(packed) as stream:
+        yield stream
+
+
+def _bounded(stream: Readable, piece: int, most: int, limits: ArchiveLimits) -> bytes | None:
+    """Return the content of a member of a zip, read in pieces; `None` if it has more than `most` bytes."""
+    content = io.BytesIO()
+    while part := stream.read(min(piece, most + 1 - content.tell())):
+        limits.add_output(len(part))
+        content.write(part)
+        if content.tell() > most:
+            return None
+    return content.getvalue()
+
+
+class _Contents:
+    """The file of a zip. A large table of contents is not read."""
+
+    def __init__(self, file: BinaryIO, limits: ArchiveLimits) -> None:
+        self._counted = Counted(file, limits)
+        self._most = limits.limits.contents_bytes
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most `size` bytes."""
+        if size > self._most:
+            raise UnreadableError(f"its table of contents has more than {self._most >> 20} MiB; it is not read")
+        return self._counted.read(size)
+
+
+def _of_tar(file: BinaryIO, name: str, most: int, limits: ArchiveLimits) -> _Members:
+    with _unpacked(Counted(file, limits), name) as stream:
+        yield from read_tar(_Bounded(stream, limits), most, limits)
+
+
+@contextlib.contextmanager
+def _unpacked(file: Counted, name: str) -> Generator[Readable]:
+    if name.endswith("gz"):
+        yield GzipStream(file)
+    elif name.endswith("bz2"):
+        with bz2.open(file) as stream:  # type: ignore[arg-type]
+            yield stream
+    elif name.endswith("xz"):
+        with lzma.open(file) as stream:  # type: ignore[arg-type]
+            yield stream
+    elif name.endswith(".zst"):
+        with _zstd().open(file) as stream:
+            yield stream
+    else:
+        yield file
+
+
+def _zstd() -> Any:
+    try:
+        return importlib.import_module("compression.zstd")
+    except ImportError as error:
+        raise UnreadableError("Python reads zstd only from 3.14 on: unpack it first") from error
+
+
+class _Bounded:
+    """The decompressed stream of a tar, which counts what it delivers."""
+
+    def __init__(self, stream: Readable, limits: ArchiveLimits) -> None:
+        self._stream = stream
+        self._limits = limits
+
+    def read(self, size: int, /) -> bytes:
+        """Read at most `size` bytes."""
+        found = self._stream.read(size)
+        self._limits.add_output(len(found))
+        return found

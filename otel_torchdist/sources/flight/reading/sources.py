@@ -1,0 +1,238 @@
+"""Finds the files that may be dumps: in folders, one by one, and in archives. Nothing is extracted to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from otel_torchdist.model.naming import readable
+from otel_torchdist.sources.flight.reading.archives import is_archive, members_of
+from otel_torchdist.sources.flight.reading.limits import NO_MEMORY, USUAL, ReadingLimits, UnreadableError
+from otel_torchdist.system.files.others import read_regular
+from otel_torchdist.system.files.unpacking import TooLargeError, UnpackBudget, gunzip, gunzip_start
+
+MAX_FILES: Final = 100_000
+MAX_DEPTH: Final = 8
+_START_BYTES: Final = 4096
+_GZIP: Final = b"\x1f\x8b"
+_PICKLE: Final = b"\x80"
+_STARTS: Final = (_PICKLE, b"{", _GZIP)
+"""Of a pickle, of JSON, and of either compressed by gzip."""
+_TAPE: Final = ".tape"
+_OF_TRACES: Final = re.compile(
+    rb'"(?:traceEvents|schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|displayTimeUnit|traceName)"\s*:'
+    rb'|"schema"\s*:\s*"'
+)
+"""What stands near the beginning of a profiler's trace, of whatever tool, and of an execution trace."""
+_OF_CHAKRA: Final = re.compile(rb"[\x80-\xff]{0,3}[\x03-\x7f]\n(?P<length>[\x01-\x20])(?P<version>\d[0-9A-Za-z.+-]*)")
+"""How Chakra's execution traces begin: with a message of protobuf whose first field is a version."""
+_OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|nccl_comm_state|entries")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that may be a dump.
+
+    Attributes:
+        path: Where it is, for reports: `dumps.tar.gz/job/rank_3` inside an archive.
+        name: Its own name.
+        file: The file itself; None inside an archive.
+        packed: What an archive holds; None for a file.
+        start: How its content begins, unpacked if it was compressed by itself.
+    """
+
+    path: str
+    name: str
+    file: Path | None
+    packed: bytes | None = None
+    start: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes, compressed or not; 0 if it is gone."""
+        if self.file is None:
+            return len(self.packed or b"")
+        with contextlib.suppress(OSError):
+            return self.file.stat().st_size
+        return 0
+
+    @property
+    def weight(self) -> int:
+        """The bytes of its content that are in memory."""
+        return len(self.packed or b"")
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it looks like a trace of a profiler."""
+        return self.is_chakra or (not self.start.startswith(_PICKLE) and _OF_TRACES.search(self.start) is not None)
+
+    @property
+    def is_chakra(self) -> bool:
+        """Whether it looks like an execution trace in Chakra's own format."""
+        return _is_chakra(self.start)
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether it looks like a dump, and not only as if it might be one."""
+        return not self.is_trace and _OF_DUMPS.search(self.start) is not None
+
+    def read(self, most: int) -> bytes:
+        """Return all of it, unpacked if it was compressed by itself.
+
+        Args:
+            most: Maximum size in bytes, unpacked or not.
+
+        Raises:
+            UnreadableError: It cannot be read; the message says why.
+        """
+        try:
+            return _unzipped(self.read_as_it_is(most), most)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise UnreadableError(_reason(error)) from error
+
+    def read_as_it_is(self, most: int) -> bytes:
+        """Return all of it, compressed or not.
+
+        Args:
+            most: Maximum size in bytes.
+
+        Raises:
+            UnreadableError: It cannot be read; the message says why.
+        """
+        try:
+            return (self.packed or b"") if self.file is None else read_regular(self.file.resolve(), most)
+        except (OSError, ValueError) as error:
+            raise UnreadableError(_reason(error)) from error
+
+
+@dataclass(slots=True)
+class Skipped:
+    """Files that were found and are no dumps.
+
+    Attributes:
+        others: Files that are no dumps, for other readers; those inside archives are only counted.
+        others_inside: How many files inside archives are no dumps.
+        tapes: How many are tapes of ours.
+        problems: Lines about those that could not be read, each with its path.
+    """
+
+    others: list[Path] = field(default_factory=list[Path])
+    others_inside: int = 0
+    tapes: int = 0
+    problems: list[str] = field(default_factory=list[str])
+
+
+def find_files(paths: Sequence[Path], skipped: Skipped, limits: ReadingLimits = USUAL) -> Iterator[FoundFile]:
+    """Yield what may be a dump or a trace, one file after the other, so that only a few are in memory.
+
+    Args:
+        paths: Folders, which are searched to a depth of 8, files, and archives.
+        skipped: Collects what is left out.
+        limits: Bounds on what is unpacked.
+    """
+    allowance = UnpackBudget(limits.free_bytes)
+    for path in paths:
+        for file in _files_below(path, skipped) if path.is_dir() else (path,):
+            yield from _found_in(file, skipped, limits, allowance)
+
+
+def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
+    count = 0
+    depth = len(folder.parts)
+
+    def note(error: OSError) -> None:
+        skipped.problems.append(f"{readable(str(error.filename))}: {error.strerror}")
+
+    for parent, folders, names in os.walk(folder, onerror=note):
+        if len(Path(parent).parts) - depth >= MAX_DEPTH:
+            folders.clear()
+        folders.sort()
+        for name in sorted(names):
+            count += 1
+            if count > MAX_FILES:
+                skipped.problems.append(f"{folder}: it holds more than {MAX_FILES:,} files; the rest is not read")
+                return
+            yield Path(parent, name)
+
+
+def _found_in(file: Path, skipped: Skipped, limits: ReadingLimits, allowance: UnpackBudget) -> Iterator[FoundFile]:
+    shown = readable(str(file))
+    try:
+        resolved = file.resolve(strict=True)
+        if not resolved.is_file():
+            return  # a named pipe, by which a dump is requested, lies beside the dumps
+        if is_archive(file.name):
+            yield from _found_inside(resolved, shown, skipped, limits, allowance)
+            return
+        with open(resolved, "rb") as stream:
+            start = stream.read(_START_BYTES)
+            if start.startswith(_GZIP):
+                stream.seek(0)
+                start = gunzip_start(stream, _START_BYTES) or start  # it may be a log of gigabytes
+        if file.suffix == _TAPE:
+            skipped.tapes += 1
+            return
+        if start and not _may_be_dump(start):
+            skipped.others.append(file)
+            return
+    except (OSError, ValueError, RuntimeError) as error:
+        skipped.problems.append(f"{shown}: {_reason(error)}")
+        return
+    yield FoundFile(shown, file.name, file, start=start)
+
+
+def _found_inside(
+    archive: Path, shown: str, skipped: Skipped, limits: ReadingLimits, allowance: UnpackBudget
+) -> Iterator[FoundFile]:
+    try:
+        for name, content in members_of(archive, limits.file_bytes, allowance, limits):
+            inner = readable(f"{shown}/{name}")
+            if content is None:
+                skipped.problems.append(f"{inner}: it has more than {limits.file_bytes} bytes")
+            elif name.endswith(_TAPE):
+                skipped.tapes += 1
+            elif content and not _may_be_dump(content[:_START_BYTES]):
+                skipped.others_inside += 1
+            else:
+                start = content[:_START_BYTES]
+                if start.startswith(_GZIP):
+                    start = gunzip_start(io.BytesIO(content), _START_BYTES) or start
+                yield FoundFile(inner, PurePosixPath(name).name, None, content, start)
+    except (UnreadableError, TooLargeError, OSError, ValueError) as error:
+        skipped.problems.append(f"{shown}: {_reason(error)}")
+    except MemoryError:
+        skipped.problems.append(f"{shown}: {NO_MEMORY}")
+
+
+def _unzipped(content: bytes, most: int) -> bytes:
+    """Return the content of a file that was compressed by itself."""
+    if not content.startswith(_GZIP):
+        return content
+    found, error = gunzip(content, most + 1)
+    if error is not None:
+        raise error
+    if len(found) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return found
+
+
+def _may_be_dump(start: bytes) -> bool:
+    return start.lstrip().startswith(_STARTS) or _is_chakra(start)
+
+
+def _is_chakra(start: bytes) -> bool:
+    """Whether a version of the stated length comes first; a log may begin with a letter, a line break and a number."""
+    found = _OF_CHAKRA.match(start)
+    return found is not None and len(found["version"]) >= found["length"][0]
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return readable(text or type(error).__name__, 200)

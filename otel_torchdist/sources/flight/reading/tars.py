@@ -1,0 +1,285 @@
+"""Reads tar archives of others, as a stream and within limits.
+
+Python's `tarfile` reads headers of any length into memory, calls itself for each header of a member, and has had
+endless loops and quadratic patterns there (CVE-2019-20907, CVE-2024-6232, CVE-2025-8194). This reader takes time in
+proportion to the bytes. It knows the formats of V7, ustar, GNU and pax.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_torchdist.sources.flight.reading.limits import ArchiveLimits, UnreadableError
+from otel_torchdist.sources.flight.reading.sparse import (
+    BLOCK,
+    Extents,
+    extents_of_content,
+    extents_of_header,
+    extents_of_pax,
+    filled,
+    number_of,
+)
+from otel_torchdist.system.files.unpacking import Readable
+
+MAX_EXTENDED: Final = 1 << 20
+"""Bytes of one header behind its first block: a long name, or the keywords of pax, which hold attributes of a file."""
+_MAX_SIZE: Final = 1 << 62
+_MAX_LENGTH: Final = 10
+"""Digits of a record's length, and the space behind them."""
+_CUT_OFF: Final = "its end is missing"
+_SKIPPED_AT_ONCE: Final = 1 << 20
+_REGULAR: Final = (b"0", b"\0", b"7", b"S")
+_WITHOUT_CONTENT: Final = (b"1", b"2", b"3", b"4", b"5", b"6")
+_SPARSE: Final = b"S"
+_LONG_NAME, _LONG_LINK = b"L", b"K"
+_KEYWORDS, _KEYWORDS_OF_SOLARIS, _KEYWORDS_OF_ALL = b"x", b"X", b"g"
+_OLD_PARTS, _MORE_PARTS = 4, 21
+_KNOWN: Final = frozenset(
+    {b"path", b"size", *(b"GNU.sparse." + word for word in (b"name", b"map", b"size", b"major", b"minor", b"realsize"))}
+)
+
+
+@dataclass(slots=True)
+class _Extended:
+    """The extended headers before a member."""
+
+    keywords: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    parts: list[bytes] = field(default_factory=list[bytes])
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The first block of a member or of an extended header.
+
+    Attributes:
+        kind: The type flag.
+        name: The name, with its prefix.
+        size: Bytes of the content, as they are stored.
+        block: The block itself.
+    """
+
+    kind: bytes
+    name: bytes
+    size: int
+    block: bytes
+
+
+def read_tar(stream: Readable, most: int, limits: ArchiveLimits) -> Iterator[tuple[str, bytes | None]]:
+    """Yield name and content of each regular file; `None` for a file of more than `most` bytes.
+
+    Args:
+        stream: The archive, decompressed.
+        most: Maximum bytes of one member.
+        limits: Ends reading; counts members and headers, and the zeros of sparse members. The bytes of the stream are
+            counted by the stream.
+
+    Raises:
+        UnreadableError: It is damaged, or at a limit.
+    """
+    source = _Source(stream, limits)
+    shared: dict[bytes, bytes] = {}
+    extended = _Extended()
+    block = source.block()
+    if not block:
+        raise UnreadableError("it is empty")
+    while block.strip(b"\0"):  # a block of zeros is the end
+        head = _head(block, source.limits)
+        if head.kind in (_KEYWORDS, _KEYWORDS_OF_SOLARIS):
+            _add_keywords(extended, source.extended(head.size))
+        elif head.kind == _KEYWORDS_OF_ALL:
+            of_all = _Extended()
+            _add_keywords(of_all, source.extended(head.size))
+            shared.update(of_all.keywords)
+        elif head.kind == _LONG_NAME:
+            extended.keywords.setdefault(b"path", _text(source.extended(head.size)))
+        elif head.kind == _LONG_LINK:
+            source.extended(head.size)
+        else:
+            limits.add_member()
+            extended.keywords = {**shared, **extended.keywords}
+            yield from _read_member(source, head, extended, most)
+            extended = _Extended()
+        block = source.block()
+
+
+class _Source:
+    """The stream of an archive, in exact pieces."""
+
+    def __init__(self, stream: Readable, limits: ArchiveLimits) -> None:
+        self._stream = stream
+        self.limits = limits
+
+    def block(self) -> bytes:
+        """Return the next block; b'' at the end of the stream."""
+        content = self._pieces(BLOCK)
+        if content and len(content) < BLOCK:
+            raise EOFError(_CUT_OFF)
+        return content
+
+    def exactly(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
+        content = self._pieces(size)
+        if len(content) < size:
+            raise EOFError(_CUT_OFF)
+        return content
+
+    def header(self, size: int) -> bytes:
+        """Return `size` bytes that are counted as headers."""
+        self.limits.add_header(size)
+        return self.exactly(size)
+
+    def extended(self, size: int) -> bytes:
+        """Return the content of an extended header."""
+        if size > MAX_EXTENDED:
+            raise UnreadableError(f"a header in it has more than {MAX_EXTENDED >> 20} MiB; the rest is not read")
+        content = self.header(size)
+        self.skip(-size % BLOCK)
+        return content
+
+    def skip(self, size: int) -> None:
+        """Read `size` bytes, and forget them."""
+        while size > 0:
+            found = len(self._stream.read(min(size, _SKIPPED_AT_ONCE)))
+            if not found:
+                raise EOFError(_CUT_OFF)
+            size -= found
+
+    def _pieces(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        if len(content) == size or not content:
+            return content
+        whole = io.BytesIO()  # its value is not copied at the end, unlike that of joined parts
+        while content:
+            whole.write(content)
+            content = self._stream.read(size - whole.tell()) if whole.tell() < size else b""
+        return whole.getvalue()
+
+
+def _head(block: bytes, limits: ArchiveLimits) -> _Head:
+    limits.add_header(BLOCK)
+    _check_sum(block)
+    kind = block[156:157]
+    name, prefix = _text(block[:100]), _text(block[345:500])
+    if prefix and kind not in (_LONG_NAME, _LONG_LINK, _SPARSE):
+        name = prefix + b"/" + name
+    if kind == b"\0" and name.endswith(b"/"):  # as V7 stores folders
+        kind = b"5"
+    return _Head(kind, name, _number(block[124:136]), block)
+
+
+def _check_sum(block: bytes) -> None:
+    """Check the sum of a block's bytes, which old programs computed with a sign."""
+    expected = _number(block[148:156])
+    others = block[:148] + b"        " + block[156:]
+    unsigned = sum(others)
+    if expected not in (unsigned, unsigned - 256 * sum(byte > 127 for byte in others)):
+        raise UnreadableError("it is damaged (a header's checksum is wrong)")
+
+
+def _read_member(source: _Source, head: _Head, extended: _Extended, most: int) -> Iterator[tuple[str, bytes | None]]:
+    """Yield a member, if it is a regular file, and read to the end of its content."""
+    keywords = extended.keywords
+    stored = number_of(keywords[b"size"]) if b"size" in keywords else head.size
+    if head.kind in _WITHOUT_CONTENT:
+        return
+    if stored > _MAX_SIZE:
+        raise UnreadableError("it is damaged (the size of a member is wrong)")
+    padded = stored + -stored % BLOCK
+    if head.kind not in _REGULAR:
+        source.skip(padded)
+        return
+    name = keywords.get(b"GNU.sparse.name") or keywords.get(b"path") or head.name
+    reader = _Stored(source, stored)
+    size, extents = _extents(source, head, extended, reader)
+    content = None
+    if extents is None:
+        content = reader.read(stored) if stored <= most else None
+    elif size <= most:
+        source.limits.add_output(size)
+        content = filled(extents, size, reader.read)
+    yield name.decode("utf-8", "surrogateescape"), content
+    source.skip(padded - reader.consumed)
+
+
+class _Stored:
+    """The content of a member as it is stored."""
+
+    def __init__(self, source: _Source, size: int) -> None:
+        self._source = source
+        self._size = size
+        self.consumed = 0
+
+    def read(self, size: int) -> bytes:
+        """Read exactly `size` bytes."""
+        return self._take(size, self._source.exactly)
+
+    def read_header(self, size: int) -> bytes:
+        """Read exactly `size` bytes of a map, which count as a header."""
+        return self._take(size, self._source.header)
+
+    def _take(self, size: int, read: Callable[[int], bytes]) -> bytes:
+        self.consumed += size
+        if self.consumed > self._size:
+            raise UnreadableError("it is damaged (a member is longer than it states)")
+        return read(size)
+
+
+def _extents(source: _Source, head: _Head, extended: _Extended, reader: _Stored) -> tuple[int, Extents | None]:
+    """Return the size of a sparse member and the parts that are stored; `None` for the parts of other members."""
+    if head.kind == _SPARSE:
+        return _extents_of_gnu(head, source)
+    keywords = extended.keywords
+    if keywords.get(b"GNU.sparse.major") == b"1" and keywords.get(b"GNU.sparse.minor") == b"0":
+        return number_of(keywords.get(b"GNU.sparse.realsize", b"")), extents_of_content(reader.read_header)
+    extents = extents_of_pax(keywords, extended.parts)
+    return (0, None) if extents is None else (number_of(keywords.get(b"GNU.sparse.size", b"")), extents)
+
+
+def _extents_of_gnu(head: _Head, source: _Source) -> tuple[int, Extents]:
+    extents = extents_of_header(head.block, 386, _OLD_PARTS, _number)
+    has_more = head.block[482]
+    while has_more:
+        more = source.header(BLOCK)  # the stated size does not include it
+        extents += extents_of_header(more, 0, _MORE_PARTS, _number)
+        has_more = more[504]
+    return _number(head.block[483:495]), extents
+
+
+def _add_keywords(extended: _Extended, content: bytes) -> None:
+    """Parse the records of pax: their length in decimal, a space, a keyword, `=`, a value, and a line break."""
+    at = 0
+    while at < len(content) and content[at]:
+        space = content.find(b" ", at, at + _MAX_LENGTH)
+        end = at + int(content[at:space]) if space > at and content[at:space].isdigit() else 0
+        equals = content.find(b"=", space, end) if space < end <= len(content) else -1
+        if equals < 0:
+            raise UnreadableError("it is damaged (an extended header is wrong)")
+        keyword, value = content[space + 1 : equals], content[equals + 1 : end - 1]
+        if keyword in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
+            extended.parts.append(value)
+        elif keyword in _KNOWN:
+            extended.keywords[keyword] = value
+        at = end
+
+
+def _text(content: bytes) -> bytes:
+    return content.partition(b"\0")[0]
+
+
+def _number(content: bytes) -> int:
+    """Parse a number: in octal, or in binary if the first bit is set."""
+    if content[0] == 0x80:
+        return int.from_bytes(content[1:], "big")
+    digits = content.partition(b"\0")[0].strip()
+    if not digits:
+        return 0
+    try:
+        number = int(digits, 8)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise UnreadableError("it is damaged (a number in a header is wrong)")
+    return number

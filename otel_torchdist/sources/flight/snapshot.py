@@ -1,0 +1,227 @@
+"""Makes a snapshot of a job's last moment from its dumps, for the judge.
+
+A dump does not say when it was written, on which host, or whether its rank's process lives: every rank with a dump is
+taken to be alive, and nothing is said about its threads. The recorder does not know either which of several open
+operations of a group its device has reached: the first is taken to be waiting, and the others to be queued behind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
+from otel_torchdist.model.kinds import RecordKind, TapeState
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.sources.flight.dump import GLOO, called_name
+from otel_torchdist.sources.flight.groups import RecordedGroups, names_by_id
+from otel_torchdist.sources.flight.history import CondensedDump
+from otel_torchdist.sources.flight.numbering import NumberedEntry
+from otel_torchdist.sources.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
+
+DEFAULT_TIMEOUT_MS: Final = 600_000
+"""NCCL's, where an entry has none."""
+_UNSURE: Final = -1
+"""As `Progress.losses`: more may have been entered than is known."""
+
+
+class MomentKind(Enum):
+    """The moment that a snapshot of dumps shows."""
+
+    FIRST_TIMEOUT = "first timeout"
+    """When the first timeout ran out: the dumps were written then at the latest."""
+    NEWEST_TIME = "newest time"
+    """The newest time in the dumps: they were written then at the earliest."""
+    DUMPS = "dumps"
+    """Up to when the dumps reach: all of them state it, as those that we write."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMoment:
+    """A job as its dumps show it.
+
+    Attributes:
+        world: The snapshot. Its times are nanoseconds since the epoch, each by the clock of its rank's host.
+        world_size: Ranks of the job, as far as the dumps show.
+        unseen: Ranks without a dump, ascending.
+        kind: Which moment that is.
+    """
+
+    world: WorldSnapshot
+    world_size: int
+    unseen: tuple[int, ...]
+    kind: MomentKind
+
+
+def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
+    """Build the snapshot of a job.
+
+    Args:
+        dumps: One for each rank; at least one.
+        world_size: Ranks of the job, if that is known from elsewhere; the dumps may show more.
+    """
+    groups = RecordedGroups([one.dump for one in dumps], world_size)
+    knows_starts = any(map(_knows_starts, dumps))
+    ranks = {one.rank: _Rank(one, groups, knows_starts) for one in dumps}
+    shared = frozenset(channel.group for rank in ranks.values() for channel in rank.channels if _is_mixed(channel))
+    newest_ns = max(one.newest_ns for one in dumps)
+    until_ns = min((end for rank in ranks.values() for end in rank.timeouts_ns()), default=0)
+    now_ns = max(newest_ns, until_ns) + 1
+    views = {number: rank.view(shared, now_ns) for number, rank in ranks.items()}
+    world = WorldSnapshot(0, now_ns, MappingProxyType(_with_all_channels(views, ranks)))
+    unseen = tuple(rank for rank in range(groups.world_size) if rank not in views)
+    return JobMoment(world, groups.world_size, unseen, _kind_of_moment(dumps, until_ns > newest_ns))
+
+
+def _kind_of_moment(dumps: Sequence[CondensedDump], is_timeout: bool) -> MomentKind:
+    if all(one.dump.until_ns is not None for one in dumps):
+        return MomentKind.DUMPS
+    return MomentKind.FIRST_TIMEOUT if is_timeout else MomentKind.NEWEST_TIME
+
+
+def _is_mixed(channel: Channel) -> bool:
+    """Whether it shows that a group's counters in `pg_status` may be those of sends and receives."""
+    return channel.is_point_to_point or channel.tag == UNCLEAR_TAG
+
+
+class _Rank:
+    """One rank's dump, with its groups resolved."""
+
+    def __init__(self, condensed: CondensedDump, groups: RecordedGroups, knows_starts: bool) -> None:
+        self.condensed = condensed
+        self._groups = groups
+        self._names = names_by_id(condensed.dump)
+        self._waiting = frozenset(call.entry.record_id for call in _waiting(condensed, knows_starts))
+        self._calls = [(call, group_of(groups, condensed.dump, call)) for call in condensed.calls]
+        self.channels = {channel_of(call.lane, group) for call, group in self._calls}
+
+    def timeouts_ns(self) -> list[int]:
+        """When the operations in which it waits time out; nothing if the dump states up to when it reaches."""
+        if self.condensed.dump.until_ns is not None:
+            return []
+        return [
+            call.entry.created_ns + (call.entry.timeout_ms or DEFAULT_TIMEOUT_MS) * 1_000_000
+            for call, _ in self._calls
+            if call.entry.record_id in self._waiting
+        ]
+
+    def view(self, shared: frozenset[str], now_ns: int) -> RankView:
+        """Return the rank in a snapshot; `shared` are the keys of groups in which ranks have sent or received."""
+        condensed = self.condensed
+        operations = [self._operation(call, group) for call, group in self._calls]
+        ended = [one for one in operations if one.record.completed_ns is not None]
+        return RankView(
+            rank=condensed.rank,
+            nonce=condensed.rank + 1,
+            run=0,
+            run_is_sure=False,
+            host="",
+            created_ns=condensed.oldest_ns,
+            alive=True,
+            state=TapeState.RUNNING,
+            failure="",
+            gone_since_ns=None,
+            heartbeat_ns=now_ns,  # there is none: nothing is to be concluded from its age
+            step=0,
+            open=tuple(one for one in operations if one.record.completed_ns is None),
+            last=max(ended, key=lambda one: one.record.number, default=None),
+            progress=MappingProxyType(self._progress(operations, shared)),
+            losses=0,
+            forgotten=not self._knows_all_groups(),
+            wall_offset_ns=0,
+            stacks=None,
+            groups=MappingProxyType({group.key: group for _, group in self._calls if group is not None}),
+        )
+
+    def _operation(self, call: NumberedEntry, group: GroupView | None) -> OperationView:
+        waits = call.entry.record_id in self._waiting
+        return operation_view(self.condensed.dump, call, group, self.condensed.by_retiring, waits)
+
+    def _knows_all_groups(self) -> bool:
+        """Whether a group that is not in the dump was not used by this rank."""
+        statuses = self.condensed.dump.statuses
+        return self.condensed.is_whole or (bool(statuses) and all(number in self._names for number in statuses))
+
+    def _progress(self, operations: Sequence[OperationView], shared: frozenset[str]) -> dict[Channel, Progress]:
+        by_channel: dict[Channel, list[OperationView]] = {}
+        for operation in operations:
+            by_channel.setdefault(operation.operation_id.channel, []).append(operation)
+        found = {channel: _progress_of(calls) for channel, calls in by_channel.items()}
+        for number, status in self.condensed.dump.statuses.items():
+            name = self._names.get(number)
+            group = self._groups.group(self.condensed.dump, name) if name is not None else None
+            if group is None:
+                continue
+            channel = Channel(RecordKind.OPERATION, group.key)
+            known = found.get(channel, Progress())
+            if group.key not in shared and known.entered <= max(status.enqueued, 0):
+                completed = max(known.completed, status.completed)
+                found[channel] = known._replace(
+                    entered=max(status.enqueued, 0), completed=completed, seen_out=completed
+                )
+            elif not self.condensed.is_whole and not known.entered:
+                found[channel] = known._replace(losses=_UNSURE)
+        return found
+
+
+def _knows_starts(condensed: CondensedDump) -> bool:
+    """Whether a recorder has seen anything start; the setting for that is the same on all ranks."""
+    if any(status.started >= 0 for status in condensed.dump.statuses.values()):
+        return True
+    return any(call.entry.started_ns is not None for call in condensed.calls)
+
+
+def _waiting(condensed: CondensedDump, knows_starts: bool) -> list[NumberedEntry]:
+    """The calls in which a rank waits: the first that is open on each of its streams, with those coalesced with it.
+
+    Each group has a stream for its collectives, and one for each pair of ranks. Where the recorder knows what has
+    started, a call that has not is queued behind another stream.
+    """
+    first: dict[tuple[str, frozenset[int], bool], int] = {}
+    found: list[NumberedEntry] = []
+    for call in condensed.calls:
+        if not condensed.is_open(call):
+            continue
+        lane = call.lane
+        batch = first.setdefault((lane.group, frozenset((lane.source, lane.destination)), lane.is_unclear), call.batch)
+        is_gloo = called_name(call.entry.profiling_name).library == GLOO
+        if batch == call.batch and (is_gloo or not knows_starts or call.entry.started_ns is not None):
+            found.append(call)
+    return found
+
+
+def _progress_of(calls: Sequence[OperationView]) -> Progress:
+    """Return a rank's progress in a channel, from the last calls, which are still in its dump."""
+    entered = max(call.operation_id.sequence for call in calls)
+    still_open = [call.operation_id.sequence for call in calls if call.record.completed_ns is None]
+    arrivals = {call.operation_id.sequence: arrival_of(call) for call in reversed(calls)}
+    completed, group = min(still_open) - 1 if still_open else entered, calls[0].group
+    return Progress(
+        entered=entered,
+        completed=completed,
+        seen_out=completed,
+        seen_out_ns=max((call.record.completed_ns or 0 for call in calls), default=0),
+        aligned=group is None or group.name.aligned,
+        recent=tuple(arrivals[sequence] for sequence in sorted(arrivals)),
+    )
+
+
+def _with_all_channels(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]) -> dict[int, RankView]:
+    """Return the ranks, unsure about sends and receives that they may have made before their dump begins."""
+    channels = {channel for view in views.values() for channel in view.progress if channel.is_point_to_point}
+    missing: dict[int, dict[Channel, Progress]] = {}
+    for channel in channels:
+        for number in (channel.source, channel.destination):
+            rank = ranks.get(number)
+            if rank is not None and not rank.condensed.is_whole and channel not in views[number].progress:
+                missing.setdefault(number, {})[channel] = Progress(aligned=False)
+    return {
+        number: dataclasses.replace(view, progress=MappingProxyType({**view.progress, **missing[number]}))
+        if number in missing
+        else view
+        for number, view in views.items()
+    }

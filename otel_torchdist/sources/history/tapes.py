@@ -1,0 +1,88 @@
+"""The recorded calls of a run, from its tapes."""
+
+from __future__ import annotations
+
+import time
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.judge.world.resolved import ResolvedNames
+from otel_torchdist.model.history import Activity, RankHistory
+from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
+
+
+def histories_of(run: Run) -> tuple[list[RankHistory], list[str]]:
+    """Read all tapes of a run to their ends.
+
+    Returns:
+        The histories by ascending rank, and for each tape that cannot be read a line that says why.
+    """
+    histories: list[RankHistory] = []
+    unreadable: list[str] = []
+    for tape in sorted(run.tapes, key=lambda tape: tape.identity.rank):
+        try:
+            histories.append(history_of(tape))
+        except TapeError as error:
+            unreadable.append(f"{tape.path}: {error}")
+    return histories, unreadable
+
+
+def history_of(tape: TapeReader) -> RankHistory:
+    """Read one tape that was not polled before, to where it ends now: its rank may be running.
+
+    Raises:
+        TapeError: It cannot be read any more.
+    """
+    recorder = TapeHistory(tape)
+    for batch in tape.rest():
+        recorder.observe(batch)
+    return recorder.history()
+
+
+class TapeHistory:
+    """Keeps all that is read from a tape; whatever polls it from its first batch on must pass every batch on."""
+
+    def __init__(self, tape: TapeReader) -> None:
+        """Keep what is read from a tape."""
+        self._tape = tape
+        self._operations: dict[int, Operation] = {}
+        self._activities: dict[int, Activity] = {}
+        self._steps: list[StepMark] = []
+
+    def observe(self, batch: Batch) -> None:
+        """Keep what one poll of the tape found."""
+        for operation in (*batch.entered, *batch.ended):
+            self._operations[operation.number] = operation
+        for activity in (*batch.activities_entered, *batch.activities_ended):
+            self._activities[activity.number] = activity
+        self._steps += batch.steps
+
+    def history(self) -> RankHistory:
+        """What was kept, up to where the tape ends now; without records that only a forged tape has."""
+        tape = self._tape
+        names = ResolvedNames(tape.names, tape.identity.rank, tape.identity.world)
+        tape.names.refresh()  # no record may have referred to any of them yet
+        groups = map(names.group, tape.names.group_ids())
+        identity, status = tape.identity, tape.status()
+        possible = [one for _, one in sorted(self._operations.items()) if not _is_beyond(one.entered_ns, one.sequence)]
+        steps = [mark for mark in self._steps if not _is_beyond(mark.ended_ns, mark.sequence)]
+        return RankHistory(
+            rank=identity.rank,
+            world_size=identity.world_size,
+            host=identity.host,
+            wall_offset_ns=status.realtime_ns - status.monotonic_ns,
+            operations=tuple(map(names.operation, possible)),
+            lost=tape.lost + len(self._operations) - len(possible),
+            clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
+            until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
+            groups=tuple(group for group in groups if group is not None),
+            steps=tuple(sorted(steps, key=lambda mark: mark.number)),
+            activities=tuple(activity for _, activity in sorted(self._activities.items())),
+        )
+
+
+def _is_beyond(time_ns: int, sequence: int) -> bool:
+    """Whether a record has numbers that only a forged one has: what reads histories keeps them in signed 64 bits."""
+    return bool((time_ns | sequence) >> 63)

@@ -1,0 +1,61 @@
+"""What operations and types are called in traces: `_allgather_base` is our `all_gather_into_tensor`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from otel_torchdist.model.collectives import operation_named
+from otel_torchdist.sources.flight.dump import called_name, dtype_name
+
+_NO_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})
+"""What is recorded in the form of a call and is none."""
+_KERNEL: Final = re.compile(
+    r"(?:nccl|rccl)(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)", re.IGNORECASE
+)
+_MESSAGE_KERNEL: Final = "sendrecv"
+_MESSAGE: Final = "send_recv"
+"""What a kernel is called that sends and receives; which of both the call was, is not known."""
+_AVERAGE: Final = re.compile(r"PreMulSum|SumPostDiv", re.IGNORECASE)
+_C_TYPES: Final = {
+    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
+    "long int": "int64", "int": "int32", "short": "int16", "short int": "int16", "signed char": "int8",
+    "unsigned char": "uint8", "char": "int8", "bool": "bool", "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128", "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1_024)
+def operation_name(recorded: str) -> str:
+    """Return our name of an operation; '' for what is no call, such as a wait for one."""
+    if recorded in _NO_CALLS:
+        return ""
+    return called_name(recorded).operation
+
+
+@lru_cache(maxsize=1_024)
+def operator_name(operator: str) -> str:
+    """Return our name of the operation that an operator is, such as `c10d::allreduce_`; '' for any other operator."""
+    space, _, name = operator.partition("::")
+    return operation_name(name.rstrip("_")) if space == "c10d" and name else ""
+
+
+@lru_cache(maxsize=1_024)
+def operation_of_kernel(kernel: str) -> str:
+    """Return the operation that a kernel of NCCL or RCCL runs; '' for other kernels, and where its name is generic."""
+    found = _KERNEL.search(kernel)
+    if found is None:
+        return ""
+    return _MESSAGE if found[1].lower() == _MESSAGE_KERNEL else operation_named(found[1])
+
+
+def averages(kernel: str) -> bool:
+    """Whether a kernel's name proves that it averages. That it sums is proved by none: NCCL shares kernels."""
+    return _AVERAGE.search(kernel) is not None
+
+
+def dtype_of(recorded: str) -> str:
+    """Return torch's own name of a type: `float32` for `Float`, `float` and `Tensor(float)`."""
+    inner = recorded.removeprefix("Tensor(").removesuffix(")") if recorded.startswith("Tensor(") else recorded
+    return _C_TYPES.get(inner) or dtype_name(inner)

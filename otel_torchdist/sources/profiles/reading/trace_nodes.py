@@ -1,0 +1,289 @@
+"""What the nodes of an execution trace say of communication, whatever their file's format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from otel_torchdist.model.collectives import MESSAGES, ROOTED
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION
+from otel_torchdist.model.naming import readable
+from otel_torchdist.sources.profiles.names import dtype_of, operation_name, operator_name
+from otel_torchdist.sources.profiles.profile import (
+    NO_RANK,
+    CallArguments,
+    DecodedTrace,
+    ProfiledCall,
+    ProfiledGroup,
+    ProfiledStep,
+    RankProfile,
+    TraceKind,
+)
+from otel_torchdist.sources.profiles.reading.document import MAX_REASON, TraceDocument, TraceError, decoded, items_of
+from otel_torchdist.sources.profiles.reading.groups import (
+    MAX_MEMBERS,
+    MAX_NAME,
+    configured_groups,
+    described,
+    names_by_id,
+)
+from otel_torchdist.sources.profiles.reading.kineto import INPUT_IS_SECOND
+from otel_torchdist.sources.profiles.reading.lists import shapes_at
+
+_GROUPS: Final = "## process_group:init ##"
+_STEP: Final = "ProfilerStep#"
+_RECORD: Final = "record_param_comms"
+_FUNCTIONAL: Final = "_c10d_functional::"
+_TENSOR: Final = re.compile(r"Tensor\(([^()]{1,64})\)")
+_NAME_AT: Final = (3, 4)
+"""Where the arguments of `record_param_comms` have the name: behind tensors, if any, sequence, group and rank."""
+
+
+class Inputs(msgspec.Struct, gc=False):
+    """What a node was called with: a value, a shape and a type for each argument."""
+
+    values: list[Any] = []
+    shapes: list[Any] = []
+    types: list[Any] = []
+
+
+class Attribute(msgspec.Struct, gc=False):
+    """One of a node's attributes."""
+
+    name: str
+    value: Any = None
+
+
+class Node(msgspec.Struct, gc=False):
+    """A node; schema 1.1 keeps its inputs together and its attributes in a list, 1.0 has all of them side by side."""
+
+    name: str = ""
+    id: int = 0
+    ctrl_deps: int = 0
+    parent: int = 0
+    inputs: Inputs | list[Any] = msgspec.field(default_factory=Inputs)
+    input_shapes: list[Any] = []
+    input_types: list[Any] = []
+    attrs: list[Attribute] = []
+
+
+def matters(name: str) -> bool:
+    """Whether a node of that name says anything of communication."""
+    return name.startswith((_RECORD, _STEP, _FUNCTIONAL, "c10d::", _GROUPS))
+
+
+class Nodes:
+    """The nodes of one trace, as far as they matter."""
+
+    def __init__(self) -> None:
+        self._groups: list[ProfiledGroup] = []
+        self._steps: dict[int, int] = {}
+        self._own_rank: int | None = None
+        self._bad = 0
+        self._first_fault = ""
+        self._names: dict[str, str] = {}
+        self._members: dict[str, tuple[int, ...]] = {}
+        self._records: list[tuple[Node, CallArguments, int]] = []
+        self._operators: list[Node] = []
+        self._functional: dict[int, str] = {}
+
+    def trace(self, path: str, rank: int | None, process: int) -> DecodedTrace:
+        """What the nodes show of their rank.
+
+        Args:
+            path: Where they were read.
+            rank: The rank that the file's name states, if it does.
+            process: Id of the process; 0 if it is not known.
+
+        Raises:
+            TraceError: They do not show of which rank they are.
+        """
+        own = self._own_rank if self._own_rank is not None else rank  # anyone may have changed the name
+        if own is None:
+            raise TraceError("neither its name nor its calls state a rank")
+        sizes = [group.size for group in self._groups if group.description == DEFAULT_DESCRIPTION or group.name == "0"]
+        steps = sorted(self._steps.items(), key=lambda step: step[1])
+        profile = RankProfile(
+            kind=TraceKind.EXECUTION,
+            rank=own,
+            path=path,
+            world_size=max(sizes, default=0),
+            host="",
+            process=process,
+            newest_ns=0,
+            groups=tuple(dict.fromkeys(self._groups)),
+            steps=tuple(ProfiledStep(number, at, at) for number, at in steps),
+            calls=tuple(self._calls()),
+        )
+        return DecodedTrace(profile, self._bad, self._first_fault)
+
+    def leave_out(self, error: Exception) -> None:
+        """Count a node that is damaged."""
+        self._bad += 1
+        self._first_fault = self._first_fault or readable(str(error), MAX_REASON)
+
+    def _calls(self) -> Iterable[ProfiledCall]:
+        """The calls, in their order; ids of nodes stand for times."""
+        marks = sorted((at, number) for number, at in self._steps.items())
+        found = [(node, arguments, sequence) for node, arguments, sequence in self._records]
+        if not found:
+            found = [(node, self._of_operator(node), 0) for node in self._operators]
+        found.sort(key=lambda one: one[0].id)
+        step, place = 0, 0
+        for node, arguments, sequence in found:
+            while place < len(marks) and marks[place][0] <= node.id:
+                step, place = marks[place][1], place + 1
+            yield ProfiledCall(arguments, node.id, node.id, step=step, sequence=sequence)
+
+    def add(self, node: Node) -> None:
+        """Take a node.
+
+        Raises:
+            ValueError: It is damaged.
+        """
+        if not 0 <= node.id < 1 << 62:
+            raise ValueError(f"node {node.id} has no id that can be")
+        if node.name == _GROUPS:
+            self._add_groups(node)
+        elif node.name.startswith(_STEP):
+            number = node.name.removeprefix(_STEP)
+            if number.isdecimal() and len(number) < 10:
+                self._steps.setdefault(int(number), node.id)
+        elif node.name == _RECORD:
+            self._add_record(node)
+        elif node.name.startswith(_FUNCTIONAL):
+            texts = [value for value in _values(node) if isinstance(value, str)]
+            if texts:
+                self._functional[node.id] = texts[-1]  # the group comes last
+        elif operator_name(node.name):
+            self._operators.append(node)
+
+    def _add_groups(self, node: Node) -> None:
+        text = next((value for value in _values(node) if isinstance(value, str)), "")
+        parts = decoded(msgspec.Raw(text.encode()), list[msgspec.Raw], [])
+        self._names |= names_by_id(parts)
+        found = configured_groups(parts)
+        largest = max((group.size for group in found), default=0)
+        for group in found:
+            is_whole = not group.ranks and group.size == largest <= MAX_MEMBERS  # of all ranks, none are listed
+            group = group._replace(ranks=tuple(range(largest))) if is_whole else group
+            self._groups.append(group)
+            self._members[group.name] = group.ranks
+
+    def _add_record(self, node: Node) -> None:
+        attributes: Mapping[str, Any] = {one.name: one.value for one in node.attrs}
+        values = _values(node)
+        name_at = next((place for place in _NAME_AT if isinstance(_at(values, place), str)), _NAME_AT[0])
+        has_data = name_at == _NAME_AT[1]
+        listed = values[has_data:]
+        operation = operation_name(str(attributes.get("collective_name") or _at(listed, 3) or "unknown"))
+        if not operation:
+            return
+        name, description = _pair(_at(listed, 1))
+        name = str(attributes.get("pg_name") or name or self._names.get(str(_at(listed, 1)), ""))
+        size = _integer(attributes.get("pg_size"), _integer(_at(listed, -1), 0))
+        start = _integer(attributes.get("global_rank_start"), _integer(_at(listed, 6), NO_RANK))
+        stride = _integer(attributes.get("global_rank_stride"), _integer(_at(listed, 7), NO_RANK))
+        description = str(attributes.get("pg_desc") or description)
+        group = described(name, description, size, "", start, stride)
+        if name:
+            self._groups.append(group)
+        own = _integer(_at(listed, 2), NO_RANK)
+        has_peer = operation in MESSAGES or operation in ROOTED
+        members = group.ranks or self._members.get(name, ())
+        if not has_peer and 0 <= own < len(members):
+            self._own_rank = members[own]
+        numbers, is_message = _at(listed, 0), operation in MESSAGES
+        sequence = _integer(numbers[0], 0) if isinstance(numbers, list) and numbers and not is_message else 0
+        elements = attributes.get("in_msg_nelems")
+        shapes = shapes_at(_shapes(node), 0, _integer(elements, None)) if has_data else ()
+        dtype = str(attributes.get("dtype") or _tensor_type(node, 0))
+        arguments = CallArguments(
+            operation=readable(operation, MAX_NAME),
+            group=readable(name, MAX_NAME) if name else None,
+            group_size=group.size,
+            dtype=readable(dtype_of(dtype), MAX_NAME),
+            elements=_integer(elements, None) if elements is not None else None,
+            shapes=shapes,
+            peer=own if has_peer else NO_RANK,
+        )
+        self._records.append((node, arguments, max(sequence, 0)))
+
+    def _of_operator(self, node: Node) -> CallArguments:
+        operation = operator_name(node.name)
+        place = int(operation in INPUT_IS_SECOND)
+        values = _values(node)
+        peer = _integer(_at(values, 2), NO_RANK) if operation in MESSAGES else NO_RANK
+        group = self._functional.get(node.ctrl_deps or node.parent)
+        return CallArguments(
+            operation=operation,
+            group=readable(group, MAX_NAME) if group is not None else None,
+            dtype=readable(_tensor_type(node, place), MAX_NAME),
+            shapes=shapes_at(_shapes(node), place),
+            peer=peer,
+            on_device=False,
+        )
+
+
+def _values(node: Node) -> list[Any]:
+    return node.inputs.values if isinstance(node.inputs, Inputs) else node.inputs
+
+
+def _shapes(node: Node) -> list[Any]:
+    return node.inputs.shapes if isinstance(node.inputs, Inputs) else node.input_shapes
+
+
+def _types(node: Node) -> list[Any]:
+    return node.inputs.types if isinstance(node.inputs, Inputs) else node.input_types
+
+
+def _at(values: list[Any], place: int) -> Any:
+    return values[place] if -len(values) <= place < len(values) else None
+
+
+def _tensor_type(node: Node, place: int) -> str:
+    """The type of the tensors at a place: that of `Tensor(float)` and of `GenericList[Tensor(float),…]`."""
+    found = _TENSOR.search(str(_at(_types(node), place) or ""))
+    return dtype_of(found[1]) if found is not None else ""
+
+
+def _pair(value: Any) -> tuple[str, str]:
+    """Name and description of a group, which older traces give without the description."""
+    if isinstance(value, list) and len(cast(list[Any], value)) == 2:
+        name, description = cast(list[Any], value)
+        return str(name), str(description)
+    return (value, "") if isinstance(value, str) and not value.startswith("<") else ("", "")
+
+
+def _integer(value: Any, otherwise: Any) -> Any:
+    """The number that a value is, or writes; some writers quote them."""
+    if type(value) is int and abs(value) < 1 << 62:
+        return value
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 19 else otherwise
+
+
+class _Name(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+_NAMES: Final = msgspec.json.Decoder(_Name)
+_NODES: Final = msgspec.json.Decoder(Node, strict=False)
+
+
+def decode_execution_trace(document: TraceDocument, path: str, rank: int | None) -> DecodedTrace:
+    """Decode a trace; the arguments are those of `decode_profile`.
+
+    Raises:
+        TraceError: It does not show of which rank it is.
+    """
+    nodes = Nodes()
+    for part in items_of(document.nodes):
+        try:
+            if matters(_NAMES.decode(part).name):
+                nodes.add(_NODES.decode(part))
+        except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+            nodes.leave_out(error)
+    return nodes.trace(path, rank, decoded(document.pid, int, 0))

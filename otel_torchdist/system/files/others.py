@@ -1,0 +1,142 @@
+"""Reads files written by other processes, and perhaps other users, without trusting them.
+
+A link, a named pipe, a device or an endless file in a job directory must not block a process that reads the jobs of
+many users, or exhaust its memory. All readers open such files here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.model.naming import readable
+
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+"""Without O_NONBLOCK, opening a named pipe would wait for its other end."""
+_PIECE_BYTES: Final = 64 << 10
+"""Bytes read at a time from files whose size is not known, as in /proc."""
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+_TOO_MANY_OPEN: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_PASSING: Final = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN}
+
+
+def open_regular(path: Path, owner: int | None = None, writable: bool = False) -> int:
+    """Open a regular file; returns its descriptor.
+
+    Args:
+        path: The file. A link is refused.
+        owner: The user who must own it, or its directory if this process's user owns the file; None for any.
+        writable: Whether to open it for writing too.
+
+    Raises:
+        OSError: The file cannot be opened, is not a regular file, or belongs to another user.
+    """
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS
+    if owner is None:
+        return _checked(os.open(path, flags))
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        holder = os.fstat(directory).st_uid
+        return _checked(os.open(path.name, flags, dir_fd=directory), owner, holder)
+    finally:
+        os.close(directory)
+
+
+def read_regular(path: Path, most: int, owner: int | None = None) -> bytes:
+    """Read a whole regular file.
+
+    Args:
+        path: See `open_regular`.
+        most: Maximum size of the file in bytes.
+        owner: See `open_regular`.
+
+    Raises:
+        OSError: As for `open_regular`, or the file is larger.
+    """
+    with contextlib.closing(_File(open_regular(path, owner))) as file:
+        content = file.read(0, most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes")
+    return content
+
+
+def read_part(path: Path, offset: int, most: int, owner: int | None = None) -> bytes:
+    """Read at most `most` bytes of a regular file from `offset` on; a negative offset counts from its end.
+
+    Raises:
+        OSError: As for `open_regular`.
+    """
+    with contextlib.closing(_File(open_regular(path, owner))) as file:
+        start = offset if offset >= 0 else max(os.fstat(file.descriptor).st_size + offset, 0)
+        return file.read(start, most)
+
+
+def changed_ns(path: Path) -> int:
+    """Return when a file was changed, since the epoch; 0 if that is not known. A link is not followed."""
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether an error means that the file or directory does not exist, not only that it is inaccessible."""
+    return error.errno in _GONE
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether an error is transient: a retry may succeed without any change to the file."""
+    return error.errno in _PASSING
+
+
+def reason(error: OSError) -> str:
+    """Describe in one line why a file cannot be read, with a remedy if the process is out of descriptors."""
+    why = error.strerror or type(error).__name__
+    hint = (
+        "; a larger `ulimit -n` (LimitNOFILE= of a service) raises that limit" if error.errno in _TOO_MANY_OPEN else ""
+    )
+    return readable(why) + hint
+
+
+class _File:
+    """A descriptor, for `contextlib.closing`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Read as `os.pread` does, repeatedly, until `most` bytes are read or the file ends."""
+        parts: list[bytes] = []
+        # `pread` allocates what it is asked for, which may be more than this process may have.
+        expected = max(os.fstat(self.descriptor).st_size - offset, 0) + 1
+        while most > 0 and (part := os.pread(self.descriptor, min(most, max(expected, _PIECE_BYTES)), offset)):
+            parts.append(part)
+            offset += len(part)
+            most -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+
+def _checked(file: int, owner: int | None = None, holder: int | None = None) -> int:
+    """Return a descriptor if it is that of a regular file, and of this owner; else close it.
+
+    A file of root's in a user's directory was made by a service without CAP_CHOWN. Root's files elsewhere are none of
+    that user's.
+    """
+    facts = os.fstat(file)
+    problem = None
+    if not stat.S_ISREG(facts.st_mode):
+        problem = OSError(errno.EINVAL, "not a regular file")
+    elif owner not in (None, facts.st_uid) and not (facts.st_uid == os.geteuid() and holder == owner):
+        problem = OSError(errno.EPERM, f"it belongs to user {facts.st_uid} and not to user {owner}")
+    if problem is None:
+        return file
+    os.close(file)
+    raise problem

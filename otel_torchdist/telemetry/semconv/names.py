@@ -1,0 +1,104 @@
+"""Names of spans and of the histograms of durations, and the labels of metrics.
+
+Other metrics have their names in their rows in `telemetry.metrics.definitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from otel_torchdist.telemetry.semconv import attributes as _attributes
+
+SCOPE_NAME: Final = "otel_torchdist"
+# --- spans ---------------------------------------------------------------------------------------------------------
+STEP_SPAN: Final = "step (rank {rank})"
+"""A segment of a training step of one rank; the parent of its operations. Usually a step is one segment."""
+OPTIMIZER_STEP_SPAN: Final = "optimizer step"
+"""The step of an optimizer, with all that it calls; of optimizers within optimizers only the outermost, and at most 16
+in a training step. Compiled steps have none. On a device it ends when it is enqueued. An error if it was left with an
+exception."""
+CHECKPOINT_SPAN: Final = "checkpoint {operation}"
+"""A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until that returns; the save itself is a `save` of
+another thread or process), `torch.save`, `torch.load`; at most 16 of each in a training step. Children are its stages,
+named after them: `plan`, `write` and `read` with the collectives in which ranks wait for each other, in them
+`write_data`, `read_data` and others. An error if it raised."""
+DATA_WAIT_SPAN: Final = "data wait"
+"""The training thread waited for a batch of a `DataLoader`, or in `data_wait()`, for a millisecond or longer; at most
+16 in a training step. Metrics count the others, too."""
+BACKWARD_SPAN: Final = "backward"
+"""A backward pass of autograd that took a millisecond or longer, or raised; at most 16 in a training step. On a device
+it ends when it is enqueued."""
+RPC_JOIN_SPAN: Final = "init_rpc"
+"""A worker's `init_rpc`, which waits for all workers."""
+RPC_SHUTDOWN_SPAN: Final = "rpc.shutdown"
+"""A worker's `rpc.shutdown`, which waits for all workers and their calls."""
+IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
+"""An operation that has not ended, from its start to now; an error if it is stalled."""
+STALL_SPAN: Final = "stall: {operation} ({verdict})"
+"""The root of an incident, in a trace of its own."""
+FINDING_SPAN: Final = "finding: {operation} ({verdict})"
+"""Something wrong or slow without a stall: the only span of its trace."""
+ALL_OPERATIONS: Final = "steps"
+"""In the name of a finding, in place of an operation, if it concerns several."""
+STALL_RANK_SPAN: Final = "rank {rank}: {state}"
+"""A member of the stalled group, and what it has done about the operation: `absent`, `dead`, `waiting` and others."""
+FOLLOWED: Final = "followed"
+"""In place of `dead` in that name if the verdict does not name the rank: others had ended it, or the cause had."""
+STALL_REST_SPAN: Final = "{count} more ranks"
+"""The members beyond the 64 that have a span of their own."""
+IMPORT_SPAN: Final = "imported {source}"
+"""The root of what was imported from files: `imported flight recorder`."""
+IMPORT_RANK_SPAN: Final = "calls (rank {rank})"
+"""The imported calls of one rank; an error if a verdict names it. Beneath it are its operations."""
+
+
+# Labels of metrics, the attributes that represent them in OpenTelemetry, and the names of histograms.
+#
+# Other metrics have their names in their rows in `telemetry.metrics.definitions`.
+
+# --- histograms, as OpenTelemetry calls them: ranks' durations are handed on under these names ----------------------
+OPERATION_DURATION: Final = "torchdist.operation.duration"
+STEP_DURATION: Final = "torchdist.step.duration"
+RPC_CLIENT_DURATION: Final = "rpc.client.call.duration"
+RPC_SERVER_DURATION: Final = "rpc.server.call.duration"
+# --- labels of metrics: the attribute that represents each of them in OpenTelemetry ---------------------------------
+OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "run": _attributes.RUN,
+    "rank": _attributes.RANK,
+    "group": _attributes.GROUP_HASH,
+    "operation": _attributes.OPERATION,
+    "description": _attributes.GROUP_DESCRIPTION,
+    "size": _attributes.GROUP_SIZE,
+    "message_size": _attributes.MESSAGE_SIZE_CLASS,
+    "verdict": _attributes.VERDICT,
+    "ranks": _attributes.VERDICT_RANKS,
+    "coverage": _attributes.VERDICT_COVERAGE,
+    "trace_id": _attributes.STALL_TRACE_ID,
+    "kind": _attributes.PATH_KIND,
+    "cause": _attributes.PATH_CAUSE,
+    "stage": _attributes.CHECKPOINT_STAGE,
+    "unseen": _attributes.UNSEEN_REASON,
+    "rpc_system_name": _attributes.RPC_SYSTEM,
+    "rpc_method": _attributes.RPC_METHOD,
+    "error_type": _attributes.ERROR_TYPE,
+    "kernel": _attributes.CAPTURE_KERNEL,
+    "torch": _attributes.TORCH_VERSION,
+    "host_name": _attributes.HOST_NAME,
+    "hw_id": _attributes.HW_ID,
+    "slurm_job_id": _attributes.SLURM_JOB_ID,
+    "slurm_job_name": _attributes.SLURM_JOB_NAME,
+    "k8s_namespace_name": _attributes.K8S_NAMESPACE_NAME,
+    "k8s_pod_name": _attributes.K8S_POD_NAME,
+    "ray_job_id": _attributes.RAY_JOB_ID,
+    "torchelastic_run_id": _attributes.ELASTIC_RUN_ID,
+    "restart_count": _attributes.RESTART_COUNT,
+    "mlflow_run_id": _attributes.MLFLOW_RUN_ID,
+    "wandb_run_id": _attributes.WANDB_RUN_ID,
+}
+OTHER_METHOD: Final = "_OTHER"
+"""OpenTelemetry's `rpc.method` of a function that is not known, or beyond the limit, and its `error.type` likewise."""
+OTHER: Final = "other"
+"""The label of a group or operation that is unknown, or beyond the limit."""
+RENDEZVOUS: Final = "rendezvous"
+"""The operation of creating a group."""

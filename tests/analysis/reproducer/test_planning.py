@@ -1,0 +1,164 @@
+"""Plans from recorded calls: what is kept of a job, what stands for what, and what is said about it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
+from otel_torchdist.analysis.reproducer.model import Create, End, Script, ScriptCall, ScriptWait
+from otel_torchdist.analysis.reproducer.plan import plan
+from otel_torchdist.analysis.reproducer.source import source_of
+from otel_torchdist.judge.verdict.past.post_mortem import stalled_verdict
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.calls import GroupView
+from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.kinds import Flag, RecordKind
+from tests.analysis.reproducer.rehearsal import verdict_on
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.schedule import RecordedRank
+
+NOW_S: Final = 100.0
+
+
+class RecordedWorld(FakeWorld):
+    """Ranks whose calls are kept."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.recorded = [RecordedRank(rank) for rank in range(size)]
+        self.ranks = [*self.recorded]
+        self.group = all_ranks(size)
+
+    def wait(self, at_s: float, *ranks: int, **call: Any) -> None:
+        """Let ranks wait in a call of the default group."""
+        for rank in ranks:
+            self.recorded[rank].enter(self.group, at_s, **call)
+
+    def script(self) -> Script:
+        """The script for the only verdict; run without processes, it has that verdict too."""
+        size = len(self.recorded)
+        world = self.snapshot(NOW_S)
+        verdict = stalled_verdict(world, StallRules(THRESHOLD_NS))
+        assert verdict is not None
+        histories = [RankHistory(rank.rank, size, "node-1", 0, rank.calls, 0) for rank in self.recorded]
+        script = plan(verdict, world, histories, ScriptOrigin("a test", "it hangs", size, "a test"))
+        copy = verdict_on(script)
+        assert copy is not None
+        assert (copy.kind, copy.ranks) == (verdict.kind, script.named)
+        return script
+
+
+def all_ranks(size: int) -> GroupView:
+    """The default group."""
+    return group_of(*range(size), description="default_pg")
+
+
+def calls_of(script: Script, rank: int) -> list[ScriptCall]:
+    """The calls of a rank of the script."""
+    return [step for step in script.steps[rank] if isinstance(step, ScriptCall)]
+
+
+def test_only_the_last_calls() -> None:
+    """Of a hundred good calls two are kept; positions are counted from them."""
+    world = RecordedWorld(3)
+    for at in range(100):
+        world.meet(world.group, 0.01 * at)
+    world.wait(2.0, 0, 1)
+    script = world.script()
+    assert [len(calls_of(script, rank)) for rank in range(3)] == [3, 3, 2]
+    assert script.sequence == 3
+    assert isinstance(script.steps[2][-1], End)
+    assert "So what was number 101 of its group is number 3 here." in source_of(script, "hang.py").replace("\n# ", " ")
+
+
+def test_overwritten_calls() -> None:
+    """If the ring of one rank holds fewer calls, all ranks begin there."""
+    world = RecordedWorld(3)
+    for at in range(10):
+        world.meet(world.group, 0.01 * at)
+    del world.recorded[1].ended[:-1]
+    world.wait(2.0, 0, 1)
+    assert [len(calls_of(world.script(), rank)) for rank in range(3)] == [2, 2, 1]
+
+
+def test_asynchronous_calls_hang_in_the_wait() -> None:
+    """A call that is still in flight stays so, and the next one, for which the rank waits, is where it hangs."""
+    world = RecordedWorld(3)
+    group, pair = all_ranks(3), group_of(0, 1, description="pair")
+    for rank in world.recorded[:2]:
+        rank.enter(group, 1.0, flags=Flag.ASYNC, blocking=False)
+        second = rank.enter(group, 1.1, flags=Flag.ASYNC, blocking=False)
+        rank.call(pair, 1.2)
+        rank.wait_for(second, 2.0)
+    script = world.script()
+    assert [(call.work, call.hangs) for call in calls_of(script, 0)] == [(1, False), (0, True)]
+
+
+def test_pending_call_is_waited_for() -> None:
+    """A rank that has issued a call and is seen in no wait, as in torch's C++ code, waits for it in the end."""
+    world = RecordedWorld(3)
+    world.wait(1.0, 0, 1, flags=Flag.ASYNC, blocking=False)
+    assert world.script().steps[0][1:] == (calls_of(world.script(), 0)[0], ScriptWait(1, hangs=True))
+
+
+def test_messages_in_a_circle() -> None:
+    """Sends and receives keep their peers and tags; ranks that have nothing to do with them are left out."""
+    world = RecordedWorld(5)
+    world.meet(world.group, 0.0)
+    world.recorded[2].enter(world.group, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=4, tag=7)
+    world.recorded[4].enter(world.group, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=2)
+    script = world.script()
+    assert script.stand_for == {0: (2,), 1: (4,)}
+    source = source_of(script, "hang.py")
+    assert "dist.recv(torch.ones(16), src=1, tag=7)  # hangs" in source
+    assert "dist.recv(torch.ones(16), src=0)  # hangs" in source
+
+
+def test_many_ranks() -> None:
+    """Of 512 ranks three remain, also the root; parts of tensors fit the smaller group."""
+    world = RecordedWorld(512)
+    for rank in world.recorded:
+        rank.call(world.group, 0.5, "broadcast", peer=300, reduce_op="")
+        if rank.rank != 7:
+            rank.enter(world.group, 1.0, "reduce_scatter_tensor", shape=(512 * 6, 2), dtype="bfloat16", reduce_op="avg")
+    script = world.script()
+    assert len(script.steps) <= 4
+    assert {rank for ranks in script.stand_for.values() for rank in ranks} == set(range(512))
+    source = source_of(script, "hang.py")
+    assert calls_of(script, 0)[-1].shapes == ((6 * len(script.steps), 2),)
+    assert "    torch.ones((6, 2), dtype=torch.bfloat16),\n" in source
+    assert "sum stands for the reduce op avg" in source
+    root = next(place for place, ranks in script.stand_for.items() if 300 in ranks)
+    assert f"src={root})" in source
+
+
+def test_differences_stay() -> None:
+    """What gloo lacks is replaced without making different calls alike."""
+    world = RecordedWorld(3)
+    for rank in world.recorded:
+        rank.enter(world.group, 1.0, dtype="float8_e4m3fn" if rank.rank == 2 else "uint8")
+    script = world.script()
+    assert [calls_of(script, rank)[0].dtypes for rank in range(3)] == [("uint8",), ("uint8",), ("int8",)]
+
+
+def test_large_tensors() -> None:
+    """Tensors that would not fit into a gigabyte shrink, and those of different sizes stay different."""
+    world = RecordedWorld(3)
+    for rank in world.recorded:
+        rank.enter(world.group, 1.0, shape=(1 << 30, 1 + (rank.rank == 2)))
+    script = world.script()
+    elements = [calls_of(script, rank)[0].shapes[0] for rank in range(3)]
+    assert elements[0] == elements[1] < elements[2]
+    assert sum(4 * shape[0] for shape in elements) <= 1 << 30
+
+
+def test_rank_that_never_joins() -> None:
+    """A rank that does not come to the creation of a group stays away from it; the default group exists."""
+    world = RecordedWorld(3)
+    group, others = all_ranks(3), group_of(0, 1, 2, description="others", nth=1)
+    world.meet(group, 0.0)
+    for rank in world.recorded[:2]:
+        rank.enter(others, 1.0, "new_group", kind=RecordKind.RENDEZVOUS, sequence=2)
+    script = world.script()
+    assert [type(step) for step in script.steps[0]] == [Create, Create]
+    assert [type(step) for step in script.steps[2]] == [Create, End]

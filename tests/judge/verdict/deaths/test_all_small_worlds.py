@@ -1,0 +1,158 @@
+"""The table of evidence against all small worlds of the model: no innocent rank is named, the one at fault if possible.
+
+`python -m tests.judge.verdict.deaths.test_all_small_worlds 2 3` enumerates all worlds of 2 and of 3 ranks, which takes
+minutes; the tests judge each nth of 2, 3 and 4.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from otel_torchdist.judge.verdict.first_death import FirstDeath, first_death
+from tests.judge.verdict.deaths.launched import Backend, End, Fault, Handler, Launch, Launcher, ends_of, launches
+from tests.judge.verdict.deaths.seen import Sees, Sight, views_of
+
+STRIDES = {2: 13, 3: 61, 4: 1201}
+"""Each nth world is judged in the tests: coprime to the numbers of choices, so that all are met."""
+
+
+@dataclass
+class Found:
+    """What came out of an enumeration.
+
+    Attributes:
+        worlds: How many launches and sights there are, those that look alike included.
+        judged: How many that differ were judged.
+        innocent: Worlds in which an innocent rank was named.
+        missed: Worlds in which the guilty one was not named although the evidence suffices.
+        named: How often the guilty rank was named, and how often not, by what is seen.
+    """
+
+    worlds: int = 0
+    judged: int = 0
+    innocent: list[tuple[Launch, Sight, FirstDeath]] = field(default_factory=list[tuple[Launch, Sight, FirstDeath]])
+    missed: list[tuple[Launch, Sight, FirstDeath]] = field(default_factory=list[tuple[Launch, Sight, FirstDeath]])
+    named: Counter[tuple[str, bool]] = field(default_factory=Counter[tuple[str, bool]])
+
+
+@dataclass
+class _Alike:
+    """Launches whose ends, and what is seen of them, are the same."""
+
+    launch: Launch
+    ends: list[End | None]
+    count: int
+    innocent: set[int]
+    first: frozenset[int]
+
+
+def enumerate_worlds(size: int, stride: int = 1) -> Found:
+    """Judge all worlds of so many ranks, or each nth of those that differ."""
+    found = Found()
+    alike: dict[object, _Alike] = {}
+    for launch in launches(size):
+        ends = ends_of(launch)
+        if not any(ends):
+            continue
+        parent = launch.launcher if launch.launcher in (Launcher.RAY, Launcher.MPIRUN) else None
+        on_device, is_hung = launch.backend is not Backend.GLOO, launch.fault is Fault.HUNG
+        looks = (tuple(ends), launch.doing, launch.nodes, on_device, is_hung, parent)
+        known = alike.setdefault(looks, _Alike(launch, ends, 0, set(), launch.first))
+        known.count += 1
+        known.innocent |= set(range(size)) - launch.first
+        known.first &= launch.first
+    nth = 0
+    for one in alike.values():
+        for sight in _sights(one.launch):
+            found.worlds += one.count
+            nth += 1
+            if nth % stride == 0:
+                _judge(one, sight, found)
+    return found
+
+
+def _judge(one: _Alike, sight: Sight, found: Found) -> None:
+    found.judged += 1
+    first = first_death(views_of(one.launch, one.ends, sight))
+    if first is None:
+        return
+    names = not first.together and not first.is_open
+    if names and one.innocent & {*first.ranks}:
+        found.innocent.append((one.launch, sight, first))
+    is_named = names and {*first.ranks} == one.first
+    if one.first and sight.waited_s is None:
+        found.named[sight.sees.name, is_named] += 1
+    if one.first and not is_named and _suffices(one, sight):
+        found.missed.append((one.launch, sight, first))
+
+
+def _suffices(one: _Alike, sight: Sight) -> bool:
+    """Whether the rank at fault must be named: all statuses are seen, its own is not that of all, and it is no request.
+
+    Where SIGTERM does not end ranks at once, or NCCL's watchdog may have aborted it, there need not be enough evidence.
+    """
+    launch = one.launch
+    if launch.fault is Fault.RAISED:
+        return sight.waited_s is None
+    statuses = {end.status if end is not None else None for end in one.ends}
+    handles = launch.handler is not Handler.DEFAULT or launch.launcher is Launcher.RAY
+    if (
+        sight.sees is not Sees.ALL
+        or sight.waited_s is not None
+        or len(statuses) == 1
+        or launch.fault is Fault.TERMINATED
+    ):
+        return False
+    if launch.fault is Fault.ABORT and launch.backend is not Backend.GLOO:
+        return False
+    return not handles or (launch.fault is Fault.SEGMENTATION and not launch.slow_s)
+
+
+def _sights(launch: Launch) -> Iterator[Sight]:
+    """What an agent may see of a launch: which statuses, how late, and at which moment of a heartbeat."""
+    size = len(launch.doing)
+    everything = (True,) * size
+    late = [(0.0, 0.0), (0.7, 0.7)] if launch.nodes == 1 else [(0.0, 0.0), (0.7, 0.0), (0.0, 0.7)]
+    some = [known for known in itertools.product((True, False), repeat=size) if 0 < sum(known) < size]
+    for phase in (0.0, 0.6):
+        for late_s in late:
+            yield from (Sight(sees, everything, late_s, phase) for sees in (Sees.ALL, Sees.ORDER, Sees.LOCKS))
+            yield from (Sight(Sees.ZOMBIES, known, late_s, phase) for known in some)
+        for waited_s, sees in itertools.product((0.5, 1.0), (Sees.ALL, Sees.ORDER, Sees.LOCKS)):
+            yield Sight(sees, everything, phase=phase, waited_s=waited_s)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(size, marks=pytest.mark.thorough if size > 2 else (), id=f"{size} ranks") for size in STRIDES],
+)
+def found(request: pytest.FixtureRequest) -> Found:
+    """The worlds of so many ranks."""
+    return enumerate_worlds(request.param, STRIDES[request.param])
+
+
+def test_no_innocent_rank_is_named(found: Found) -> None:
+    """Whatever ends ranks, whatever follows, and whatever is seen of it: only a rank at fault is named."""
+    assert found.judged > 1_000
+    assert found.innocent == []
+
+
+def test_rank_at_fault_is_named(found: Found) -> None:
+    """It is named if all statuses are seen, SIGTERM would have ended it at once, and not all ended in the same way."""
+    assert found.named["ALL", True] > 100
+    assert found.missed == []
+
+
+if __name__ == "__main__":
+    for ranks in map(int, sys.argv[1:]):
+        result = enumerate_worlds(ranks)
+        print(f"{ranks} ranks: {result.worlds:,} worlds, {result.judged:,} that differ; an innocent rank is named in")
+        print(f"{len(result.innocent)}, the guilty one missed in {len(result.missed)}; named: {dict(result.named)}")
+        for wrong in (*result.innocent[:3], *result.missed[:3]):
+            print(*wrong, sep="\n", end="\n\n")

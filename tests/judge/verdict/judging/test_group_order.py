@@ -1,0 +1,108 @@
+"""Groups that ranks have not created in the same order: torch's numbers then belong to other groups on other ranks."""
+
+import dataclasses
+
+import pytest
+
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.wording.calls import describe_creations
+from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.world.mismatch import Field
+from otel_torchdist.judge.world.ways import CallSide, Ways
+from otel_torchdist.model.kinds import How
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from tests.support.worlds.fake_world import group_of
+from tests.support.worlds.group_order import members_only, other_order
+from tests.support.worlds.judging import located_verdict, named
+
+
+def fields(verdict: Verdict) -> tuple[VerdictKind, tuple[int, ...], Field | None]:
+    """What a verdict claims."""
+    return verdict.kind, verdict.ranks, verdict.mismatch.field if verdict.mismatch is not None else None
+
+
+def test_members_that_create_only_their_own_groups() -> None:
+    """Where only members create their group, its first operation is blamed on that, on no rank's process or device."""
+    world, groups = members_only()
+    world.ranks[0].enter(groups[0], 1.0)
+    world.ranks[3].end(world.ranks[3].enter(groups[3], 1.0), 1.1)
+    verdict = located_verdict(world.snapshot(25.0))
+    assert fields(verdict) == (VerdictKind.MISMATCHED, (0, 1, 2, 3), Field.MEMBERS)
+    assert sentence(verdict, 24).startswith(
+        "ranks 1-2 have created group 1 with ranks 1-2, where ranks 0,3 have created it with ranks 0,3: "
+    )
+
+
+def test_group_that_works_is_not_blamed() -> None:
+    """A group whose members have met works, whatever others call theirs: its next stall has another cause."""
+    world, groups = members_only()
+    for rank in (0, 3):
+        world.ranks[rank].end(world.ranks[rank].enter(groups[rank], 1.0), 1.1)
+    world.ranks[0].enter(groups[0], 2.0)
+    assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (3,))
+
+
+def test_rank_that_creates_groups_in_another_order_is_named() -> None:
+    """Rank 3 is named, without which all agree, even if operations have ended: they went with those of other groups."""
+    world, groups = other_order()
+    for rank, name in ((1, "n2"), (3, "n4")):
+        world.ranks[rank].end(world.ranks[rank].enter(groups[rank][name], 1.0), 1.1)
+    world.ranks[1].enter(groups[1]["n2"], 2.0)
+    verdict = located_verdict(world.snapshot(25.0))
+    assert fields(verdict) == (VerdictKind.MISMATCHED, (3,), Field.MEMBERS)
+    assert sentence(verdict, 23).startswith(
+        "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        (None, None, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "),
+        (8, 8, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8: "),
+        (9, 8, "ranks 2-3 at build, a.py:9, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8: "),
+    ],
+    ids=["unknown lines", "one line", "two lines"],
+)
+def test_lines_that_created_groups(here: int | None, there: int | None, said: str) -> None:
+    """A line that all have called is said once, others beside their ranks."""
+    world, groups = other_order()
+    world.ranks[1].enter(groups[1]["n2"], 2.0)
+    world.ranks[3].end(world.ranks[3].enter(groups[3]["n4"], 1.0), 1.1)
+    mismatch = located_verdict(world.snapshot(25.0)).mismatch
+    assert mismatch is not None
+    sites = [CallSiteName("build", "/home/ada/a.py", line) if line else None for line in (there, here)]
+    ways = Ways(tuple(CallSide("new_group", site=site) for site in sites))
+    assert describe_creations(dataclasses.replace(mismatch, ways=ways)).startswith(
+        f"rank 3 has created group 2 with {said}"
+    )
+
+
+def test_numbers_that_have_begun_anew_are_not_compared() -> None:
+    """After a second init_process_group numbers begin anew, and ranks may be in different worlds."""
+    world, groups = members_only()
+    again = group_of(0, 1, 2, 3, nth=1, description="default_pg")
+    world.ranks[1].groups[again.key] = again
+    for rank in (0, 3):
+        world.ranks[rank].enter(groups[rank], 1.0)
+    assert located_verdict(world.snapshot(25.0)).kind is VerdictKind.TRANSPORT
+
+
+def test_rank_that_does_not_come_to_the_first_operation() -> None:
+    """A rank that is missing in a group's first operation is absent, whatever others call their groups."""
+    world, groups = members_only()
+    world.ranks[0].enter(groups[0], 1.0)
+    assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (3,))
+
+
+def test_failed_first_operation() -> None:
+    """A first operation that raised is blamed on the creation as well, not on ranks that were ended."""
+    world, groups = members_only()
+    for rank in (0, 3):
+        world.ranks[rank].end(world.ranks[rank].enter(groups[rank], 1.0), 1.5, how=How.FAILED)
+        world.ranks[rank].die(2.0)
+    world.ranks[1].enter(groups[1], 1.0)
+    world.ranks[2].enter(groups[2], 1.0)
+    verdict = located_verdict(world.snapshot(25.0))
+    assert fields(verdict)[0] is VerdictKind.MISMATCHED

@@ -1,0 +1,52 @@
+"""The verdict on random worlds: the late rank is named, and no other."""
+
+from hypothesis import strategies as st
+
+from otel_torchdist.judge.verdict.model import Doubt
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from tests.support.examples import few_and_many
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.judging import verdicts
+from tests.support.worlds.schedule import Meeting, play
+
+
+@st.composite
+def schedules(draw: st.DrawFn, size: int) -> list[Meeting]:
+    """Operations of random groups in an order that all ranks keep; some in flight, some with unseen waits."""
+    members = st.sets(st.integers(0, size - 1), min_size=2).map(sorted)
+    groups = draw(st.lists(members, min_size=1, max_size=5))
+    views = [group_of(*ranks, nth=nth) for nth, ranks in enumerate(groups)]
+    meeting = st.builds(Meeting, st.sampled_from(views), st.booleans(), st.booleans())
+    return draw(st.lists(meeting, min_size=1, max_size=25))
+
+
+SIZE = 6
+
+
+@few_and_many(30, 300, schedules(SIZE), st.integers(0, SIZE - 1), st.data())
+def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
+    """Whatever the groups and the order: if the others come to a halt, each halt leads to the late rank alone.
+
+    Where ranks besides the late one have operations in flight and do not block as far as records show, a circle may
+    stay undecided; then only the ranks of the circle are listed, and none is blamed.
+    """
+    blocking = [Meeting(meeting.group) for meeting in schedule]
+    parts = sum(late in meeting.group.members for meeting in schedule)
+    stop = data.draw(st.integers(0, parts), label="stop")
+    for operations in (blocking, schedule):
+        world = FakeWorld(SIZE)
+        now_s = play(world, operations, {late: stop})
+        for verdict in verdicts(world.snapshot(now_s + 60)).values():
+            assert verdict is not None
+            if operations is schedule and verdict.doubt is Doubt.CYCLE:
+                assert late in verdict.ranks
+                continue
+            assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (late,))
+
+
+@few_and_many(30, 100, schedules(SIZE))
+def test_healthy_worlds_are_silent(schedule: list[Meeting]) -> None:
+    """When all ranks run through, nothing waits and there is no verdict, also with operations in flight."""
+    world = FakeWorld(SIZE)
+    now_s = play(world, schedule, {})
+    assert verdicts(world.snapshot(now_s + 60)) == {}

@@ -1,0 +1,176 @@
+"""Groups that two threads of a rank share: the verdict says so, and names no rank for what is chance."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+
+from otel_torchdist.judge.verdict.judging.judge import Judge
+from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.model.kinds import Flag, Phase
+from otel_torchdist.model.occupations import Engagement, SharedGroup
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.tape.names.reader import MAIN_THREAD
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
+from tests.support.worlds.judging import located_verdict, named, verdicts
+
+PAIR = group_of(0, 1, description="default_pg")
+MAIN, METRICS = 100, 200
+LOG = "log_metrics (train.py)"
+
+
+def call_from_main(rank: FakeRank, at_s: float, is_ddp: bool = False) -> int:
+    """The call of the main thread: a bucket of DDP, or one that blocks."""
+    if is_ddp:
+        rank.engage(Engagement.BACKWARD, at_s - 0.01, MAIN)
+    return rank.enter(
+        PAIR,
+        at_s,
+        thread=MAIN,
+        caller=MAIN_THREAD,
+        shape=(1000,),
+        line=50,
+        blocking=not is_ddp,
+        flags=Flag.ASYNC if is_ddp else Flag(0),
+        phase=Phase.BACKWARD if is_ddp else Phase.OUTSIDE_BACKWARD,
+    )
+
+
+def call_from_metrics(rank: FakeRank, at_s: float, shape: tuple[int, ...] = (3,)) -> int:
+    """The call of another thread, which logs metrics."""
+    return rank.enter(PAIR, at_s, thread=METRICS, caller=LOG, shape=shape, line=30)
+
+
+def test_calls_in_another_order() -> None:
+    """Rank 0's main thread came first, and rank 1's other one: neither rank is to blame, the sharing is."""
+    world = FakeWorld(2)
+    call_from_main(world.ranks[0], 1.0)
+    call_from_metrics(world.ranks[0], 1.1)
+    call_from_metrics(world.ranks[1], 1.0)
+    call_from_main(world.ranks[1], 1.1)
+    verdict = located_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.SHARED_GROUP, ())
+    assert sentence(verdict, 19).startswith(
+        "two threads of ranks 0-1 share default_pg: the main thread calls all_reduce at train.py:50 and log_metrics "
+        "calls all_reduce at train.py:30; which comes first is chance, and all_reduce (sequence "
+    )
+    assert sentence(verdict, 19).endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
+
+
+def test_calls_of_different_operations() -> None:
+    """Where the calls that meet differ, the sentence says once for how long, and what cures it."""
+    world = FakeWorld(2)
+    call_from_main(world.ranks[0], 1.0)
+    call_from_metrics(world.ranks[0], 1.1)
+    world.ranks[1].enter(PAIR, 1.0, "broadcast", thread=METRICS, caller=LOG, line=31)
+    call_from_main(world.ranks[1], 1.1)
+    said = sentence(located_verdict(world.snapshot(20.0)), 19)
+    assert said.startswith("two threads of rank")
+    assert said.endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
+
+
+def test_with_buckets_of_ddp() -> None:
+    """The same where the main thread waits in `backward` for what it has issued without blocking."""
+    world = FakeWorld(2)
+    call_from_main(world.ranks[0], 1.0, is_ddp=True)
+    call_from_metrics(world.ranks[0], 1.1)
+    call_from_metrics(world.ranks[1], 1.0)
+    call_from_main(world.ranks[1], 1.1, is_ddp=True)
+    assert named(world.snapshot(20.0)) == (VerdictKind.SHARED_GROUP, ())
+
+
+def test_calls_that_look_the_same() -> None:
+    """Ranks that wait for different threads do so too if all of their calls are alike."""
+    world = FakeWorld(2)
+    call_from_main(world.ranks[0], 1.0)
+    call_from_metrics(world.ranks[0], 1.1, (1000,))
+    call_from_metrics(world.ranks[1], 1.0, (1000,))
+    call_from_main(world.ranks[1], 1.1)
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
+
+
+def test_threads_of_a_pool() -> None:
+    """Threads that run the same function are told apart while both are blocked."""
+    world = FakeWorld(2)
+    for rank, order in zip(world.ranks, ((10, 20), (20, 10)), strict=True):
+        for thread, elements in zip(itertools.count(200), order, strict=False):
+            rank.enter(PAIR, 1.0, thread=thread, caller="reduce_one (train.py)", shape=(elements,))
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
+
+
+def test_seen_before() -> None:
+    """Calls that met before explain calls that do not match now, even if only one thread is blocked."""
+    world = FakeWorld(2)
+    for rank, elements in zip(world.ranks, (10, 20), strict=True):
+        rank.enter(PAIR, 1.0, shape=(elements,))
+        rank.shared_groups = (SharedGroup(PAIR.key, ("all_reduce", "all_reduce"), (None, None), 3),)
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.SHARED_GROUP
+
+
+def test_mismatch_without_sharing() -> None:
+    """One thread of each rank: the calls do not match, and that is what is said."""
+    world = FakeWorld(2)
+    for rank, elements in zip(world.ranks, (10, 20), strict=True):
+        rank.enter(PAIR, 1.0, shape=(elements,), caller=MAIN_THREAD)
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.MISMATCHED
+
+
+def test_rank_that_helps_itself_with_a_thread() -> None:
+    """Rank 1 makes its part of a call from another thread, rank 0 from its main one: which is odd, but no chance."""
+    world = FakeWorld(2)
+    for rank in world.ranks:
+        rank.end(call_from_main(rank, 1.0), 1.1)
+    call_from_main(world.ranks[0], 2.0)
+    call_from_metrics(world.ranks[1], 2.0, (1000,))
+    assert located_verdict(world.snapshot(20.0)).kind is VerdictKind.TRANSPORT
+
+
+def test_rank_that_is_late_in_a_group_of_two_threads() -> None:
+    """Both threads of rank 0 wait in the group, and rank 1 has not come at all: that is what holds them up."""
+    world = FakeWorld(2)
+    call_from_main(world.ranks[0], 1.0)
+    call_from_metrics(world.ranks[0], 1.1)
+    found = verdicts(world.snapshot(20.0)).values()
+    assert [(one.kind, one.ranks) for one in found if one is not None] == [(VerdictKind.ABSENT, (1,))] * 2
+
+
+def crash(status: int) -> FakeWorld:
+    """Both threads of both ranks wait in the group, in the same order, when rank 0's process ends."""
+    world = FakeWorld(2)
+    for rank in world.ranks:
+        call_from_main(rank, 1.0)
+        call_from_metrics(rank, 1.1, (1000,))
+    world.ranks[0].is_seen_to_die(2.0, status)
+    world.ranks[1].is_seen_to_die(2.1, signal.SIGTERM)
+    return world
+
+
+def test_crash_in_a_group_of_two_threads() -> None:
+    """A rank that crashes in it is not to blame: gloo aborts where calls meet that do not match."""
+    found = verdicts_on_the_dead(crash(signal.SIGABRT))
+    assert {(one.kind, one.ranks) for one in found} == {(VerdictKind.SHARED_GROUP, ())}
+
+
+def test_rank_that_is_killed_in_a_group_of_two_threads() -> None:
+    """Who kills a rank does so whatever its threads share."""
+    found = verdicts_on_the_dead(crash(signal.SIGKILL))
+    assert {(one.kind, one.ranks) for one in found} == {(VerdictKind.DEAD, (0,))}
+
+
+def verdicts_on_the_dead(world: FakeWorld) -> list[Verdict]:
+    """What is said of each operation that was open when all had died."""
+    snapshot = world.snapshot(20.0)
+    judge = Judge(snapshot, THRESHOLD_NS)
+    found = [judge.verdict_on(operation.operation_id) for operation in snapshot.ranks[0].open]
+    return [one for one in found if one is not None]
+
+
+def test_groups_of_their_own() -> None:
+    """Two threads that wait in a group each share nothing."""
+    world, own = FakeWorld(2), group_of(0, 1, nth=1, description="metrics")
+    for rank in world.ranks:
+        rank.enter(PAIR, 1.0, thread=MAIN, caller=MAIN_THREAD)
+        rank.enter(own, 1.0, thread=METRICS, caller=LOG)
+    found = verdicts(world.snapshot(20.0)).values()
+    assert [one.kind for one in found if one is not None] == [VerdictKind.TRANSPORT] * 2

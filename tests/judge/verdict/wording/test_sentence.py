@@ -1,0 +1,214 @@
+"""Sentences: how long they are, and for how long they say that ranks have waited."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import otel_torchdist
+from otel_torchdist.cli.output.text import length
+from otel_torchdist.judge.stall.reporting.attributes import resolution
+from otel_torchdist.judge.verdict.first_death import FirstDeath
+from otel_torchdist.judge.verdict.model import Doubt, Link, Outcome, Sharing, Verdict, locate
+from otel_torchdist.judge.verdict.past.post_mortem import examine
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.wording.ends import describe_together, span_of_time
+from otel_torchdist.judge.verdict.wording.sentence import ALONE, MOST, WITH_PLACE, compose, sentence
+from otel_torchdist.judge.world.mismatch import Field, Mismatch
+from otel_torchdist.judge.world.places import PlaceSource, RankPlace
+from otel_torchdist.judge.world.ways import CallSide, Ways
+from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.lives import Death
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.units import duration, passed, seconds
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from tests.support.worlds import judging
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.judging import late_world, the_verdict
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The first sentence is short, whatever names a program has, and says which rank, in what, and both lines.
+
+
+LONG = "a_name_that_its_author_has_not_found_too_long_until_now"
+GROUP = group_of(0, 1, 2, 3, description=f"mesh_{LONG}")
+WAITS = CallSiteName(f"Trainer.{LONG}.<locals>.reduce", f"/home/ada/{LONG}_trainer.py", 1042)
+MISSING = CallSiteName(f"Dataset.{LONG}", f"/home/ada/{LONG}_dataset.py", 1057, f"package.{LONG}")
+BOTH_LINES = (r":1042\b", r":1057\b")
+
+
+A_SHARED_GROUP = SharedGroup(
+    GROUP.key, ("all_reduce", "reduce_scatter_tensor_coalesced"), (WAITS, MISSING), 0, ("main", f"{LONG} (train.py)")
+)
+A_DEATH = FirstDeath((2,), {}, False, False, False, True, 0, None, 0)
+OF_TWO_CALLS = (VerdictKind.CIRCULAR, VerdictKind.SHARED_GROUP)
+"""Two operations with the lines of both are more than other kinds have to say."""
+
+
+def long_verdict(kind: VerdictKind) -> Verdict:
+    """Rank 2 of four is at fault, in a way that its kind says, and every name is long."""
+    world = FakeWorld(4)
+    for rank in (0, 1, 3):
+        world.ranks[rank].label = f"FSDP {LONG}"
+        world.ranks[rank].enter(GROUP, 1.0, "reduce_scatter_tensor_coalesced", frames=(WAITS,))
+    found = the_verdict(world.snapshot(3_000.0))
+    sides = tuple(CallSide("reduce_scatter_tensor_coalesced", f"FSDP {LONG}", site) for site in (WAITS, MISSING))
+    parties = ("4,096 elements", (0, 1, 3)), ("8,192 elements", (2,))
+    waits = found.roll.waits
+    links = ((2, MISSING), (3, WAITS))
+    where = found.operation_id, found.operation, GROUP, f"FSDP {LONG}"
+    return dataclasses.replace(
+        found,
+        roll=dataclasses.replace(found.roll, waits={**waits, 2: waits[3]}),
+        kind=kind,
+        ranks=(2, 3) if kind is VerdictKind.CIRCULAR else (2,),
+        places={rank: RankPlace(PlaceSource.STACK, MISSING if rank == 2 else WAITS) for rank in range(4)},
+        mismatch=mismatch_of(found.operation_id, parties, sides) if kind is VerdictKind.MISMATCHED else None,
+        circle=tuple(Link(rank, *where, call_site=site) for rank, site in links)
+        if kind is VerdictKind.CIRCULAR
+        else (),
+        doubt=Doubt.RECORDS_LOST if kind is VerdictKind.UNKNOWN else None,
+        hosts=(f"{LONG}.example.org",) if kind is VerdictKind.UNREACHABLE else (),
+        first=None if kind is not VerdictKind.DEAD else A_DEATH,
+        sharing=Sharing((0, 1), A_SHARED_GROUP) if kind is VerdictKind.SHARED_GROUP else None,
+        failures={2: f"{LONG}Error"} if kind is VerdictKind.DEAD else {},
+    )
+
+
+def mismatch_of(
+    operation_id: OperationId, parties: tuple[tuple[str, tuple[int, ...]], ...], sides: tuple[CallSide, ...]
+) -> Mismatch:
+    """What the ranks disagree about."""
+    ways = Ways(sides, left_out=sides[0])
+    return Mismatch(operation_id, Field.SHAPE, "reduce_scatter_tensor_coalesced", parties, ways=ways)
+
+
+@pytest.mark.parametrize("kind", VerdictKind)
+def test_first_sentence_of_every_kind(kind: VerdictKind) -> None:
+    """Names are cut in the middle: lines, and what tells two files apart, remain."""
+    lead = re.split(r"\. (?=[A-Z0-9])", sentence(long_verdict(kind), 2_999.0))[0]
+    assert len(lead) <= (ALONE if kind in OF_TWO_CALLS else WITH_PLACE), lead
+    assert lead.startswith(("rank 2 ", "ranks 2-3 ", "all 4 ranks ", "two threads of ranks 0-1 ", "reduce_")), lead
+    wanted = {
+        VerdictKind.MISMATCHED: BOTH_LINES,
+        VerdictKind.CIRCULAR: BOTH_LINES,
+        VerdictKind.ABSENT: BOTH_LINES[1:],
+    }
+    for line in wanted.get(kind, ()):
+        assert re.search(line, lead), lead
+
+
+def test_what_does_not_fit_comes_after() -> None:
+    """Nothing is lost: clauses that do not fit begin the second sentence, in their order."""
+    clauses = ["rank 2 has not come", *(f"clause {number} of many words and no long name" for number in range(6))]
+    said = compose(clauses, ["the rest"])
+    first, _, second = said.partition(". ")
+    assert len(first) <= MOST < len(said)
+    assert [*first.split("; "), *second.split("; ")] == [
+        *clauses[:5], clauses[5].capitalize(), *clauses[6:], "the rest",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "said"),
+    [
+        (["a"], [], "a"),
+        (["a", "b"], [], "a; b"),
+        (["a", "b"], ["c", "d"], "a; b. C; d"),
+    ],
+)
+def test_short_clauses(first: list[str], more: list[str], said: str) -> None:
+    """What fits is left as it is."""
+    assert compose(first, more) == said
+
+
+# --- Durations in sentences: none is below zero, whatever the clocks say ----------------------------------------------
+
+
+NEGATIVE = re.compile(r"(?<![\w.])-\d[\d.,]* ?(ns|µs|ms|s|min|h|d)\b")
+PACKAGE = Path(otel_torchdist.__file__).parent
+RAW = re.compile(r":[,.]*\.[\d{][^}]*f\} (s|ms)\b")
+TIMES = st.integers(-(10**12), 10**12)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e9, max_value=1e9))
+def test_formats(length_s: float) -> None:
+    """A time that has passed is at least zero, in each of the formats."""
+    texts = (seconds(length_s), length(length_s), span_of_time(length_s), duration(round(length_s * 1e9)))
+    assert not any("-" in text for text in texts), texts
+    assert passed(length_s) >= 0
+
+
+def test_nothing_formats_seconds_itself() -> None:
+    """What words verdicts, findings and reports gives all durations to these formats."""
+    folders = ("verdict", "stall", "cli/diagnose", "cli/output")
+    sources = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
+    found = {str(path.relative_to(PACKAGE)) for path in sources if RAW.search(path.read_text())}
+    # `length`, and milliseconds that have `passed`.
+    assert found == {"cli/output/text.py", "stall/findings/stragglers.py"}
+
+
+def worded(verdict: Verdict) -> Verdict:
+    """The same with each of its times before its beginning."""
+    places = {
+        rank: dataclasses.replace(place, child_for_ns=-5, frozen_for_ns=-(10**9), checkpoint_for_ns=-(10**9))
+        for rank, place in verdict.places.items()
+    }
+    return dataclasses.replace(verdict, places=places)
+
+
+@settings(max_examples=50)
+@given(st.sampled_from(list(VerdictKind)), TIMES, TIMES)
+def test_sentences(kind: VerdictKind, age_ns: int, moment_ns: int) -> None:
+    """Of every verdict that can be put into words without more evidence, however its times are wrong."""
+    if kind in (VerdictKind.MISMATCHED, VerdictKind.SHARED_GROUP, VerdictKind.STUCK):
+        return
+    world = late_world(2).snapshot(21.0)
+    verdict = locate(world, judging.located_verdict(world))
+    changed = dataclasses.replace(worded(verdict), kind=kind, since_ns=START_NS + age_ns)
+    for text in (sentence(changed, age_ns / 1e9), sentence(changed, changed.age_ns(START_NS + moment_ns) / 1e9)):
+        assert not NEGATIVE.search(text), text
+    for outcome in Outcome:
+        text = resolution(changed, outcome, changed.age_ns(START_NS + moment_ns))
+        assert not NEGATIVE.search(text), text
+
+
+@given(TIMES, TIMES, st.integers(-(10**10), 10**10))
+def test_deaths(asked_ns: int, at_ns: int, spread_ns: int) -> None:
+    """A signal that seems to have come after the death, and ends that seem to precede the first."""
+    death = Death(at_ns, status=9, asked=15, asked_ns=asked_ns)
+    first = FirstDeath((0,), {0: death}, True, False, False, True, at_ns, None, spread_ns)
+    assert not NEGATIVE.search(describe_together(first))
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.4, 3.0])
+def test_death_after_a_failed_operation(gap_s: float) -> None:
+    """A run that ended outside of operations, after one that failed on the others: that was blocked until it failed."""
+    world = FakeWorld(3)
+    group = group_of(0, 1, 2)
+    world.meet(group, 1.0)
+    for rank in world.ranks:
+        is_first = rank.rank == 0
+        rank.end(rank.enter(group, 2.0), 4.0, How.WAIT if is_first else How.FAILED, "" if is_first else "RuntimeError")
+        rank.seen_alive_s = 4.0
+        failure = "ValueError" if is_first else "RuntimeError"
+        rank.is_seen_to_die(4.0 + gap_s + rank.rank * 0.5, 1 << 8, TapeState.FAILED, failure)
+    views = [rank.view(60.0) for rank in world.ranks]
+    found = examine(RUN, 3, views, StallRules(THRESHOLD_NS), START_NS + 60 * SECOND)
+    assert found.verdict is not None
+    assert found.verdict.since_ns == START_NS + 2 * SECOND
+    assert found.age_ns == 2 * SECOND
+
+
+def test_places_are_worded() -> None:
+    """A place's times are before its beginning here, so that the test above means something."""
+    world = late_world(2).snapshot(21.0)
+    verdict = worded(locate(world, judging.located_verdict(world)))
+    assert all(isinstance(place, RankPlace) and place.frozen_for_ns == -(10**9) for place in verdict.places.values())
