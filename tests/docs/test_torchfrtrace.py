@@ -39,7 +39,10 @@ def gloo(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> I
         (folder / name).mkdir()
     snippet = folder / "snippet.py"
     snippet.write_text(block_after(PAGE, "**gloo** records too"))
-    environ = {"OTEL_PYTHON_TORCHDIST_ENABLED": "false", "TORCH_FR_BUFFER_SIZE": "2000"}  # torch 2.8 records with it only
+    environ = {
+        "OTEL_PYTHON_TORCHDIST_ENABLED": "false",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+    }  # torch 2.8 records with it only
     job = GlooJobs(
         warm_python, folder, folder / "job", "hangs", str(folder), str(snippet), environ=environ, worker=WORKER
     )
