@@ -297,7 +297,8 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
     state = process_state(pid)
     ran = [on_processor_ns(pid, now_ns, thread) for thread in threads]
     known = [last_ns for last_ns in ran if last_ns is not None]
-    # The kernel's clocks of two processors differ by what a hypervisor took from each: no thread ran before its process.
+    # A hypervisor takes time from one processor and not from another, and the kernel's clocks for this differ by that.
+    # No thread is older than its process.
     earliest_ns = now_ns - _age_ns(state[1]) if state is not None else 0
     return LockWait(
         pid=pid,

@@ -38,6 +38,8 @@ class PlaceInWorld(NamedTuple):
 
 
 DEFAULT_WORLD: Final = PlaceInWorld()
+SHOWS_STORES: Final = hasattr(ProcessGroup, "get_group_store")
+"""Whether torch shows the store of a group that it has not made itself. Torch 2.8 does not."""
 
 
 def world_by_hand(name: str, store: Any, rank: int, size: int) -> PlaceInWorld:
@@ -60,7 +62,7 @@ def world_of(group: ProcessGroup) -> PlaceInWorld:
         default = default_group()
         if group is default or store_place(store) == store_place(_store_of(default)):
             return DEFAULT_WORLD
-    if not store_place(store):
+    if not store_place(store) and (store is not None or SHOWS_STORES):
         return DEFAULT_WORLD
     return world_by_hand(text_of_group(group, "group_name"), store, group.rank(), group.size())
 

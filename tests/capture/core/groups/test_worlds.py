@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from otel_torchdist.capture.core.groups.worlds import SHOWS_STORES
 from otel_torchdist.capture.core.torch_api import store_place
 from otel_torchdist.model.kinds import How
 from otel_torchdist.node.job.worlds import worlds_beside
@@ -35,10 +36,11 @@ def test_worlds_beside_the_default_one(jobs: Jobs) -> None:
             ("broadcast", "world", True, here): 3,
         }
     keys = [{one.group.key for one in tape.operations} for tape in tapes]
-    assert keys[0] == keys[1]
-    assert len(keys[0]) == 3
     listed = [worlds_beside([tape.path]) for tape in tapes]
-    assert listed[0] == listed[1] == {one.group.world for one in tapes[0].operations if one.group.world}
+    assert listed == [{one.group.world for one in tape.operations if one.group.world} for tape in tapes]
+    # Where torch shows no store, a world from the objects themselves is each rank's own: no other may be taken for it.
+    known = 3 if SHOWS_STORES else 2
+    assert (len(keys[0] & keys[1]), len(keys[0]), len(listed[0] & listed[1])) == (known, 3, known - 1)
 
 
 @NATIVE_LATER
@@ -78,7 +80,8 @@ def test_backends_that_are_called_themselves(jobs: Jobs) -> None:
             ("barrier", "world", True, here): 3,
             ("recv" if here else "send", "world", True, here): 1,
         }
-    assert len({one.group.key for tape in tapes for one in tape.operations}) == 2
+    known = 2 if SHOWS_STORES else 3
+    assert len({one.group.key for tape in tapes for one in tape.operations}) == known
 
 
 @NATIVE_LATER

@@ -117,8 +117,9 @@ def every_method() -> None:
     link.allgather(two, one).wait()
     link._allgather_base(torch.zeros(8), one).wait()
     link.reduce(one.clone(), 1, dist.ReduceOp.MAX).wait()
-    link.gather(two if is_first else [], one, 0).wait()
-    link.scatter(nothing.clone(), two if is_first else [], 0).wait()
+    at_root = [two] if is_first else []
+    link.gather(at_root, [one], dist.GatherOptions()).wait()  # torch 2.8 refuses the short forms of these two
+    link.scatter([nothing.clone()], at_root, dist.ScatterOptions()).wait()
     link.reduce_scatter(nothing.clone(), two, dist.ReduceOp.SUM).wait()
     link.alltoall_base(nothing.clone(), one, [2, 2], [2, 2]).wait()
     link.barrier().wait()
