@@ -21,7 +21,7 @@ from functools import partial
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import yaml
 
+from otel_torchdist import environment_variables
 from otel_torchdist.cli.export.tables import TABLES
-from otel_torchdist.config import environment_variables
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
@@ -40,7 +40,7 @@ def settings_page() -> str:
     others = [one for one in found if not one.name.startswith(OURS)]
     return titled_page(
         "Settings",
-        "otel_torchdist/config/environment_variables.py",
+        "otel_torchdist/environment_variables.py",
         _paragraph(intro.partition("\n\n")[2]),
         *(_setting(one) for one in ours),
         "## OpenTelemetry's own",

@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from deploy.native.servers import cache_folder
-from otel_torchdist.config.environment_variables import (
+from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
     OTEL_PYTHON_TORCHDIST_TAPE_DIR,
 )

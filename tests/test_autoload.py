@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_torchdist import autoload
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
 pytestmark = pytest.mark.process
@@ -24,8 +24,9 @@ LIST_OURS = "import sys; print(*sorted(name for name in sys.modules if name.star
 ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg", "rendezvous")}
 
 WAITING = (
-    "otel_torchdist otel_torchdist.autoload otel_torchdist.config.environment_variables otel_torchdist.launch.failed_launch "
-    "otel_torchdist.launch.first_group otel_torchdist.guard otel_torchdist.system.when_imported"
+    "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.guard "
+    "otel_torchdist.launch otel_torchdist.launch.failed_launch otel_torchdist.launch.first_group "
+    "otel_torchdist.system otel_torchdist.system.when_imported"
 )
 """Modules loaded while no process group has been created: a few small ones that import only the standard library."""
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.config import Config, PageAccess, Parameter, ReaderHome, environment_variables
-from otel_torchdist.config.environment_variables import (
+from otel_torchdist import environment_variables
+from otel_torchdist.config import Config, PageAccess, Parameter, ReaderHome
+from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_OTLP_FILE,
     OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
 )

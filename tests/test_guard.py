@@ -5,7 +5,7 @@ from types import FunctionType
 
 import pytest
 
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.guard import ErrorLog, guarded, report
 
 

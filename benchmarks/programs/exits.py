@@ -28,7 +28,7 @@ from benchmarks.results.machine import describe_machine
 from benchmarks.results.recorded import operations_on_tapes
 from benchmarks.results.report import show, show_machine
 from benchmarks.results.sections import Section
-from otel_torchdist.config import environment_variables as env
+from otel_torchdist import environment_variables as env
 from otel_torchdist.node.job.directory import job_directories
 
 RANKS: Final = 2

@@ -21,8 +21,8 @@ from typing import Any, Final
 from benchmarks.native_library import MISSING, native_cache
 from benchmarks.results.recorded import insist, operations_on_tapes
 from benchmarks.results.sections import Goal, Section
+from otel_torchdist import environment_variables as env
 from otel_torchdist import guard
-from otel_torchdist.config import environment_variables as env
 from otel_torchdist.node.job.directory import job_directories
 
 GOAL_SHARED_MB: Final = 4.0

@@ -28,7 +28,7 @@ from benchmarks.results.recorded import insist, operations_on_tapes
 from benchmarks.results.report import show
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
-from otel_torchdist.config import environment_variables as env
+from otel_torchdist import environment_variables as env
 from otel_torchdist.node.job.directory import job_directories
 
 GOAL_PERCENT: Final = 1.0

@@ -23,8 +23,8 @@ from typing import Final
 
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
+from otel_torchdist import environment_variables as env
 from otel_torchdist import guard
-from otel_torchdist.config import environment_variables as env
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.node.job.directory import base_directory, job_directory, job_key, tapes_in
 from otel_torchdist.node.job.tapes import ReaderLock

@@ -31,7 +31,7 @@ from benchmarks.results.recorded import insist
 from benchmarks.results.report import show
 from benchmarks.results.sections import Section
 from benchmarks.results.spread import Spread
-from otel_torchdist.config import environment_variables as env
+from otel_torchdist import environment_variables as env
 from otel_torchdist.show.serving.scrape_target import ScrapeTarget
 
 MB: Final = 1e6

@@ -24,7 +24,7 @@ from subprocess import DEVNULL, Popen
 from typing import Final
 
 from benchmarks.results.sections import Section
-from otel_torchdist.config import environment_variables as env
+from otel_torchdist import environment_variables as env
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.show.serving.scrape_target import ScrapeTarget

@@ -25,7 +25,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.environment import environment_resource
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
-from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 ALL_SPANS: Final = 1 << 40
 """A budget of spans per second that is never used up."""

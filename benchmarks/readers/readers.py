@@ -24,7 +24,7 @@ from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
 from otel_torchdist.telemetry.export.outputs import Outputs
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 BUDGET: Final = 1_000
 """Spans a second and rank, the default."""

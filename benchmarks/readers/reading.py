@@ -26,7 +26,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 

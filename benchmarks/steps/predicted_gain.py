@@ -24,9 +24,9 @@ from benchmarks.results.machine import describe_machine
 from benchmarks.results.report import show, show_machine
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
+from otel_torchdist import environment_variables as env
 from otel_torchdist.analysis.critical_path.analysis import critical_path_of
-from otel_torchdist.analysis.critical_path.model import Cause, CauseKind, CriticalPath
-from otel_torchdist.config import environment_variables as env
+from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath
 from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.sources.history.tapes import history_of
 from otel_torchdist.tape.reading.reader import TapeReader

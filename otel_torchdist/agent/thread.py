@@ -18,7 +18,7 @@ from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, 
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.config import Config
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDING, OTEL_PYTHON_TORCHDIST_ON_STALL
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDING, OTEL_PYTHON_TORCHDIST_ON_STALL
 from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.node.job.tapes import ReaderLock

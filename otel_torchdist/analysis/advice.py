@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from otel_torchdist.analysis.critical_path.model import Cause, CauseKind, CriticalPath, PathKind
+from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath, PathKind
 from otel_torchdist.analysis.critical_path.result import call_of, sentence
 from otel_torchdist.analysis.critical_path.timelines import Label
 from otel_torchdist.analysis.parallelism.calls import GroupCalls, WorldCalls

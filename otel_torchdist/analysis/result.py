@@ -18,13 +18,13 @@ import msgspec
 from otel_torchdist.analysis.advice import PAGES, Advice, Topic, advise, check, finding
 from otel_torchdist.analysis.clocks.alignment import Alignment
 from otel_torchdist.analysis.critical_path.analysis import MOST_CALLS, PathFinder
-from otel_torchdist.analysis.critical_path.model import CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.analysis.critical_path.result import PathResult, path_result
 from otel_torchdist.analysis.parallelism.calls import CallCounter
 from otel_torchdist.analysis.parallelism.graph import Graph, graph_of
 from otel_torchdist.analysis.statistics.compute import Observer, statistics_of_calls
 from otel_torchdist.analysis.statistics.grouping import DEFAULT_PARTS, Part
-from otel_torchdist.analysis.statistics.model import Statistics
+from otel_torchdist.analysis.statistics.result import Statistics
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.sources.history.call_table import CallTable
 

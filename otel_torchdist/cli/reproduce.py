@@ -11,8 +11,8 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
-from otel_torchdist.analysis.reproducer.model import NotReproducibleError
 from otel_torchdist.analysis.reproducer.plan import plan
+from otel_torchdist.analysis.reproducer.script import NotReproducibleError
 from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import diagnose_leftovers
@@ -22,8 +22,8 @@ from otel_torchdist.cli.output.text import day_and_time, fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.node.job.runs.runs import Run

@@ -14,7 +14,7 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.config import Config
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.errors import TapeError
 from otel_torchdist.model.naming import have, listed_ranks, name_ranks, readable
 from otel_torchdist.node.job.directory import tapes_in

@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from otel_torchdist.config import environment_variables as env
+from otel_torchdist import environment_variables as env
 from otel_torchdist.config.accepted import (
     ALL_RANKS,
     Accepted,

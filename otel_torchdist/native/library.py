@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist.config import CaptureKernel
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.native.trust import why_not_trusted
 from otel_torchdist.tape import layout

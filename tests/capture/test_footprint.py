@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import otel_torchdist
-from otel_torchdist.config import environment_variables as env
+from otel_torchdist import environment_variables as env
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.process

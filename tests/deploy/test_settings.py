@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.config import environment_variables
+from otel_torchdist import environment_variables
 from otel_torchdist.telemetry import semconv
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from otel_torchdist.config import environment_variables
+from otel_torchdist import environment_variables
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from tests.support.repository import REPOSITORY

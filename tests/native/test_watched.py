@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.sanitizers import address_runtime, watched_cache

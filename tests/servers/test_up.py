@@ -12,7 +12,7 @@ import pytest
 
 from deploy.native.ports import free_ports, ports_from
 from deploy.native.servers import DEPLOY
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_DIR
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_DIR
 
 PROMISE_S = 60.0
 

@@ -14,8 +14,8 @@ from opentelemetry import environment_variables as of_the_api
 from opentelemetry.sdk import environment_variables as of_the_sdk
 
 from benchmarks.__main__ import SECTIONS
+from otel_torchdist import environment_variables as ours
 from otel_torchdist.cli.app import app
-from otel_torchdist.config import environment_variables as ours
 from tests.support.repository import REPOSITORY
 
 

@@ -14,7 +14,7 @@ from otel_torchdist.agent.actions.perform import Act, Callback, called, is_first
 from otel_torchdist.agent.actions.requests import rescue_ranks
 from otel_torchdist.agent.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR
 from otel_torchdist.judge.stall.events import OngoingStall
 from otel_torchdist.judge.stall.reporting.attributes import of_finding
 from otel_torchdist.model.finding import Finding, FindingOver

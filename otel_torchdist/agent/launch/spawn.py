@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_torchdist.agent.launch.detached import SHELL, has_shell, kill_session, run_detached
 from otel_torchdist.agent.launch.interpreter import find_interpreter, interpreter_flags, module_path, why_none
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.system.files.kept import KeptDescriptor
 
 RUNS: Final = b"\0python\0"

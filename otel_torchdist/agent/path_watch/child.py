@@ -24,7 +24,7 @@ import msgspec
 from otel_torchdist.agent.path_watch.findings import lengths_of, slow_parts_of
 from otel_torchdist.agent.path_watch.steps import StepRange, histories_in, operations_in, segments_of
 from otel_torchdist.analysis.critical_path.analysis import PathFinder
-from otel_torchdist.analysis.critical_path.model import CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.finding import PathLengths, SlowPart
 from otel_torchdist.sources.history.call_table import CallTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from otel_torchdist.analysis.critical_path.model import Cause, CauseKind, CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath
 from otel_torchdist.analysis.critical_path.result import sentence
 from otel_torchdist.model.finding import FindingKind, Gain, PathLengths, SlowPart
 from otel_torchdist.model.units import duration, share

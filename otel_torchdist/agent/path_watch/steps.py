@@ -15,8 +15,8 @@ from otel_torchdist.sources.archive.columns import DamagedSegmentError
 from otel_torchdist.sources.archive.decoding import decode
 from otel_torchdist.sources.archive.encoding import encode
 from otel_torchdist.sources.archive.format import HEAD_SIZE, decode_head
-from otel_torchdist.sources.archive.model import Segment
 from otel_torchdist.sources.archive.reading import history_in
+from otel_torchdist.sources.archive.segment import Segment
 from otel_torchdist.sources.archive.tapes import moment_of, origin_of, rest_of
 from otel_torchdist.tape.reading.reader import TapeReader
 

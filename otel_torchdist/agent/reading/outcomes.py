@@ -22,7 +22,7 @@ from otel_torchdist.judge.stall.events import (
 from otel_torchdist.judge.stall.findings.slow import PathMeasured
 from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared, Lateness
 from otel_torchdist.judge.stall.incidents.incident import run_of
-from otel_torchdist.judge.verdict.model import Outcome, Verdict
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.model.finding import Finding, FindingOver, PathLengths
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.naming import compress_ranks, listed_ranks

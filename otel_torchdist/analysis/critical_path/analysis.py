@@ -12,7 +12,14 @@ from typing import Final
 from otel_torchdist.analysis.clocks.alignment import Alignment, ClockAligner
 from otel_torchdist.analysis.clocks.offsets import ClockOffset
 from otel_torchdist.analysis.critical_path.causes import Causes
-from otel_torchdist.analysis.critical_path.model import MOST_LONGEST, CriticalPath, PathKind, Piece, RankTime, StepPath
+from otel_torchdist.analysis.critical_path.critical_path import (
+    MOST_LONGEST,
+    CriticalPath,
+    PathKind,
+    Piece,
+    RankTime,
+    StepPath,
+)
 from otel_torchdist.analysis.critical_path.timelines import Label, PathTimeline
 from otel_torchdist.analysis.critical_path.walk import PathMeetings, Walker
 from otel_torchdist.analysis.critical_path.whatif import Replay

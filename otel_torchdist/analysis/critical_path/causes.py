@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median_low, stdev
 from typing import Final
 
-from otel_torchdist.analysis.critical_path.model import Cause, CauseKind, PathKind, StepPath
+from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.analysis.critical_path.timelines import Label, PathTimeline
 from otel_torchdist.analysis.critical_path.walk import Place
 from otel_torchdist.analysis.critical_path.whatif import Change, Replay

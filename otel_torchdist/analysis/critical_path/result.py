@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.analysis.critical_path.model import Cause, CauseKind, CriticalPath, PathKind, StepPath
+from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath, PathKind, StepPath
 from otel_torchdist.analysis.critical_path.timelines import Label
 from otel_torchdist.judge.verdict.wording.calls import describe_frame
 from otel_torchdist.model.activity_kinds import TimeKind

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_torchdist.analysis.critical_path.model import PathKind, Piece
+from otel_torchdist.analysis.critical_path.critical_path import PathKind, Piece
 from otel_torchdist.analysis.critical_path.timelines import Block, Label, PathTimeline
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.collectives import Waiting, waiting_in

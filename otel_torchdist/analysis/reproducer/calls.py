@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.analysis.reproducer.model import DEFAULT_GROUP, ScriptCall
+from otel_torchdist.analysis.reproducer.script import DEFAULT_GROUP, ScriptCall
 from otel_torchdist.model.collectives import MESSAGES, RECV, ROOTED, Waiting, waiting_in
 from otel_torchdist.model.naming import readable
 

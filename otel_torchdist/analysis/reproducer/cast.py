@@ -6,10 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.analysis.reproducer.model import NotReproducibleError
+from otel_torchdist.analysis.reproducer.script import NotReproducibleError
 from otel_torchdist.analysis.reproducer.tails import Event, is_stuck
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.roll_call import CAME
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.history import RankHistory

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.analysis.reproducer.calls import literal
-from otel_torchdist.analysis.reproducer.model import End, Ending
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.analysis.reproducer.script import End, Ending
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 FOREVER_S: Final = "1_000_000"

@@ -12,8 +12,8 @@ from otel_torchdist.analysis.reproducer.cast import Cast, Involved
 from otel_torchdist.analysis.reproducer.endings import is_assumed
 from otel_torchdist.analysis.reproducer.steps import Substituted
 from otel_torchdist.analysis.reproducer.tails import Tails
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.places import describe_place
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.naming import name_ranks

@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.analysis.reproducer.cast import Cast, Involved, cast_for, involved_in
 from otel_torchdist.analysis.reproducer.endings import end_of
 from otel_torchdist.analysis.reproducer.facts import ScriptOrigin, facts_about, remarks_on
-from otel_torchdist.analysis.reproducer.model import (
+from otel_torchdist.analysis.reproducer.script import (
     DEFAULT_GROUP,
     Create,
     End,
@@ -21,8 +21,8 @@ from otel_torchdist.analysis.reproducer.model import (
 )
 from otel_torchdist.analysis.reproducer.steps import StepWriter, groups_for, number_of, whole
 from otel_torchdist.analysis.reproducer.tails import Event, tails_of
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind

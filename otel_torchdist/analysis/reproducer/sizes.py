@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.analysis.reproducer.cast import Cast
-from otel_torchdist.analysis.reproducer.model import ScriptCall
+from otel_torchdist.analysis.reproducer.script import ScriptCall
 from otel_torchdist.analysis.reproducer.tails import Event
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.collectives import EXCHANGES, operations_where

@@ -16,7 +16,7 @@ from otel_torchdist.analysis.reproducer.calls import (
     work_variable,
 )
 from otel_torchdist.analysis.reproducer.endings import FOREVER_S, SUDDEN, statements_of
-from otel_torchdist.analysis.reproducer.model import (
+from otel_torchdist.analysis.reproducer.script import (
     DEFAULT_GROUP,
     Create,
     CreateExtra,

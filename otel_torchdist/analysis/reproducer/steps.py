@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.analysis.reproducer.calls import OPERATIONS
 from otel_torchdist.analysis.reproducer.cast import Cast
-from otel_torchdist.analysis.reproducer.model import (
+from otel_torchdist.analysis.reproducer.script import (
     DEFAULT_GROUP,
     Create,
     CreateExtra,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from otel_torchdist.analysis.statistics.grouping import DEFAULT_PARTS, Grouping, Part, RowKey
 from otel_torchdist.analysis.statistics.groups import Correlator, differences, labels_of
-from otel_torchdist.analysis.statistics.model import (
+from otel_torchdist.analysis.statistics.result import (
     Bandwidth,
     BandwidthOver,
     CallSite,

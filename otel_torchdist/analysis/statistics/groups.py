@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from otel_torchdist.analysis.statistics.model import (
+from otel_torchdist.analysis.statistics.result import (
     MAX_LISTED,
     CallCount,
     CountDifference,

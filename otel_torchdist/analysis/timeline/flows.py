@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from otel_torchdist.analysis.timeline.model import DrawnStall, RankTimeline
+from otel_torchdist.analysis.timeline.rank_timeline import DrawnStall, RankTimeline
 from otel_torchdist.sources.history.call_table import OPEN
 from otel_torchdist.sources.history.meetings import Meeting, SharedChannel, shared_channels
 

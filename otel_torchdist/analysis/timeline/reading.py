@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.analysis.clocks.alignment import Alignment
-from otel_torchdist.analysis.timeline.model import DrawnSpan, Extent, RankTimeline
+from otel_torchdist.analysis.timeline.rank_timeline import DrawnSpan, Extent, RankTimeline
 from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.sources.history.call_kinds import CallKind

@@ -7,8 +7,8 @@ from itertools import count
 from typing import Final
 
 from otel_torchdist.analysis.timeline.flows import RankFlows, flows_of
-from otel_torchdist.analysis.timeline.model import DrawnSpan, DrawnStall, RankTimeline, lanes_of
 from otel_torchdist.analysis.timeline.packets import TrackWriter, clock_packet, process_packet, track_packet
+from otel_torchdist.analysis.timeline.rank_timeline import DrawnSpan, DrawnStall, RankTimeline, lanes_of
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.sources.history.call_kinds import CallKind

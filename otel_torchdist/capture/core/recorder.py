@@ -14,7 +14,7 @@ import torch
 from otel_torchdist.capture.core.call_paths import CallPaths
 from otel_torchdist.capture.core.call_sites import Callers, CallSites
 from otel_torchdist.capture.core.message_counters import ListPlaces, MessageCounters
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.model.kinds import Kernel, TapeState
 from otel_torchdist.model.names import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
 from otel_torchdist.node.job.ancestry import parent_tape

@@ -12,7 +12,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.tensors.hooks import Hooks
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import CaptureKernel, Config, NumericsMode
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE, OTEL_PYTHON_TORCHDIST_HOOKS
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE, OTEL_PYTHON_TORCHDIST_HOOKS
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -25,7 +25,7 @@ from otel_torchdist.capture.tensors.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.tensors.rehearsals import Rehearsals
 from otel_torchdist.capture.tensors.replicas import Replicas
 from otel_torchdist.capture.tensors.synchronized import Synchronizer, warn_of_distortion
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
 from otel_torchdist.model.collectives import SEND
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.tensors.ends import flat
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_SYNCHRONIZE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_SYNCHRONIZE
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import GroupState

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from otel_torchdist.analysis.result import Analysis
 from otel_torchdist.analysis.statistics.grouping import Part
-from otel_torchdist.analysis.statistics.model import (
+from otel_torchdist.analysis.statistics.result import (
     BandwidthOver,
     CallCount,
     CallTotals,

@@ -8,13 +8,13 @@ from typing import Final
 from rich.text import Text
 
 from otel_torchdist.analysis.advice import PAGES, check, finding
-from otel_torchdist.analysis.critical_path.model import CauseKind, CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import CauseKind, CriticalPath
 from otel_torchdist.analysis.critical_path.result import sentence
 from otel_torchdist.analysis.parallelism.graph import Graph
 from otel_torchdist.analysis.parallelism.wording import between_hosts, shape_of
 from otel_torchdist.analysis.result import Analysis
 from otel_torchdist.analysis.statistics.grouping import NO_SIZE, UNKNOWN_SIZE, Part
-from otel_torchdist.analysis.statistics.model import CallTotals, Row, Statistics
+from otel_torchdist.analysis.statistics.result import CallTotals, Row, Statistics
 from otel_torchdist.cli.analyze.calls import describe_difference, describe_unfinished, span_of_calls
 from otel_torchdist.cli.analyze.path import headline_of, pieces_of
 from otel_torchdist.cli.histories import Source

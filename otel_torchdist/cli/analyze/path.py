@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from otel_torchdist.analysis.clocks.offsets import ClockOffset
-from otel_torchdist.analysis.critical_path.model import CriticalPath, PathKind, RankTime
+from otel_torchdist.analysis.critical_path.critical_path import CriticalPath, PathKind, RankTime
 from otel_torchdist.analysis.critical_path.result import call_of, describe_doing, left_out, sentence
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.model.naming import name_ranks

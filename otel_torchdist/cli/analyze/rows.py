@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from otel_torchdist.analysis.statistics.grouping import Part
-from otel_torchdist.analysis.statistics.model import Row
+from otel_torchdist.analysis.statistics.result import Row
 
 
 class Order(str, Enum):

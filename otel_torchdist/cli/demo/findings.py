@@ -14,7 +14,7 @@ from otel_torchdist.cli.output.text import shown
 from otel_torchdist.cli.watch.views import View
 from otel_torchdist.judge.stall.events import IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import resolution
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.telemetry import semconv

@@ -31,10 +31,10 @@ from opentelemetry.sdk.environment_variables import (
     OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
 )
 
+from otel_torchdist import environment_variables as env
 from otel_torchdist.cli.demo.options import DemoOptions, Protocol, is_of_values
 from otel_torchdist.config import NumericsMode, ReaderHome
-from otel_torchdist.config import environment_variables as env
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
 from otel_torchdist.system.files.locks import alone_in, using
 from otel_torchdist.tape.identity import process_state
 

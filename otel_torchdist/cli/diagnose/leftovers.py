@@ -14,16 +14,16 @@ from otel_torchdist.cli.diagnose.moment import ReportedMoment
 from otel_torchdist.cli.diagnose.report import operation_lines
 from otel_torchdist.cli.diagnose.texts import ReadTexts, contradictions, lines_of_texts, read_texts, with_stacks
 from otel_torchdist.cli.output.text import day_and_time
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.past.last_moment import LastMoment
 from otel_torchdist.judge.verdict.past.post_mortem import roots_of
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.naming import have, name_ranks
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.sources.evidence.files import read_files
-from otel_torchdist.sources.evidence.model import Evidence
+from otel_torchdist.sources.evidence.statements import Evidence
 from otel_torchdist.sources.flight.dump import called_name
 from otel_torchdist.sources.flight.history import CondensedDump
 from otel_torchdist.sources.flight.reading.reader import read_dumps

@@ -29,7 +29,7 @@ from otel_torchdist.cli.targets import warn
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.naming import have, name_ranks
 from otel_torchdist.sources.evidence.live_job import LiveJob, LiveRank, look_at
-from otel_torchdist.sources.evidence.model import Evidence
+from otel_torchdist.sources.evidence.statements import Evidence
 from otel_torchdist.sources.flight.history import CondensedDump, condense
 from otel_torchdist.sources.flight.reading.decoding import DumpError, decode
 from otel_torchdist.sources.flight.reading.reader import read_dumps

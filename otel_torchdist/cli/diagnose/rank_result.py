@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from otel_torchdist.analysis.statistics.model import CallSite, GroupRef
+from otel_torchdist.analysis.statistics.result import CallSite, GroupRef
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps
 from otel_torchdist.cli.diagnose.moment import ReportedMoment, rounded

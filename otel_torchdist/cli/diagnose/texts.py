@@ -10,19 +10,19 @@ from typing import Final
 import msgspec
 from rich.text import Text
 
-from otel_torchdist.analysis.statistics.model import CallSite
+from otel_torchdist.analysis.statistics.result import CallSite
 from otel_torchdist.cli.diagnose.moment import rounded
 from otel_torchdist.cli.diagnose.verdict_result import call_site
-from otel_torchdist.judge.verdict.model import Verdict, locate
 from otel_torchdist.judge.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.calls import describe_frame
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.naming import have, name_ranks
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.sources.evidence.findings import ToolFinding, findings_of, outside_of_collectives, stacks_by_rank
-from otel_torchdist.sources.evidence.model import Evidence, Statement
+from otel_torchdist.sources.evidence.statements import Evidence, Statement
 from otel_torchdist.sources.evidence.world import snapshot_of
 
 MAX_SHOWN: Final = 200

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from otel_torchdist.cli.output.text import length
 from otel_torchdist.judge.verdict.giving_up import backend_of, known_timeout
-from otel_torchdist.judge.verdict.model import Doubt, Verdict
 from otel_torchdist.judge.verdict.standing import is_about_failure
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_frame
 from otel_torchdist.judge.verdict.wording.ends import span_of_time
 from otel_torchdist.judge.world.following.baselines import LONG_NS

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from otel_torchdist.analysis.statistics.model import CallSite, GroupRef
+from otel_torchdist.analysis.statistics.result import CallSite, GroupRef
 from otel_torchdist.cli.diagnose.moment import ReportedMoment, rounded
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.judge.verdict.first_death import FirstDeath
 from otel_torchdist.judge.verdict.giving_up import Deadline
-from otel_torchdist.judge.verdict.model import Link, Sharing, Verdict
+from otel_torchdist.judge.verdict.verdict import Link, Sharing, Verdict
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import CallSiteName

@@ -37,7 +37,7 @@ from otel_torchdist.system.this_process.commands import without_collecting_garba
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.outputs import Delivery, file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.queued_sink import ExportError
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 _ENDPOINT: Final = "--otlp-endpoint"
 _ONCE: Final = "the same command may be repeated: Jaeger shows each span once"

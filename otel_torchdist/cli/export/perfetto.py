@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from otel_torchdist.analysis.clocks.alignment import ClockAligner
-from otel_torchdist.analysis.timeline.model import DrawnStall, Extent, RankTimeline
+from otel_torchdist.analysis.timeline.rank_timeline import DrawnStall, Extent, RankTimeline
 from otel_torchdist.analysis.timeline.reading import aligned, timeline_of
 from otel_torchdist.analysis.timeline.trace import MARK, TraceWriter
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
@@ -20,8 +20,8 @@ from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.sources.archive.reading import is_archive
 from otel_torchdist.sources.flight.reading.reader import read_dumps

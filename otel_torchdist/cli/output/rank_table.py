@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_torchdist.cli.output.fitting import FittedColumn, Narrowing, fitted
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.naming import MemberRank, name_ranks
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.units import seconds

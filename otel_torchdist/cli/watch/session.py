@@ -14,8 +14,8 @@ from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.views import View, screen_of
 from otel_torchdist.judge.stall.events import IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import resolution
-from otel_torchdist.judge.verdict.model import Verdict, locate
 from otel_torchdist.judge.verdict.standing import verdict_of_all_nodes
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.naming import name_ranks, run_label

@@ -17,7 +17,7 @@ from rich.text import Text
 from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
 from otel_torchdist.cli.output.terminal import Alarm, redraw, stall_panel
 from otel_torchdist.cli.watch.passive import Observation, Rates
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.naming import name_ranks, run_label
 from otel_torchdist.show.live.ranks import OVER, RankRow, RankState
 

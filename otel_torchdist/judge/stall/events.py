@@ -11,8 +11,8 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.judge.stall.findings.slow import PathMeasured
 from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared
-from otel_torchdist.judge.verdict.model import Outcome, Verdict
 from otel_torchdist.judge.verdict.rules import Wait
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.finding import Finding, FindingOver, Incident, LinkTarget
 from otel_torchdist.model.rescue import Rescue

@@ -22,12 +22,12 @@ from otel_torchdist.judge.stall.incidents.incident import RunIncident, run_of
 from otel_torchdist.judge.stall.incidents.stacks import EarlyStacks, Sight
 from otel_torchdist.judge.verdict.compiling import CompileExcuses
 from otel_torchdist.judge.verdict.giving_up import backend_of, ends_waits
-from otel_torchdist.judge.verdict.model import Outcome, Verdict, locate
 from otel_torchdist.judge.verdict.past.last_moment import find_hung
 from otel_torchdist.judge.verdict.roll_call import GONE
 from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.judge.verdict.rules import StallRules, Wait, expects, is_expected, waits_of
 from otel_torchdist.judge.verdict.standing import awaits_ends, is_being_ended, outcome_of, timed_out_ns
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict, locate
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import TapeState

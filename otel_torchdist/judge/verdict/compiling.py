@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.code_owner import FrameOwner, owner_of
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

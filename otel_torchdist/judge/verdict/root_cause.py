@@ -7,9 +7,9 @@ from typing import Final
 
 from otel_torchdist.judge.verdict.first_death import first_death
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Verdict, urgency
 from otel_torchdist.judge.verdict.rules import Wait, died_in, interrupted_by_deaths, is_expected, left_behind
 from otel_torchdist.judge.verdict.standing import has_failed_by_departure, is_cancelled, names_departed
+from otel_torchdist.judge.verdict.verdict import Verdict, urgency
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind

@@ -21,7 +21,7 @@ from typing import Final
 from otel_torchdist.config import ActionKind, Config
 from otel_torchdist.judge.verdict.circumstances import checkpoint_of, takes_its_usual_time
 from otel_torchdist.judge.verdict.deaths import has_raised
-from otel_torchdist.judge.verdict.model import Doubt, Verdict
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

@@ -8,8 +8,8 @@ from typing import Final
 from otel_torchdist.judge.verdict.deaths import failed_by_exception
 from otel_torchdist.judge.verdict.first_death import first_death
 from otel_torchdist.judge.verdict.giving_up import all_given_up, explains_ends, timed_out
-from otel_torchdist.judge.verdict.model import Outcome, Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
 from otel_torchdist.errors import TapeError
 from otel_torchdist.system.files.locks import alone_in
 from otel_torchdist.system.files.others import is_gone

@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_torchdist.config import TRACE_ID_PLACE
 from otel_torchdist.judge.stall.events import Ruling, RunSeen
-from otel_torchdist.judge.verdict.model import Verdict, locate
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace, place_of
 from otel_torchdist.model.calls import OperationId

@@ -12,7 +12,7 @@ from otel_torchdist.judge.stall.events import JudgingAgent
 from otel_torchdist.model.naming import MemberRank, compress_ranks, listed_ranks, readable, run_label
 from otel_torchdist.show.live.blame import StallPart, blame_in, stall_part
 from otel_torchdist.show.live.groups import GroupRow, group_rows
-from otel_torchdist.show.live.model import AgentFacts, LiveRun, LiveSnapshot
+from otel_torchdist.show.live.live_snapshot import AgentFacts, LiveRun, LiveSnapshot
 from otel_torchdist.show.live.ranks import MAX_RANKS, Crowd, RankRow, RankState, crowds, rank_rows
 from otel_torchdist.show.live.texts import MAX_SENTENCE, shown, shown_group
 from otel_torchdist.show.live.timeline import MAX_LANES, LiveTimeline, timeline_of

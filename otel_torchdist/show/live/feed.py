@@ -15,7 +15,7 @@ from otel_torchdist.judge.stall.events import RunSeen
 from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.judge.world.resolved import ResolvedNames
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.show.live.model import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
+from otel_torchdist.show.live.live_snapshot import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

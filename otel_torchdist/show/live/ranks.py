@@ -13,7 +13,7 @@ from otel_torchdist.model.remote_calls import WorkerView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.show.live.blame import KnownStall
-from otel_torchdist.show.live.model import Sample
+from otel_torchdist.show.live.live_snapshot import Sample
 from otel_torchdist.show.live.texts import shown, shown_group, shown_line, shown_way
 
 WAITS_NS: Final = 1_000_000_000

@@ -16,7 +16,7 @@ from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.model.naming import plain_rank
 from otel_torchdist.show.live.document import chosen_lanes, document_of, no_document
 from otel_torchdist.show.live.feed import LiveFeed
-from otel_torchdist.show.live.model import AgentFacts, LiveSnapshot
+from otel_torchdist.show.live.live_snapshot import AgentFacts, LiveSnapshot
 from otel_torchdist.show.pages.page import Page, html_of, policy_of
 from otel_torchdist.show.serving.scrape_target import reachable
 from otel_torchdist.show.serving.site import Site

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.analysis.statistics.tally import joined
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.show.live.model import Bar, Sample
+from otel_torchdist.show.live.live_snapshot import Bar, Sample
 from otel_torchdist.show.live.texts import shown
 
 SECONDS: Final = 60

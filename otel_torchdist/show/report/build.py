@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.analysis.critical_path.model import CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.analysis.result import Analysis, Analyzer, Scope
 from otel_torchdist.analysis.statistics.groups import labels_of
 from otel_torchdist.model.history import RankHistory

@@ -13,7 +13,7 @@ import msgspec
 
 from otel_torchdist.analysis.critical_path.result import PathResult
 from otel_torchdist.analysis.result import AdviceResult
-from otel_torchdist.analysis.statistics.model import GroupCorrelation, Row
+from otel_torchdist.analysis.statistics.result import GroupCorrelation, Row
 from otel_torchdist.model.naming import plain_rank
 from otel_torchdist.show.pages.page import Page, html_of
 from otel_torchdist.show.report.columns import RankColumns, StepColumns, TimeWindow

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.analysis.critical_path.model import CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.analysis.critical_path.result import PathResult, path_result
 from otel_torchdist.analysis.parallelism.graph import Graph
 from otel_torchdist.analysis.statistics.grouping import Grouping, Part
-from otel_torchdist.analysis.statistics.model import CallTotals, GroupCorrelation, Row
+from otel_torchdist.analysis.statistics.result import CallTotals, GroupCorrelation, Row
 from otel_torchdist.analysis.statistics.tally import percentile, sorted_ns
 from otel_torchdist.analysis.statistics.traffic import size_of
 from otel_torchdist.model.history import RankHistory

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.analysis.clocks.alignment import Alignment
-from otel_torchdist.analysis.timeline.model import lanes_of
+from otel_torchdist.analysis.timeline.rank_timeline import lanes_of
 from otel_torchdist.judge.verdict.wording.calls import describe_frame
 from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.calls import Channel

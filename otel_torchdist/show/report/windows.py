@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.analysis.clocks.alignment import Alignment
 from otel_torchdist.analysis.parallelism.calls import FIRST_STEADY
-from otel_torchdist.analysis.statistics.model import CallTotals
+from otel_torchdist.analysis.statistics.result import CallTotals
 from otel_torchdist.show.report.figures import RankSteps
 from otel_torchdist.show.report.incidents import LongWait
 from otel_torchdist.sources.history.call_table import RankCalls

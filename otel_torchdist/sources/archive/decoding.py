@@ -23,7 +23,7 @@ from otel_torchdist.sources.archive.format import (
     SegmentDocument,
     decode_head,
 )
-from otel_torchdist.sources.archive.model import Moment, Segment, SegmentOrigin
+from otel_torchdist.sources.archive.segment import Moment, Segment, SegmentOrigin
 from otel_torchdist.sources.archive.tables import (
     Facts,
     unpack_splits,

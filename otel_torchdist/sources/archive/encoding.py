@@ -25,7 +25,7 @@ from otel_torchdist.sources.archive.format import (
     SegmentDocument,
     encode_head,
 )
-from otel_torchdist.sources.archive.model import Archived, Segment
+from otel_torchdist.sources.archive.segment import Archived, Segment
 from otel_torchdist.sources.archive.tables import (
     names_of,
     pack_facts,

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from otel_torchdist.sources.archive.model import Moment, SegmentOrigin
+from otel_torchdist.sources.archive.segment import Moment, SegmentOrigin
 from otel_torchdist.sources.archive.tables import (
     MAX_PARTS,
 )

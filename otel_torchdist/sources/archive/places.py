@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.sources.archive.format import HEAD_SIZE, MAGIC, Head, decode_head
-from otel_torchdist.sources.archive.model import SegmentOrigin, SegmentPlace
+from otel_torchdist.sources.archive.segment import SegmentOrigin, SegmentPlace
 from otel_torchdist.system.files.others import open_regular
 
 SUFFIX: Final = ".segments"

@@ -16,8 +16,8 @@ from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.sources.archive.columns import DamagedSegmentError
 from otel_torchdist.sources.archive.decoding import Columns, decode
 from otel_torchdist.sources.archive.format import MAGIC
-from otel_torchdist.sources.archive.model import Archived, SegmentOrigin, SegmentPlace
 from otel_torchdist.sources.archive.places import SUFFIX, read_segment, segments_in
+from otel_torchdist.sources.archive.segment import Archived, SegmentOrigin, SegmentPlace
 from otel_torchdist.system.files.others import read_part, reason
 from otel_torchdist.tape.names.reader import Names
 

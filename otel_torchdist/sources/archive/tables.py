@@ -14,7 +14,7 @@ from otel_torchdist.model.kinds import CallMode
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.sources.archive.columns import DamagedSegmentError, pack, unpack
-from otel_torchdist.sources.archive.model import Segment
+from otel_torchdist.sources.archive.segment import Segment
 from otel_torchdist.tape.layout import MAX_NUMBER, MAX_TIME_NS
 
 # Most activities, optimizers' steps above all, have neither sizes nor a remote call. So only those that have are rows,

@@ -10,7 +10,7 @@ from otel_torchdist.model.naming import lone_run_id
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.sources.archive.decoding import Columns, decode
 from otel_torchdist.sources.archive.encoding import encode, parts_of
-from otel_torchdist.sources.archive.model import Archived, Moment, Segment, SegmentOrigin
+from otel_torchdist.sources.archive.segment import Archived, Moment, Segment, SegmentOrigin
 from otel_torchdist.sources.archive.writer import ArchiveWriter
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor

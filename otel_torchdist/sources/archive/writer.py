@@ -24,8 +24,8 @@ from otel_torchdist.config import Config
 from otel_torchdist.sources.archive.columns import DamagedSegmentError
 from otel_torchdist.sources.archive.decoding import decode
 from otel_torchdist.sources.archive.encoding import encode, parts_of
-from otel_torchdist.sources.archive.model import Archived, Segment, SegmentOrigin
 from otel_torchdist.sources.archive.places import files_in, folder_of, new_file, read_segment, segments_in
+from otel_torchdist.sources.archive.segment import Archived, Segment, SegmentOrigin
 from otel_torchdist.system.files.others import reason
 from otel_torchdist.tape.names.reader import NamesReader
 

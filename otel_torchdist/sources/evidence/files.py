@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 from otel_torchdist.model.naming import readable
 from otel_torchdist.sources.evidence.facts import Ended
 from otel_torchdist.sources.evidence.log import read_log
-from otel_torchdist.sources.evidence.model import Evidence, Statement, StatementKind
+from otel_torchdist.sources.evidence.statements import Evidence, Statement, StatementKind
 from otel_torchdist.sources.evidence.texts import py_spy, ras, torchrun
 from otel_torchdist.system.files.others import open_regular, reason
 from otel_torchdist.system.files.unpacking import UnpackBudget

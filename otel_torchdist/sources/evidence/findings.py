@@ -13,7 +13,7 @@ from otel_torchdist.model.code_owner import FrameOwner, owner_of
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.sources.evidence.facts import CalledAt, Ended, Raised, Reached, SeenStacks, TimedOut
-from otel_torchdist.sources.evidence.model import Statement, StatementKind, TextSource
+from otel_torchdist.sources.evidence.statements import Statement, StatementKind, TextSource
 from otel_torchdist.sources.evidence.texts.process_groups import TITLE
 from otel_torchdist.sources.evidence.together import put_together
 

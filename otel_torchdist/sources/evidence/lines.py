@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.model.naming import readable
 from otel_torchdist.sources.evidence.facts import Fact
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 
 MAX_LINE: Final = 8_192
 """Bytes of a line that are looked at."""

@@ -15,7 +15,7 @@ from otel_torchdist.node.processes.cgroups import kills_so_far
 from otel_torchdist.node.processes.state import RUNNING, call_of
 from otel_torchdist.sources.evidence import live_recorder
 from otel_torchdist.sources.evidence.live_ranks import LiveProcess, below, find_ranks
-from otel_torchdist.sources.evidence.model import Statement
+from otel_torchdist.sources.evidence.statements import Statement
 from otel_torchdist.sources.evidence.texts import py_spy
 
 _STATES: Final = {

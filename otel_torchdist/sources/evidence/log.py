@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 from otel_torchdist.sources.evidence.facts import Reached
 from otel_torchdist.sources.evidence.lines import MAX_LINE, LogLine, parsed
-from otel_torchdist.sources.evidence.model import Statement, StatementKind, has_failure
+from otel_torchdist.sources.evidence.statements import Statement, StatementKind, has_failure
 from otel_torchdist.sources.evidence.texts import errors, python_stacks, torchrun
 from otel_torchdist.sources.evidence.texts.process_groups import DESYNC, FINGERPRINTS, GLOO, WATCHDOG
 from otel_torchdist.sources.evidence.texts.store import STORE

@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_torchdist.model.naming import name_ranks, readable
 from otel_torchdist.sources.evidence.facts import AtBarrier, Awaited, Behind, Called, GroupMark, Mismatched, Reached
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind
 
 MAX_NAMED: Final = 64
 """Ranks of one event that are named; more than that are a list that nobody reads."""

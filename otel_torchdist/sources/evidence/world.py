@@ -21,7 +21,7 @@ from otel_torchdist.model.names import DEFAULT_DESCRIPTION, CallSiteName, GroupN
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.sources.evidence.facts import CalledAt, GroupMark, Reached, TimedOut
-from otel_torchdist.sources.evidence.model import Statement
+from otel_torchdist.sources.evidence.statements import Statement
 
 NOW_NS: Final = 1 << 60
 """When the snapshot is taken, on a clock of its own: only ages are known."""

@@ -37,7 +37,7 @@ from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point
 from otel_torchdist.telemetry.export.sinks import FanOutSink
-from otel_torchdist.telemetry.spans.model import SpanSink
+from otel_torchdist.telemetry.spans.finished_spans import SpanSink
 
 TRACEPARENT: Final = "TRACEPARENT"
 

@@ -25,7 +25,7 @@ from otel_torchdist.telemetry.export.queued_sink import (
     ExportError,
     QueuedSink,
 )
-from otel_torchdist.telemetry.spans.model import FinishedSpan, environment_limits, limiter
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, environment_limits, limiter
 
 if TYPE_CHECKING:
     from otel_torchdist.telemetry.export.otlp import PartialSuccess

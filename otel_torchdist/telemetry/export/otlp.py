@@ -39,7 +39,7 @@ from otel_torchdist import guard
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.protobuf import varint
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_KEPT: Final = 4_096
 LONGEST_KEPT: Final = 256

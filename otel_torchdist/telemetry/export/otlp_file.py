@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
 from otel_torchdist.system.files.kept import KeptDescriptor
 
 _IDS: Final = ("traceId", "spanId", "parentSpanId")

@@ -38,7 +38,7 @@ from otel_torchdist.telemetry.export.providers import (
     build_meter_provider_from_environment,
 )
 from otel_torchdist.telemetry.export.queued_sink import ExportError
-from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 
 @dataclass(frozen=True, slots=True)

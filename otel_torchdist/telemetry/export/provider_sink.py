@@ -32,7 +32,7 @@ from otel_torchdist import guard
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.exporters import give_exporters_private_random
 from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, QueuedSink
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 PORTION: Final = 256
 """Spans between two flushes: an eighth of the stock batch processor's queue, which the user's own spans share."""

@@ -15,7 +15,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from otel_torchdist import guard
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.system.this_process.end import starts_threads
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_QUEUED_SPANS: Final = 32_768
 FIRST_PAUSE_S: Final = 1.0

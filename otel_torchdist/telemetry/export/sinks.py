@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 
 class FanOutSink:

@@ -17,7 +17,7 @@ from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
-from otel_torchdist.telemetry.metrics.model import HistogramMetric, Labels, MetricKind, NumberMetric, Unit
+from otel_torchdist.telemetry.metrics.metric import HistogramMetric, Labels, MetricKind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 

@@ -20,7 +20,7 @@ from otel_torchdist.guard import guarded
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
-from otel_torchdist.telemetry.metrics.model import HistogramMetric, MetricKind, NumberMetric, Unit
+from otel_torchdist.telemetry.metrics.metric import HistogramMetric, MetricKind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 _Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Sample]

@@ -28,7 +28,7 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     RankSnapshot,
     RankTimes,
 )
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.segments import SegmentEnd, StepSegment
 
 MAX_UNPUBLISHED: Final = 16_384

@@ -17,7 +17,7 @@ from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from otel_torchdist.tape.status import WallClock
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 
 def _resolution_s(how: How) -> float | None:

@@ -24,7 +24,7 @@ from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.status import WallClock
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS
 
 SEGMENT_NS: Final = 30_000_000_000

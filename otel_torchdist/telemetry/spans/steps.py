@@ -27,7 +27,7 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus, WallClock
 from otel_torchdist.telemetry.spans.activities import ActivitySpans, HeldActivities
-from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 from otel_torchdist.telemetry.spans.operation import OperationSpans
 from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
 from otel_torchdist.telemetry.spans.segments import AnchorSpans, CutterState, SegmentCutter, SegmentEnd, StepSegment

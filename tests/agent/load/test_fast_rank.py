@@ -17,7 +17,7 @@ from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import RankSnapshot
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.native.native_library import native_cache
 from tests.support.ranks import fast_rank
 from tests.support.tapes.tapes import start

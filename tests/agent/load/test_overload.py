@@ -19,7 +19,7 @@ from otel_torchdist.model.names import GroupName
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import ShownVerdict
-from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.tapes.fake_tape import FakeTape, signature
 

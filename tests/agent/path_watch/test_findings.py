@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.agent.path_watch.findings import HELD, SlowParts, lengths_of, slow_parts_of
 from otel_torchdist.analysis.critical_path.analysis import critical_path_of
-from otel_torchdist.analysis.critical_path.model import CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.model.finding import FindingKind, SlowPart
 from tests.analysis.critical_path.simulated import Job
 

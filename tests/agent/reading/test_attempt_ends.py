@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.agent.reading.outcomes import AttemptEnds, Conclusions
 from otel_torchdist.judge.stall.events import Event, IncidentResolved, JudgingAgent, Ruling, RunSeen, VerdictGiven
-from otel_torchdist.judge.verdict.model import Outcome
+from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.node.job.agent_notes import concluded_ns

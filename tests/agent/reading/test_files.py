@@ -29,7 +29,7 @@ from otel_torchdist.telemetry.metrics.counts import RankCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.rank_series import MetricsState, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState
 from otel_torchdist.telemetry.spans.segments import CutterState
 from otel_torchdist.telemetry.spans.steps import SpansState

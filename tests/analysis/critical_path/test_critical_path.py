@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.analysis.critical_path.analysis import critical_path_of
-from otel_torchdist.analysis.critical_path.model import Cause, CauseKind, CriticalPath, PathKind
+from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath, PathKind
 from tests.analysis.critical_path.simulated import MS, START_NS, Job, site
 
 STEPS = 12

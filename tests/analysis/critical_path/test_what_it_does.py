@@ -7,7 +7,7 @@ import pytest
 from otel_torchdist.agent.path_watch.findings import slow_parts_of
 from otel_torchdist.analysis.advice import advise, check, finding
 from otel_torchdist.analysis.critical_path.analysis import critical_path_of
-from otel_torchdist.analysis.critical_path.model import CauseKind, CriticalPath
+from otel_torchdist.analysis.critical_path.critical_path import CauseKind, CriticalPath
 from otel_torchdist.analysis.critical_path.result import describe_doing, left_out, path_result, sentence
 from otel_torchdist.analysis.parallelism.calls import WorldCalls
 from otel_torchdist.model.activity_kinds import TimeKind

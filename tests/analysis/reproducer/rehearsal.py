@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from otel_torchdist.analysis.reproducer.model import (
+from otel_torchdist.analysis.reproducer.script import (
     DEFAULT_GROUP,
     Create,
     CreateExtra,
@@ -18,9 +18,9 @@ from otel_torchdist.analysis.reproducer.model import (
     ScriptWait,
     Step,
 )
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, RecordKind
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeRank, FakeWorld, group_of

@@ -9,9 +9,9 @@ import pytest
 
 from otel_torchdist.analysis.reproducer.endings import end_of, is_assumed, statements_of
 from otel_torchdist.judge.verdict.first_death import FirstDeath
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.analysis.reproducer.test_planning import NOW_S, RecordedWorld, all_ranks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
-from otel_torchdist.analysis.reproducer.model import Create, End, Script, ScriptCall, ScriptWait
 from otel_torchdist.analysis.reproducer.plan import plan
+from otel_torchdist.analysis.reproducer.script import Create, End, Script, ScriptCall, ScriptWait
 from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.judge.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.judge.verdict.rules import StallRules

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.analysis.reproducer.calls import OPERATIONS
-from otel_torchdist.analysis.reproducer.model import (
+from otel_torchdist.analysis.reproducer.script import (
     DEFAULT_GROUP,
     Create,
     CreateExtra,

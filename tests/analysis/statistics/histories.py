@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.analysis.statistics.model import Row, Statistics
+from otel_torchdist.analysis.statistics.result import Row, Statistics
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.names import GroupName

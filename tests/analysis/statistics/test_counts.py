@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from otel_torchdist.analysis.statistics.compute import statistics_of
-from otel_torchdist.analysis.statistics.model import CallCount, CountDifference, GroupRef
+from otel_torchdist.analysis.statistics.result import CallCount, CountDifference, GroupRef
 from otel_torchdist.model.kinds import RecordKind
 from tests.analysis.statistics.histories import Ranks
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.analysis.statistics.compute import statistics_of
 from otel_torchdist.analysis.statistics.grouping import Part
-from otel_torchdist.analysis.statistics.model import BandwidthOver, Row, Statistics
+from otel_torchdist.analysis.statistics.result import BandwidthOver, Row, Statistics
 from otel_torchdist.model.calls import Channel, OperationView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How, Phase, RecordKind

@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.analysis.statistics.compute import statistics_of
 from otel_torchdist.analysis.statistics.grouping import Part
-from otel_torchdist.analysis.statistics.model import BandwidthOver, GroupRef, Latecomer
+from otel_torchdist.analysis.statistics.result import BandwidthOver, GroupRef, Latecomer
 from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.model.operations import EXACT
 from otel_torchdist.tape.layout import Word

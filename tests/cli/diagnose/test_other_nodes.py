@@ -16,9 +16,9 @@ import pytest
 
 from otel_torchdist.agent.results import AgentsVerdicts
 from otel_torchdist.judge.stall.events import OngoingStall, Ruling
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import How, RecordKind, TapeState

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.judge.verdict.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import TapeState

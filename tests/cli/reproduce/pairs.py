@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
-from otel_torchdist.analysis.reproducer.model import Script
 from otel_torchdist.analysis.reproducer.plan import plan
+from otel_torchdist.analysis.reproducer.script import Script
 from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis
 from otel_torchdist.cli.reproduce import diagnosis_and_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.node.job.runs.runs import index_of
 from tests.cli.export.hung_jobs import faulty

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_IDLE_AFTER
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_IDLE_AFTER
 from otel_torchdist.telemetry import semconv
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.jobs.faults.rows import line_in

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy.native.ports import free_port
-from otel_torchdist.config.environment_variables import (
+from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_ENABLED,
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
     OTEL_PYTHON_TORCHDIST_TAPE_DIR,

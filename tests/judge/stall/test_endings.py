@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.judge.stall.events import IncidentResolved, StacksWanted
 from otel_torchdist.judge.stall.watch import CHECK_S
-from otel_torchdist.judge.verdict.model import Outcome
+from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, Watching, stalled

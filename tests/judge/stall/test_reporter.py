@@ -18,7 +18,7 @@ from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.model.naming import anchor_span_id, operation_span_id, run_label, trace_id_of_step
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.receivers.memory_sink import MemorySink
 from tests.support.worlds.detectors import EVERYBODY, LOAD_BATCH, Watching, stalled
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.judge.stall.reporting.attributes import resolution_of
-from otel_torchdist.judge.verdict.model import Outcome, Verdict
 from otel_torchdist.judge.verdict.past.post_mortem import PostMortem, examine
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.judge.verdict.wording.ends import describe_end
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.kinds import Blame, How, TapeState

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from otel_torchdist.judge.stall.events import Follows, Leads, Role, VerdictGiven
 from otel_torchdist.judge.stall.reporting.spans import incident_spans
 from otel_torchdist.judge.stall.run_watch import RunWatch
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import GIVEN_UP

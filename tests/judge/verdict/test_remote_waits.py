@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Verdict, locate
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.remote_calls import CallView, WorkerView

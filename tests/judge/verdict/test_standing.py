@@ -10,8 +10,8 @@ import pytest
 
 from otel_torchdist.judge.stall.events import VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import resolution
-from otel_torchdist.judge.verdict.model import Outcome
 from otel_torchdist.judge.verdict.root_cause import RootFinder
+from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot

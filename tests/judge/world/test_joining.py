@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from otel_torchdist.judge.verdict.model import Doubt, Verdict, locate
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.assembly import left_alone, worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower

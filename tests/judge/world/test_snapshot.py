@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Doubt, Verdict
 from otel_torchdist.judge.verdict.rules import waits_of
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.channels import MAX_CHANNELS
 from otel_torchdist.judge.world.following.follower import TapeFollower

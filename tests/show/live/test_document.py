@@ -13,7 +13,7 @@ from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.show.live.document import LiveAnswer, RunPart, chosen_lanes, document_of
-from otel_torchdist.show.live.model import Bar, LiveSnapshot
+from otel_torchdist.show.live.live_snapshot import Bar, LiveSnapshot
 from otel_torchdist.show.live.ranks import MAX_RANKS
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, RunFindings, ShownVerdict
 from tests.support.worlds.fake_world import SECOND

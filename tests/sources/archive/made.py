@@ -9,7 +9,7 @@ from pathlib import Path
 from otel_torchdist.model.kinds import Flag, How, Phase, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName
 from otel_torchdist.model.operations import Operation, Splits
-from otel_torchdist.sources.archive.model import Moment, Segment, SegmentOrigin
+from otel_torchdist.sources.archive.segment import Moment, Segment, SegmentOrigin
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, TRAIN, WALL_OFFSET_NS, signature

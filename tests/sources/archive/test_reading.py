@@ -14,7 +14,6 @@ import pytest
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How, TapeState
 from otel_torchdist.sources.archive.encoding import encode
-from otel_torchdist.sources.archive.model import SegmentPlace
 from otel_torchdist.sources.archive.places import segments_in
 from otel_torchdist.sources.archive.reading import (
     ArchivedRank,
@@ -24,6 +23,7 @@ from otel_torchdist.sources.archive.reading import (
     runs_in,
     segments_of,
 )
+from otel_torchdist.sources.archive.segment import SegmentPlace
 from otel_torchdist.sources.archive.writer import ArchiveWriter
 from otel_torchdist.tape.names.reader import NamesReader
 from tests.sources.archive.made import names_beside, operations, segment

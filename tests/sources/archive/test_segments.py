@@ -23,8 +23,8 @@ from otel_torchdist.sources.archive.columns import MAX_VALUE, MIN_VALUE, Damaged
 from otel_torchdist.sources.archive.decoding import decode
 from otel_torchdist.sources.archive.encoding import encode, parts_of
 from otel_torchdist.sources.archive.format import HEAD_SIZE, MAX_ROWS, decode_head
-from otel_torchdist.sources.archive.model import Archived, Moment, Segment
 from otel_torchdist.sources.archive.reading import fresh_rows
+from otel_torchdist.sources.archive.segment import Archived, Moment, Segment
 from otel_torchdist.tape.layout import MAX_TIME_NS
 from otel_torchdist.tape.names.reader import Names
 from tests.sources.archive.made import NAMES, operations, origin, segment

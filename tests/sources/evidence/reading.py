@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_torchdist.sources.evidence.files import read_files
-from otel_torchdist.sources.evidence.model import Evidence
+from otel_torchdist.sources.evidence.statements import Evidence
 
 DATA = Path(__file__).parent / "data"
 

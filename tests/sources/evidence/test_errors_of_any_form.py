@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from otel_torchdist.cli.app import app
 from otel_torchdist.sources.evidence.findings import findings_of
-from otel_torchdist.sources.evidence.model import StatementKind, has_failure
+from otel_torchdist.sources.evidence.statements import StatementKind, has_failure
 from tests.sources.evidence.reading import read
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 12, in main\n    step()\n'

@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.sources.evidence.facts import Ended, SeenStacks
 from otel_torchdist.sources.evidence.files import read_files
 from otel_torchdist.sources.evidence.findings import ToolFinding, findings_of, outside_of_collectives
-from otel_torchdist.sources.evidence.model import Evidence, StatementKind
+from otel_torchdist.sources.evidence.statements import Evidence, StatementKind
 from tests.sources.evidence.reading import DATA, read, read_data
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from otel_torchdist.sources.evidence.facts import Ended, SeenStacks, TimedOut
 from otel_torchdist.sources.evidence.findings import findings_of
 from otel_torchdist.sources.evidence.log import BLOCK_BYTES, MARKERS, read_log
-from otel_torchdist.sources.evidence.model import StatementKind
+from otel_torchdist.sources.evidence.statements import StatementKind
 from tests.sources.evidence import quoted
 from tests.sources.evidence.reading import DATA, read
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.sources.evidence.findings import ToolFinding, findings_of
-from otel_torchdist.sources.evidence.model import StatementKind
+from otel_torchdist.sources.evidence.statements import StatementKind
 from tests.sources.evidence.reading import read
 
 HEAD = (

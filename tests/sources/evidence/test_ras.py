@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_torchdist.sources.evidence.facts import Launched
-from otel_torchdist.sources.evidence.model import StatementKind
+from otel_torchdist.sources.evidence.statements import StatementKind
 from tests.sources.evidence import quoted
 from tests.sources.evidence.reading import read
 

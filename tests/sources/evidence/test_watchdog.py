@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.sources.evidence.facts import GroupMark, Reached, TimedOut
 from otel_torchdist.sources.evidence.lines import parsed
-from otel_torchdist.sources.evidence.model import Statement, StatementKind
+from otel_torchdist.sources.evidence.statements import Statement, StatementKind
 from otel_torchdist.sources.evidence.texts.process_groups import WATCHDOG
 from tests.sources.evidence import quoted
 

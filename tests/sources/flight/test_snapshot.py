@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Doubt, Verdict
 from otel_torchdist.judge.verdict.past.last_moment import LastMoment
 from otel_torchdist.judge.verdict.past.post_mortem import roots_of
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Splits
 from otel_torchdist.model.verdict_kinds import VerdictKind

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import native_library
 from benchmarks.native_library import BUILT, has_compiler
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.build import find_compiler
 
 _SIMULATED: Final = Path(__file__).parents[2] / "native" / "simulated" / "device.cc"

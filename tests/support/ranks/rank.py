@@ -16,7 +16,7 @@ from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.capture.tensors.choice import Observing
 from otel_torchdist.config import CaptureKernel
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.library import chosen_library
 from otel_torchdist.tape.reading.reader import TapeReader
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Verdict, locate
 from otel_torchdist.judge.verdict.rules import waits_of
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import WorldSnapshot

@@ -17,7 +17,7 @@ from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack
-from otel_torchdist.show.live.model import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
+from otel_torchdist.show.live.live_snapshot import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
 from otel_torchdist.show.live.site import live_feed, live_site
 from otel_torchdist.show.serving.metrics_page import MetricsServer
 from otel_torchdist.show.serving.site import Site

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Doubt, Verdict, locate
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.kinds import Blame, Flag, How, RecordKind, TapeState

@@ -13,7 +13,7 @@ from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.exporter_sink import PORTION
 from otel_torchdist.telemetry.export.outputs import file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.queued_sink import ExportError
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 from tests.support.receivers.refusing import refusing_port
 

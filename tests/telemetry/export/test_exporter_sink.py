@@ -22,7 +22,7 @@ from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.queued_sink import MAX_ATTEMPTS
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 

@@ -22,7 +22,7 @@ from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.export.otlp import MAX_KEPT, OtlpBatch, OtlpEncoder, takes_batches
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 RESOURCE = Resource(

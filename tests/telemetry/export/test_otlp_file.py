@@ -20,7 +20,7 @@ from otel_torchdist.telemetry.export.environment import environment_sink
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.export.otlp_file import file_exporter
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 RESOURCE = Resource({"service.name": "test"})
 ANCHOR = FinishedSpan("step (rank 0)", 0xA1, 0xB2, None, 10**18, 10**18 + 1, {}, links=(LinkTarget(0xC3, 0xD4),))

@@ -23,7 +23,7 @@ from otel_torchdist.telemetry.export.environment import (
 )
 from otel_torchdist.telemetry.export.exporters import with_hint
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 SPAN = FinishedSpan("step (rank 0)", 1, 2, None, 100, 200, {})
@@ -176,7 +176,7 @@ FORKING = """
 import os, time
 from opentelemetry.sdk.resources import Resource
 from otel_torchdist.telemetry.export.environment import environment_sink
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 sink = environment_sink(Resource({}))
 for number in range(1, 201):

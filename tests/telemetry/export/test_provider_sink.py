@@ -24,7 +24,7 @@ from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.provider_sink import ProviderSink, provider_sampler
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.waiting import until
 
 TRACE = 0x11111111111111112222222222222222

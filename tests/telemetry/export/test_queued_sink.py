@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.telemetry.export.queued_sink import SpanGroup, SpanQueue
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 
 def group(size: int, urgent: bool = False) -> SpanGroup:

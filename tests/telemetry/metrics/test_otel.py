@@ -26,7 +26,7 @@ from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
-from otel_torchdist.telemetry.metrics.model import MetricKind
+from otel_torchdist.telemetry.metrics.metric import MetricKind
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector

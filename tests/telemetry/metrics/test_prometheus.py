@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.model.kinds import How, Kernel
 from otel_torchdist.model.naming import readable
 from otel_torchdist.show.serving.metrics_page import MetricsServer

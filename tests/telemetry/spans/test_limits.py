@@ -13,7 +13,7 @@ from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
-from otel_torchdist.telemetry.spans.model import FinishedSpan, environment_limits, limiter
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, environment_limits, limiter
 
 SPAN = FinishedSpan(
     "stall: all_reduce (absent)",

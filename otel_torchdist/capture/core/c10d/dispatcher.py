@@ -25,7 +25,7 @@ from otel_torchdist.capture.core.torch_api import (
     remove_library,
     skip_in_dynamo,
 )
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.model.kinds import How
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist import guard
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS
 from otel_torchdist.system.files.kept import KeptDescriptor
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Final
 
 from otel_torchdist.analysis.result import advice_results
-from otel_torchdist.analysis.statistics.model import CountDifference, Statistics
+from otel_torchdist.analysis.statistics.result import CountDifference, Statistics
 from otel_torchdist.cli.analyze.calls import describe_difference
 from otel_torchdist.cli.analyze.html.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.analyze.html.world import world_of

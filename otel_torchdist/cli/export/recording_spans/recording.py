@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.naming import imported_run_id

@@ -17,14 +17,14 @@ from otel_torchdist.cli.export.recording_spans.recording import ImportedFindings
 from otel_torchdist.judge.stall.events import MarkerDue, Occasion, Ruling, VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import ruling_of
 from otel_torchdist.judge.stall.reporting.spans import incident_spans, marker_span
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.rules import Wait
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.finding import Incident, LinkTarget, incident_name
 from otel_torchdist.model.naming import imported_nonce
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 EPOCH: Final = 1
 """An import reports each stall once."""

@@ -27,7 +27,7 @@ from otel_torchdist.model.naming import (
     trace_id_of_step,
 )
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR, of_names, of_record
 from otel_torchdist.telemetry.spans.segments import MAX_GROUPS
 

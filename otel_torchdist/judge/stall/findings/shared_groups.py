@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_torchdist.judge.stall.attributes import of_group
 from otel_torchdist.judge.verdict.judging.sharing import swapped_callers
-from otel_torchdist.judge.verdict.model import Sharing
+from otel_torchdist.judge.verdict.verdict import Sharing
 from otel_torchdist.judge.verdict.wording.calls import describe_sharing
 from otel_torchdist.judge.world.occupations import CERTAIN
 from otel_torchdist.model.calls import GroupView

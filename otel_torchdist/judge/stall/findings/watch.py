@@ -13,7 +13,7 @@ from otel_torchdist.judge.stall.findings.shared_groups import SharedGroupFinder
 from otel_torchdist.judge.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared, Stragglers
 from otel_torchdist.judge.verdict.judging.mismatched import ended_well
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld

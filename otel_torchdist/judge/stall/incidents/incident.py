@@ -31,9 +31,9 @@ from otel_torchdist.judge.stall.incidents.stacks import (
     without_stacks,
 )
 from otel_torchdist.judge.stall.reporting.attributes import ruling_of
-from otel_torchdist.judge.verdict.model import Outcome, Verdict, locate
 from otel_torchdist.judge.verdict.rules import Wait
 from otel_torchdist.judge.verdict.standing import names_departed, outcome_of
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict, locate
 from otel_torchdist.model.finding import Incident, incident_name
 from otel_torchdist.model.naming import lone_run_id
 from otel_torchdist.model.snapshot import WorldSnapshot

@@ -7,10 +7,10 @@ from typing import Final
 
 from otel_torchdist.judge.stall.events import Event, Occasion, StacksWanted
 from otel_torchdist.judge.verdict.compiling import CompileExcuses, last_call_ns
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
 from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.judge.verdict.rules import Wait
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.world.following.follower import CLOSING_NS
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY

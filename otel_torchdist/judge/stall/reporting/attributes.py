@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from otel_torchdist.judge.stall.attributes import Attributes, of_frame, of_mismatch, of_operation_id
 from otel_torchdist.judge.stall.events import IncidentResolved, Ruling, VerdictGiven
 from otel_torchdist.judge.verdict.first_death import FirstDeath
-from otel_torchdist.judge.verdict.model import Outcome, Verdict
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_operation
 from otel_torchdist.judge.verdict.wording.causes import describe_link
 from otel_torchdist.judge.verdict.wording.ends import describe_end

@@ -9,7 +9,7 @@ from typing import Protocol
 from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from otel_torchdist.config.environment_variables import (
+from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE,
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
 )
@@ -28,14 +28,14 @@ from otel_torchdist.judge.stall.findings.slow import PathMeasured
 from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.judge.stall.reporting.attributes import Announcer, resolution_of
 from otel_torchdist.judge.stall.reporting.spans import finding_span, incident_spans, marker_span, resolution_spans
-from otel_torchdist.judge.verdict.model import Outcome
+from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.judge.verdict.wording.ends import span_of_time
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.finding import Finding, FindingOver, Incident, LinkTarget, Severity
 from otel_torchdist.model.naming import run_label
 from otel_torchdist.system.this_process.stderr_logging import ANNOUNCED, goes_to_stderr_only, logged_as
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 _logger = logging.getLogger("otel_torchdist.judge.stall")
 

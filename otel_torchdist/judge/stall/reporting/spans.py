@@ -14,8 +14,8 @@ import msgspec
 from otel_torchdist.judge.stall.events import IncidentResolved, MarkerDue, VerdictGiven
 from otel_torchdist.judge.stall.reporting import attributes
 from otel_torchdist.judge.stall.reporting.attributes import resolution_of
-from otel_torchdist.judge.verdict.model import Outcome, Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_operation
 from otel_torchdist.judge.verdict.wording.places import describe_place
 from otel_torchdist.judge.verdict.wording.sentence import sentence
@@ -26,7 +26,7 @@ from otel_torchdist.model.naming import lone_run_id, marker_span_id, operation_s
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.units import seconds
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_BARS: Final = 64
 """Member ranks with a bar of their own; those that the verdict names come first."""

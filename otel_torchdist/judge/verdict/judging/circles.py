@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from otel_torchdist.judge.verdict.judging.mismatched import other_call
-from otel_torchdist.judge.verdict.model import Doubt, Link, Verdict, verdict_at
 from otel_torchdist.judge.verdict.roll_call import RollCall, Standing
+from otel_torchdist.judge.verdict.verdict import Doubt, Link, Verdict, verdict_at
 from otel_torchdist.judge.world.occupations import RemoteWait
 from otel_torchdist.judge.world.threads import ThreadStand, Tie
 from otel_torchdist.model.calls import Channel, OperationId, OperationView, Progress

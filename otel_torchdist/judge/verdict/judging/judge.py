@@ -30,10 +30,10 @@ from otel_torchdist.judge.verdict.launches import (
     sizes_given,
     unseated,
 )
-from otel_torchdist.judge.verdict.model import Doubt, Sharing, Verdict, urgency
-from otel_torchdist.judge.verdict.model import verdict_at as _verdict
 from otel_torchdist.judge.verdict.roll_call import ELSEWHERE, RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.judge.verdict.rules import expects
+from otel_torchdist.judge.verdict.verdict import Doubt, Sharing, Verdict, urgency
+from otel_torchdist.judge.verdict.verdict import verdict_at as _verdict
 from otel_torchdist.judge.world.group_names import CreatedGroups
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.judge.world.occupations import remote_wait

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from otel_torchdist.judge.verdict.launches import is_launch
-from otel_torchdist.judge.verdict.model import Verdict, verdict_at
 from otel_torchdist.judge.verdict.roll_call import ELSEWHERE, RollCall, Standing
+from otel_torchdist.judge.verdict.verdict import Verdict, verdict_at
 from otel_torchdist.judge.world.group_names import CreatedGroups
 from otel_torchdist.judge.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.judge.world.ways import CallSide, Ways

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_torchdist.judge.verdict.first_death import FirstDeath
-from otel_torchdist.judge.verdict.model import Sharing
 from otel_torchdist.judge.verdict.roll_call import RollCall
+from otel_torchdist.judge.verdict.verdict import Sharing
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.judge.world.occupations import blocked_pairs, shared_by
 from otel_torchdist.judge.world.threads import ThreadStand, stand_of

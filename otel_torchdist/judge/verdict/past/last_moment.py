@@ -15,8 +15,8 @@ from typing import Final
 from otel_torchdist.judge.verdict.deaths import interrupted_operation
 from otel_torchdist.judge.verdict.giving_up import GivenUp, all_given_up, before_giving_up
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Verdict, locate, urgency
 from otel_torchdist.judge.verdict.rules import waits_of
+from otel_torchdist.judge.verdict.verdict import Verdict, locate, urgency
 from otel_torchdist.judge.world.threads import last_record_ns
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.lives import RankLife

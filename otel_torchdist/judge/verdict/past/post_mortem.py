@@ -17,11 +17,11 @@ from otel_torchdist.judge.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.judge.verdict.giving_up import back_in
 from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.launches import file_left_over
-from otel_torchdist.judge.verdict.model import Verdict, locate, urgency
 from otel_torchdist.judge.verdict.past.last_moment import Hung, LastMoment, find_hung, last_moment
 from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.judge.verdict.rules import DYING_NS, StallRules, Standstill, is_expected, left_behind, waits_of
 from otel_torchdist.judge.verdict.standing import is_cancelled, verdict_of_all_nodes
+from otel_torchdist.judge.verdict.verdict import Verdict, locate, urgency
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife, Stopped

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from otel_torchdist.judge.verdict.model import Doubt, Link, Verdict
 from otel_torchdist.judge.verdict.roll_call import GONE, Standing
+from otel_torchdist.judge.verdict.verdict import Doubt, Link, Verdict
 from otel_torchdist.judge.verdict.wording.calls import (
     MAX_PARTIES,
     at_line,

@@ -8,9 +8,9 @@ from typing import Final
 
 from otel_torchdist.judge.verdict.first_death import FirstDeath
 from otel_torchdist.judge.verdict.giving_up import Deadline, all_given_up
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
 from otel_torchdist.judge.verdict.standing import is_about_failure, names_departed
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.lives import BY_CGROUP, Death, name_signal
 from otel_torchdist.model.names import AtTimeout

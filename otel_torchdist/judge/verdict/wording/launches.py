@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.judge.verdict.launches import address_of, has_no_seat, is_launch, is_path
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.roll_call import HOST, Standing
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.names import INIT_PROCESS_GROUP
 from otel_torchdist.model.naming import have, name_ranks
 from otel_torchdist.model.verdict_kinds import VerdictKind

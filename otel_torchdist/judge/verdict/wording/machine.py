@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.naming import readable
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.symptoms import Symptom, SymptomKind, SymptomSource

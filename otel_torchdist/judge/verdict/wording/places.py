@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.judge.verdict.idle import Idle, IdlePlace
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.calls import (
     at_line,
     called_in,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.judge.verdict.model import Doubt, Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
 from otel_torchdist.judge.verdict.standing import is_about_failure, names_departed
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.judge.verdict.wording.calls import (
     describe_ends,
     describe_frame,

@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_torchdist.model.lives import name_signal
 from otel_torchdist.sources.evidence.lines import LogLine, statement
-from otel_torchdist.sources.evidence.model import Statement, StatementKind
+from otel_torchdist.sources.evidence.statements import Statement, StatementKind
 from otel_torchdist.sources.evidence.texts.process_groups import group_of, rank_of
 
 MARKERS: Final = (

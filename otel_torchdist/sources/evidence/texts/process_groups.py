@@ -11,7 +11,7 @@ from otel_torchdist.model.collectives import operation_named
 from otel_torchdist.model.naming import readable
 from otel_torchdist.sources.evidence.facts import Behind, Called, Fact, GroupMark, Mismatched, Reached, TimedOut
 from otel_torchdist.sources.evidence.lines import LineFormat, LogLine, statement
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 
 # Lines of NCCL's watchdog and heartbeat monitor, as `ProcessGroupNCCL.cpp` has written them since torch 1.13. The
 # process groups of other devices that were made after it (XCCL, HCCL, …) write the same lines. What stands before

@@ -21,7 +21,7 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.naming import readable
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.sources.evidence.facts import SeenStacks
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 # py-spy is a program of its own; it needs the right to read another process's memory: root, `CAP_SYS_PTRACE`, or the

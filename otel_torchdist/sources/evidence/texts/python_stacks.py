@@ -16,7 +16,7 @@ from otel_torchdist.model.naming import readable
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.sources.evidence.facts import CalledAt, Raised, SeenStacks
 from otel_torchdist.sources.evidence.lines import LogLine, statement
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind
 
 MARKERS: Final = (b"(most recent call", b"Fatal Python error", b"terminate called", b"of the failed collective: ")
 MAX_FRAMES: Final = 512

@@ -15,7 +15,7 @@ from typing import Final
 
 from otel_torchdist.model.naming import readable
 from otel_torchdist.sources.evidence.facts import GroupMark, Launched
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 MAX_RANKS: Final = 65_536

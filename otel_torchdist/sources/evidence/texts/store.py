@@ -14,7 +14,7 @@ from typing import Final
 from otel_torchdist.model.naming import readable
 from otel_torchdist.sources.evidence.facts import AtBarrier, Awaited, Fact
 from otel_torchdist.sources.evidence.lines import LineFormat, LogLine, statement
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind
 
 _BARRIER: Final = re.compile(
     r"n store based barrier (?:to initialize process group for [\d.e-]* ?(?:seconds)?|on )rank:? (?P<rank>\d{1,7}),"

@@ -15,7 +15,7 @@ from otel_torchdist.model.naming import readable
 from otel_torchdist.node.processes.endings import decoded_error
 from otel_torchdist.sources.evidence.facts import Ended, Raised, ended
 from otel_torchdist.sources.evidence.lines import LogLine, parsed
-from otel_torchdist.sources.evidence.model import MAX_TEXT, Statement, StatementKind, TextSource
+from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.sources.evidence.texts.python_stacks import PythonStacks
 
 MARKERS: Final = (b"exitcode: ", b"Failures:", b"srun: error: ")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.metrics.model import (
+from otel_torchdist.telemetry.metrics.metric import (
     BY_GROUP,
     BY_OPERATION,
     BY_RANK,

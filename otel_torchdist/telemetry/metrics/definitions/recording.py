@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.telemetry.metrics.labels import label_value
-from otel_torchdist.telemetry.metrics.model import (
+from otel_torchdist.telemetry.metrics.metric import (
     BY_OPERATION,
     BY_RANK,
     Numbers,

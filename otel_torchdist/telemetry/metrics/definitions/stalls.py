@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.model.finding import FindingKind
-from otel_torchdist.telemetry.metrics.model import BY_GROUP, BY_RANK, Numbers, Unit, counter, gauge, info, of_rank
+from otel_torchdist.telemetry.metrics.metric import BY_GROUP, BY_RANK, Numbers, Unit, counter, gauge, info, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 

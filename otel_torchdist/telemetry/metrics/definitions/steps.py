@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.tape.figures import StepFigures
 from otel_torchdist.telemetry.metrics.counts import WHOLE, CheckpointCounts
-from otel_torchdist.telemetry.metrics.model import (
+from otel_torchdist.telemetry.metrics.metric import (
     BY_RANK,
     Numbers,
     Reader,

@@ -15,8 +15,8 @@ from otel_torchdist.agent.exchange.wire import (
     decode_answer,
     encode,
 )
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress, Window
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from otel_torchdist.capture.core.groups.groups import Groups
-from otel_torchdist.config.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.model.kinds import How
 from tests.support.devices.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, DeviceTensor, device_rank
 from tests.support.devices.simulated_device import MS

@@ -12,8 +12,8 @@ import pytest
 from otel_torchdist.judge.stall.events import Event, IncidentResolved, StacksWanted, VerdictGiven
 from otel_torchdist.judge.stall.watch import Detector
 from otel_torchdist.judge.verdict.judging.stuck import TRAIL_NS
-from otel_torchdist.judge.verdict.model import Outcome
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.verdict_kinds import VerdictKind

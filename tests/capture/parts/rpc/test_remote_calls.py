@@ -17,7 +17,7 @@ from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.launch.jobs import Job, Jobs

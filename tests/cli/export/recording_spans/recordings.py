@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from otel_torchdist.cli.export.recording_spans.recording import ImportedFindings as Findings
 from otel_torchdist.cli.export.recording_spans.recording import Judgement, Provenance, Recording, choose, recording_of
 from otel_torchdist.cli.export.recording_spans.recording import WantedCalls as Selection
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.past.last_moment import last_moment
 from otel_torchdist.judge.verdict.past.post_mortem import judge
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.history import RankHistory

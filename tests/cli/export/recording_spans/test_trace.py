@@ -15,7 +15,7 @@ from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.naming import run_label
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.cli.export.recording_spans.recordings import Found, RecordedWorld, stalled
 from tests.support.receivers.memory_sink import MemorySink
 from tests.support.worlds.fake_world import SECOND, START_NS, WALL_OFFSET_NS, group_of

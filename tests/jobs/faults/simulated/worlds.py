@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from otel_torchdist.judge.stall.events import Event, StacksWanted, VerdictGiven
 from otel_torchdist.judge.stall.watch import Detector
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.lives import Stopped

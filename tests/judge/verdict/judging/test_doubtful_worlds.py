@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Doubt
+from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.judge.verdict.judging.named_worlds import (
     CALLED,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_creations
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.mismatch import Field

@@ -6,9 +6,9 @@ import dataclasses
 import signal
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Verdict, locate
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from otel_torchdist.judge.stall.events import Leads, Occasion
-from otel_torchdist.judge.verdict.model import Doubt, locate
 from otel_torchdist.judge.verdict.rules import waits_of
+from otel_torchdist.judge.verdict.verdict import Doubt, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, RecordKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_torchdist.judge.verdict.model import Verdict, locate
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack

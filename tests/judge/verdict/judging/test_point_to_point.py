@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Doubt
+from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.names import CallSiteName

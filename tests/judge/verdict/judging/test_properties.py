@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from otel_torchdist.judge.verdict.model import Doubt
+from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.examples import few_and_many
 from tests.support.worlds.fake_world import FakeWorld, group_of

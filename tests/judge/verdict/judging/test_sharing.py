@@ -6,7 +6,7 @@ import itertools
 import signal
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.kinds import Flag, Phase
 from otel_torchdist.model.occupations import Engagement, SharedGroup

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Doubt
+from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack

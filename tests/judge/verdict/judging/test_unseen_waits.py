@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Doubt
+from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Verdict
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.verdict_kinds import VerdictKind

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.past.last_moment import last_moment
 from otel_torchdist.judge.verdict.past.post_mortem import judge
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.names import CallSiteName

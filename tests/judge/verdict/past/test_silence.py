@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from otel_torchdist.judge.verdict.model import Verdict
 from otel_torchdist.judge.verdict.past.last_moment import last_moment
 from otel_torchdist.judge.verdict.past.post_mortem import judge
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import TapeState

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.judge.verdict.circumstances import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
-from otel_torchdist.judge.verdict.model import locate
+from otel_torchdist.judge.verdict.verdict import locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.occupations import CheckpointView, RankCheckpoints
 from otel_torchdist.model.verdict_kinds import VerdictKind

@@ -8,9 +8,9 @@ import pytest
 
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.judge.stall.run_watch import ShortTimeouts
-from otel_torchdist.judge.verdict.model import Doubt, Verdict, locate
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict, locate
 from otel_torchdist.judge.verdict.wording.ends import describe_rescue
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState

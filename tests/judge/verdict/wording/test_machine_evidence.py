@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from otel_torchdist.judge.stall.reporting.attributes import of_verdict
-from otel_torchdist.judge.verdict.model import Verdict, locate
 from otel_torchdist.judge.verdict.root_cause import RootFinder
+from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.machine import describe_machine, describe_slow
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.snapshot import WorldSnapshot

@@ -14,9 +14,9 @@ import otel_torchdist
 from otel_torchdist.cli.output.text import length
 from otel_torchdist.judge.stall.reporting.attributes import resolution
 from otel_torchdist.judge.verdict.first_death import FirstDeath
-from otel_torchdist.judge.verdict.model import Doubt, Link, Outcome, Sharing, Verdict, locate
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.judge.verdict.verdict import Doubt, Link, Outcome, Sharing, Verdict, locate
 from otel_torchdist.judge.verdict.wording.ends import describe_together, span_of_time
 from otel_torchdist.judge.verdict.wording.sentence import ALONE, MOST, WITH_PLACE, compose, sentence
 from otel_torchdist.judge.world.mismatch import Field, Mismatch
