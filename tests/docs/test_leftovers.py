@@ -16,7 +16,7 @@ from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.repository import REPOSITORY
 
 PAGE: Final = page("leftovers.md")
-REAL: Final = REPOSITORY / "tests" / "flight" / "data" / "lock_gil_1st"
+REAL: Final = REPOSITORY / "tests" / "sources" / "flight" / "data" / "lock_gil_1st"
 COMMANDS: Final = commands_of(PAGE)
 DIAGNOSES: Final = [command for command in COMMANDS if command.startswith("otel-torchdist diagnose ")]
 ENDPOINT: Final = "http://localhost:4317"

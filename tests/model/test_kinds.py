@@ -52,7 +52,7 @@ def test_names_of_each_dialect() -> None:
 
 def test_report_has_a_colour_for_each_family() -> None:
     """The timeline of the report knows each family that moves data or waits."""
-    script = (REPOSITORY / "otel_torchdist" / "report" / "assets" / "windows.js").read_text()
+    script = (REPOSITORY / "otel_torchdist" / "show" / "report" / "assets" / "windows.js").read_text()
     [table] = re.findall(r"const FAMILIES = \{([^}]*)\}", script)
     families = {row.family.name for row in COLLECTIVES.values()} - {"new_window"}
     assert set(re.findall(r"(\w+): \d", table)) == families

@@ -12,7 +12,7 @@ from tests.sources.flight.made_dumps import call, document, write_json
 from tests.support.commands.asking import Answer, analyze
 from tests.support.repository import REPOSITORY
 
-DUMPS = REPOSITORY / "tests" / "flight" / "data" / "gpu_error_1st"
+DUMPS = REPOSITORY / "tests" / "sources" / "flight" / "data" / "gpu_error_1st"
 PAGE = (REPOSITORY / "docs" / "graph.md").read_text()
 
 

@@ -16,7 +16,7 @@ from tests.sources.profiles.worlds import FIRST, traces_of
 from tests.support.commands.asking import analyze, ask
 from tests.support.repository import REPOSITORY
 
-DATA = REPOSITORY / "tests" / "profiles" / "data"
+DATA = REPOSITORY / "tests" / "sources" / "profiles" / "data"
 PAGE = (REPOSITORY / "docs" / "graph.md").read_text()
 NO_STATE = "no state of a hang; `otel-torchdist analyze` reads"
 

@@ -25,7 +25,7 @@ from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "drawn.py"
-DUMPS = REPOSITORY / "tests" / "flight" / "data" / "gpu_error_1st"
+DUMPS = REPOSITORY / "tests" / "sources" / "flight" / "data" / "gpu_error_1st"
 PAGE = page("timeline.md")
 STEPS = 5
 
