@@ -27,10 +27,11 @@ from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.directories import memory_directory
 
 WITH_PROCESSES: Final = (
-    *("agent", "benchmarks", "capture", "cli", "deploy", "figures", "gpu", "installation", "jobs", "native"),
-    *("processes", "servers", "wheels"),
+    *("tests/agent/", "tests/benchmarks/", "tests/capture/", "tests/cli/", "tests/deploy/", "tests/figures/"),
+    *("tests/gpu/", "tests/installation/", "tests/jobs/", "tests/native/", "tests/node/processes/", "tests/servers/"),
+    "tests/wheels/",
 )
-WITH_SERVERS: Final = ("servers",)
+WITH_SERVERS: Final = "tests/servers/"
 TOGETHER: Final = (
     *("tests/benchmarks", "tests/figures", "tests/jobs/routes", "tests/jobs/side_effects", "tests/jobs/thirdparty"),
     "tests/servers",
@@ -114,10 +115,9 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of folders that start jobs or servers, and run these first, for they take longest."""
     for item in items:
-        folder = item.nodeid.split("/")[1]
-        if folder in WITH_PROCESSES:
+        if item.nodeid.startswith(WITH_PROCESSES):
             item.add_marker("process")
-        if folder in WITH_SERVERS:
+        if item.nodeid.startswith(WITH_SERVERS):
             item.add_marker("servers")
     items.sort(
         key=lambda item: (item.get_closest_marker("servers") is None, item.get_closest_marker("process") is None)

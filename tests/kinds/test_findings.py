@@ -12,8 +12,17 @@ from tests.support.repository import REPOSITORY
 
 PACKAGE = REPOSITORY / "otel_torchdist"
 NAMED = re.compile(rf"\bFindingKind\.({'|'.join(kind.name for kind in FindingKind)})\b")
-OUTPUTS = ("actions", "agent", "cli/output", "cli/watch", "live", "report", "stall/reporting", "telemetry")
-FOUND_IN = ("path_watch", "stall/findings")
+OUTPUTS = (
+    "agent/actions",
+    "agent/reading",
+    "cli/output",
+    "cli/watch",
+    "judge/stall/reporting",
+    "show/live",
+    "show/report",
+    "telemetry",
+)
+FOUND_IN = ("agent/path_watch", "judge/stall/findings")
 
 
 def _naming(folders: tuple[str, ...], kind: FindingKind | None = None) -> Iterator[str]:

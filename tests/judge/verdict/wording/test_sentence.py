@@ -148,11 +148,11 @@ def test_formats(length_s: float) -> None:
 
 def test_nothing_formats_seconds_itself() -> None:
     """What words verdicts, findings and reports gives all durations to these formats."""
-    folders = ("verdict", "stall", "cli/diagnose", "cli/output")
+    folders = ("judge", "cli/diagnose", "cli/output")
     sources = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
     found = {str(path.relative_to(PACKAGE)) for path in sources if RAW.search(path.read_text())}
     # `length`, and milliseconds that have `passed`.
-    assert found == {"cli/output/text.py", "stall/findings/stragglers.py"}
+    assert found == {"cli/output/text.py", "judge/stall/findings/stragglers.py"}
 
 
 def worded(verdict: Verdict) -> Verdict:
