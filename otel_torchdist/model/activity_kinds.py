@@ -1,6 +1,6 @@
-"""The kinds of activities, one row each: how they are called, drawn and counted.
+"""One row for each kind of activity: its title, its track, and how its time is counted.
 
-A kind that is no checkpoint is in no figure of checkpoints: a job that never saves has none.
+Checkpoint metrics count only kinds with a `CheckpointRole`, so a job that never saves exports none.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.remote_calls import Side
 
 # --- kinds of time ----------------------------------------------------------------------------------------------------
-# What a thread spends time on between its calls.
 
 
 class TimeKind(enum.Enum):
-    """What a thread spends time on between its calls; the value is its name in documents."""
+    """The kinds of time that a thread spends between its calls. The value is the name in JSON."""
 
     DATA = "data"
-    """It waits for a batch."""
+    """Waiting for a batch."""
     CHECKPOINT = "checkpoint"
-    """It saves or loads a checkpoint."""
+    """Saving or loading a checkpoint."""
     OPTIMIZER = "optimizer"
-    """It is in an optimizer's step."""
+    """Inside an optimizer's step."""
     BACKWARD = "backward"
-    """It is in a backward pass."""
+    """Inside a backward pass."""
     REMOTE_CALL = "remote call"
-    """It waits for a remote procedure call, or for all workers."""
+    """Waiting for a remote procedure call, or for all workers."""
     COMPUTING = "computing"
-    """None of these: forward passes, and whatever else its code does."""
+    """Everything else: the forward pass and other code."""
 
     @property
     def shows_training_thread(self) -> bool:
-        """Whether only the thread that trains spends time on it. Data waits are recorded on that thread only."""
+        """Whether only the training thread spends time on this kind. Data waits are recorded on that thread only."""
         match self:
             case TimeKind.DATA | TimeKind.OPTIMIZER | TimeKind.BACKWARD:
                 return True
@@ -43,13 +42,13 @@ class TimeKind(enum.Enum):
 
 
 class Detail(enum.Enum):
-    """The meaning of the text that tells activities of one kind apart."""
+    """The meaning of an activity's `detail` text."""
 
     NONE = enum.auto()
     OPTIMIZER = enum.auto()
     DATASET = enum.auto()
     CHECKPOINT = enum.auto()
-    """Its path or id."""
+    """The checkpoint's path or id."""
     STAGE = enum.auto()
     FUNCTION = enum.auto()
     WORKER = enum.auto()
@@ -59,9 +58,9 @@ class Track(enum.Enum):
     """The track of a timeline that shows activities of one kind."""
 
     NONE = enum.auto()
-    """They are parts of a whole that is shown, or overlap with what the rank itself does."""
+    """Not drawn: a part of another activity on the timeline, or an activity that overlaps the rank's own work."""
     ACTIVITIES = enum.auto()
-    """They follow one another."""
+    """Activities that follow one another."""
     CHECKPOINTS = enum.auto()
 
 
@@ -70,10 +69,10 @@ class CheckpointRole:
     """The role of an activity in a checkpoint.
 
     Attributes:
-        operation: The name of the whole checkpoint; '' for a stage, which has a name of its own.
-        saves: Whether it saves, so that a job has lost something if it fails.
-        has_stored: Whether a checkpoint is stored once it has ended.
-        is_file: Whether it writes or reads one file, without stages.
+        operation: The name of the whole checkpoint; '' for a stage.
+        saves: Whether a failure loses work.
+        has_stored: Whether the checkpoint is stored once the activity has ended.
+        is_file: Whether the activity writes or reads a single file, without stages.
     """
 
     operation: str
@@ -84,15 +83,14 @@ class CheckpointRole:
 
 @dataclass(frozen=True, slots=True)
 class ActivityTraits:
-    """What all activities of one kind have in common.
+    """The traits that all activities of one kind share.
 
     Attributes:
         title: The name of the kind, such as `optimizer step`.
         detail: The meaning of `Activity.detail`.
-        track: Where it is drawn.
-        time: What its thread spends the time on; None if the thread need not wait for it. See also `time_kind_of`.
-        checkpoint: Its role in a checkpoint; None if it is not part of one.
-        side: The side of a remote procedure call that it is; None for others. Records of calls, and no others, hold a
+        time: The kind of time that its thread spends; None if the thread need not wait. See also `time_kind_of`.
+        checkpoint: The role in a checkpoint; None for other activities.
+        side: The side of a remote procedure call; None for other activities. Only records of remote calls hold a
             `RemoteCall`.
     """
 
@@ -116,7 +114,7 @@ def _traits_of(kind: ActivityKind) -> ActivityTraits:
             return _checkpoint(CheckpointRole("save", saves=True, has_stored=True))
         case ActivityKind.CHECKPOINT_LOAD:
             return _checkpoint(CheckpointRole("load"))
-        case ActivityKind.CHECKPOINT_ASYNC_SAVE:  # its `save` ends later, elsewhere
+        case ActivityKind.CHECKPOINT_ASYNC_SAVE:  # the save itself ends later, in another thread or process
             return _checkpoint(CheckpointRole("async_save", saves=True))
         case ActivityKind.TORCH_SAVE:
             return _checkpoint(CheckpointRole("torch.save", saves=True, has_stored=True, is_file=True))
@@ -140,13 +138,13 @@ def _checkpoint(role: CheckpointRole) -> ActivityTraits:
 
 
 TRAITS: Final = {kind: _traits_of(kind) for kind in ActivityKind}
-"""The row of each kind."""
+"""The traits of each kind."""
 CHECKPOINTS: Final = {kind: role for kind, row in TRAITS.items() if (role := row.checkpoint) is not None}
-"""Checkpoints and their stages; no other activity is in it."""
+"""The roles of checkpoints and of their stages."""
 CHECKPOINT_OPERATIONS: Final = {kind: role.operation for kind, role in CHECKPOINTS.items() if role.operation}
 """Names of whole checkpoints."""
 SIDES: Final = {kind: side for kind, row in TRAITS.items() if (side := row.side) is not None}
-"""The activities that are remote procedure calls."""
+"""The sides of remote procedure calls."""
 
 
 def titles_on(track: Track) -> dict[ActivityKind, str]:

@@ -1,4 +1,4 @@
-"""Operations of one rank, by channel and sequence: by these the calls of all ranks are matched. Frozen data only."""
+"""Operations of one rank, keyed by channel and sequence, which match the calls of all ranks. Frozen data only."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
 
 ANY_RANK = -1
-"""Source of a receive that accepts from any rank."""
+"""Source of a receive that accepts messages from any rank."""
 MAX_RECENT: Final = 8
 MAX_THREADS: Final = 4
 MAX_CALLERS: Final = 16
-"""Frames of an arrival."""
+"""Upper bound on the frames of an arrival."""
 UNREAD: Final = "?"
-"""Reduce op of a call for which it was not read: it matches every other."""
+"""Reduce op of a call whose reduce op was not read. It matches every other."""
 
 
 class Channel(NamedTuple):
-    """A sequence of operations: a group's collectives, its creation, or what one rank sends another.
+    """A sequence of operations: a group's collectives, its creation, or the messages from one rank to another.
 
     Attributes:
         kind: `OPERATION` or `RENDEZVOUS`.
         group: The group's key; '' when the group is not known.
-        source: Global rank that sends; -1 for collectives.
-        destination: Global rank that receives; -1 for collectives.
-        tag: Tag of point-to-point operations; -1 if it is not recorded.
+        source: Global rank of the sender; -1 for collectives.
+        destination: Global rank of the receiver; -1 for collectives.
+        tag: Tag of point-to-point operations; -1 if not recorded.
     """
 
     kind: RecordKind
@@ -44,24 +44,24 @@ class Channel(NamedTuple):
 
 
 class OperationId(NamedTuple):
-    """The `sequence`-th operation of a channel: the same id on all ranks that take part."""
+    """The `sequence`-th operation of a channel. The id is the same on all participating ranks."""
 
     channel: Channel
     sequence: int
 
 
 class Arrival(NamedTuple):
-    """What one rank entered at one position of a channel.
+    """The call that one rank made at one position of a channel.
 
     Attributes:
         sequence: The position.
-        signature: What it called, with which arguments; None if the dictionary does not contain it.
-        root: Global rank of the root, or of the peer; -1 if there is none.
-        parts: What it exchanges with each member; None for other operations, in `Window`s, or if unknown.
-        caller: What the thread runs that has called it, see `CallerName`; '' if that is not known.
-        frames: The user's frames that led there, innermost first, at most `MAX_CALLERS`; empty if they are not known.
-        label: What the call is for; see `OperationView`.
-        wants_one_size: Whether its backend takes tensors of one size only, where torch would allow others.
+        signature: The operation and its tensors; None if the dictionary does not contain the signature.
+        root: Global rank of the root or peer; -1 if there is none.
+        parts: Bytes exchanged with each member; None for other operations, in `Window`s, or if unknown.
+        caller: The outermost function of the calling thread, see `CallerName`; '' if unknown.
+        frames: The user's frames that led to the call, innermost first, at most `MAX_CALLERS`; empty if unknown.
+        label: The label; see `OperationView`.
+        wants_one_size: Whether the backend requires tensors of equal size where torch does not.
     """
 
     sequence: int
@@ -75,11 +75,11 @@ class Arrival(NamedTuple):
 
 
 class LastArrival(NamedTuple):
-    """The last arrival at a meeting of ranks: one definition for stragglers, latecomers and waits.
+    """The last arrival at an operation. Stragglers, latecomers and waits all use this definition.
 
     Attributes:
-        nth: Index of the member that came last; of several at the same time, the first.
-        late_ns: Time for which all others waited for it alone; 0 if several came last.
+        nth: Index of the member that arrived last; of several at the same time, the first.
+        late_ns: Time for which all others waited for this member alone; 0 if several arrived last.
     """
 
     nth: int
@@ -87,7 +87,7 @@ class LastArrival(NamedTuple):
 
 
 def last_of(arrived: Sequence[int]) -> LastArrival | None:
-    """Return who came last; None if there is no other member."""
+    """Return the last arrival, or None if there are fewer than two members."""
     if len(arrived) < 2:
         return None
     before_ns, last_ns = sorted(arrived)[-2:]
@@ -95,12 +95,11 @@ def last_of(arrived: Sequence[int]) -> LastArrival | None:
 
 
 class Window(NamedTuple):
-    """Calls of one rank at consecutive positions of a channel.
+    """Calls of one rank at 64 consecutive positions of a channel.
 
     Attributes:
-        number: Which block of 64 positions, from 0.
-        digest: Equal for all ranks that made the same calls there.
-        arrivals: The calls.
+        number: Index of the block of 64 positions, from 0.
+        digest: Equal for all ranks that made the same calls in this window.
     """
 
     number: int
@@ -109,10 +108,10 @@ class Window(NamedTuple):
 
 
 class TimedWindow(NamedTuple):
-    """When one rank arrived at the calls at consecutive positions of a channel.
+    """Arrival times of one rank at 64 consecutive positions of a channel.
 
     Attributes:
-        number: Which block of 64 positions, from 0.
+        number: Index of the block of 64 positions, from 0.
         times: Monotonic times, in order.
     """
 
@@ -121,21 +120,22 @@ class TimedWindow(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far one rank has advanced in one channel.
+    """The progress of one rank in one channel.
 
     Attributes:
         entered: Highest sequence entered.
-        completed: Highest sequence whose end is known, 0 when there is none.
-        failed: Highest sequence that raised, 0 when there is none.
+        completed: Highest sequence with a known end; 0 if there is none.
+        failed: Highest sequence that raised; 0 if there is none.
         failure: Type of that exception.
-        aligned: Whether the sequence can be compared with that of other ranks.
-        losses: `RankView.losses` when this was last updated: if it has grown since, more may have been entered.
-        recent: What it entered last, oldest first; at most `MAX_RECENT`.
-        threads: Native ids of the threads that entered it last; at most `MAX_THREADS`.
-        seen_out: Highest sequence that it was seen to come out of. Unlike `completed` it never counts an end that is
-            only assumed. It may trail the device by some rounds of the poller or watchdog that looks.
-        seen_out_ns: When it was last seen to come out of one; 0 if that is not known.
-        callers: What the threads run that entered it last, see `CallerName`; at most `MAX_THREADS`.
+        aligned: Whether sequences can be compared with the sequences of other ranks.
+        losses: `RankView.losses` at the last update. If it has grown since, the rank may have entered more calls.
+        recent: The newest calls, oldest first; at most `MAX_RECENT`.
+        threads: Native ids of the threads that made the newest calls; at most `MAX_THREADS`.
+        seen_out: Highest sequence whose end was observed. Unlike `completed` it never counts an assumed end. It may
+            trail the device by some rounds of the poller or watchdog.
+        seen_out_ns: When such an end was last observed; 0 if unknown.
+        callers: Outermost functions of the threads that made the newest calls, see `CallerName`; at most
+            `MAX_THREADS`.
     """
 
     entered: int = 0
@@ -157,9 +157,9 @@ class GroupView:
 
     Attributes:
         key: Eight hex digits, the same on all members.
-        name: The group as the member sees it.
-        members: Its ranks, for lookups.
-        is_inferred: Whether the members are those that were seen to use it, and there may be more.
+        name: The group as this rank sees it.
+        members: Global ranks, for lookups.
+        is_inferred: Whether `members` holds only the ranks that were seen to use the group. There may be more.
     """
 
     key: str
@@ -169,18 +169,18 @@ class GroupView:
 
     @property
     def label(self) -> str:
-        """The group's name in a sentence."""
+        """The name in a sentence: the description, torch's name, or the key."""
         return self.name.description or self.name.name or self.key
 
     @property
     def title(self) -> str:
-        """The label, and the dimensions of device meshes that it does not name."""
+        """The label, and the mesh dimensions that the label does not name."""
         return with_dimensions(self.label, self.name)
 
 
 def with_dimensions(label: str, name: GroupName) -> str:
-    """What a group is called, and the dimensions of meshes that this does not say: the default group may be one."""
-    others = [one for one in name.dimensions if name.description != f"mesh_{one}"]
+    """Append the mesh dimensions that a label does not name: the default group may be a mesh dimension."""
+    others = [dimension for dimension in name.dimensions if name.description != f"mesh_{dimension}"]
     return f"{label}, mesh {' and '.join(others)}".removeprefix(", ") if others else label
 
 
@@ -194,14 +194,14 @@ class OperationView:
         operation_id: Its id, the same on all members.
         group: Its group; None if the dictionary does not contain it.
         signature: Its signature; None if the dictionary does not contain it.
-        call_site: Where it was called; None when no frame of the user's code led to it, nor one of a package.
-        label: What it is for, as the library that calls it knows: `FSDP layers.3`; else the `record_comm` label, or ''.
+        call_site: Where it was called; None if neither user code nor a package is on the stack.
+        label: The label of the calling library, such as `FSDP layers.3`; else the `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
-        waiting_since_ns: Since when it shows that its rank waits; None if being open is no evidence of that.
-        tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.
-        path: What has led to the call site, innermost frame first; see `shown_path`.
-        longest_ns: The longest that an operation of its call site has taken before; 0 if all were short.
-        caller: What the thread runs that has called it, see `CallerName`; '' if that is not known.
+        waiting_since_ns: Since when the rank provably waits in it; None if an open operation is no evidence of a wait.
+        tolerance_ns: Duration to tolerate because operations at this call site usually take long; see `Baselines`.
+        path: The call path, innermost frame first; see `shown_path`.
+        longest_ns: The longest duration so far at this call site; 0 if all were short.
+        caller: The outermost function of the calling thread, see `CallerName`; '' if unknown.
     """
 
     record: Operation
@@ -219,7 +219,7 @@ class OperationView:
     caller: str = ""
 
     def involves(self, rank: int) -> bool:
-        """Return whether a rank is known to be one end of this message, or a member of the group."""
+        """Return whether a rank is known to be an end of this message or a member of the group."""
         channel = self.operation_id.channel
         if channel.is_point_to_point:
             return rank in (channel.source, channel.destination)
@@ -227,11 +227,11 @@ class OperationView:
 
 
 class PartSizes(NamedTuple):
-    """How many bytes one rank exchanges with each member of a group, itself included, in the order of the group.
+    """Bytes that one rank exchanges with each member of a group, itself included, in the order of the group.
 
     Attributes:
-        sent: What it sends to each.
-        expected: What it expects from each.
+        sent: Bytes sent to each member.
+        expected: Bytes expected from each member.
         unit: Bytes of a row, or of an element in an exchange of lists; 0 if unknown.
     """
 

@@ -1,8 +1,8 @@
-"""Whose code a frame runs: decided by where its file lies, for the ranks that record and for those who read.
+"""Classifies frames by the owner of their code: the user, a package, torch, this package or Python.
 
-A process that reads need not have the interpreter, or the packages, of the one that wrote. So paths decide, and what
-only this process knows (where its own torch and standard library lie) comes on top. An editable install lies outside
-of the folders of packages: it is the user's.
+The path of the file decides, because a reader need not have the interpreter or the packages of the rank. The locations
+of this process's own torch and standard library are used in addition. An editable install lies outside of
+`site-packages` and counts as user code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_KNOWN: Final = 4_096
 
 
 class FrameOwner(enum.Enum):
-    """Whose code a frame runs."""
+    """The owner of a frame's code."""
 
     USER = "user"
     PACKAGE = "package"
@@ -30,7 +30,7 @@ class FrameOwner(enum.Enum):
 
     @property
     def is_of_program(self) -> bool:
-        """Whether the program runs it as its own: the user's code, and packages that it uses."""
+        """Whether the code belongs to the program: user code, and the packages it uses."""
         match self:
             case FrameOwner.USER | FrameOwner.PACKAGE:
                 return True
@@ -39,12 +39,12 @@ class FrameOwner(enum.Enum):
 
 
 def _folders(module: str) -> Iterator[str]:
-    """Where a module lies, without importing it, as a process needs that reads and has no use for it."""
+    """Yield the folders of a module without importing it: a reader has no use for torch."""
     try:
-        found = find_spec(module)
+        spec = find_spec(module)
     except (ImportError, ValueError):
         return
-    for folder in (found and found.submodule_search_locations) or ():
+    for folder in (spec and spec.submodule_search_locations) or ():
         yield f"{folder}/"
 
 
@@ -54,12 +54,12 @@ def _standard_library() -> Iterator[str]:
         yield f"{os.path.dirname(file)}/"
 
 
-_TORCH_HERE: Final = tuple(_folders("torch"))
-_STANDARD_HERE: Final = tuple(_standard_library())
+_TORCH_FOLDERS: Final = tuple(_folders("torch"))
+_STANDARD_FOLDERS: Final = tuple(_standard_library())
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _RULES: Final = (
     (
-        # Not our whole package: it also contains the demo's training script.
+        # Not the whole package: it also contains the demo's training script.
         FrameOwner.OTEL_TORCHDIST,
         re.compile(
             r"(^|/)otel_torchdist/((actions|agent|capture|exchange|files|job|model|native|processes|serving|stall|tape"
@@ -88,38 +88,38 @@ _MAGIC: Final = re.compile(r"(^|\.)__\w+__$")
 
 @lru_cache(_MAX_KNOWN)
 def owner_of(file: str, function: str = "") -> FrameOwner:
-    """The owner of the code in a file.
+    """Return the owner of the code in a file.
 
     Args:
-        file: The file of a code object: a path, or what stands for one (`<string>`, `<ipython-input-1-…>`).
-        function: The function. Of `python -c` and of a dataclass's `__init__` the file is the same.
+        file: The file of a code object: a path, or a placeholder (`<string>`, `<ipython-input-1-…>`).
+        function: The function. It tells `python -c` from a dataclass's `__init__`: both have the file `<string>`.
     """
-    # torch's generated code is where this variable says, which torch sets itself before it generates any.
+    # torch writes generated code to this folder, and sets the variable itself before it generates any.
     generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if file.startswith(_TORCH_HERE) or (generated and file.startswith(os.path.abspath(generated))):
+    if file.startswith(_TORCH_FOLDERS) or (generated and file.startswith(os.path.abspath(generated))):
         return FrameOwner.TORCH
-    found = next((owner for owner, pattern in _RULES if pattern.search(file)), None)
-    if found is not None:
-        return found
-    is_standard = file.startswith(_STANDARD_HERE) or _is_frozen_module(file)
+    owner = next((owner for owner, pattern in _RULES if pattern.search(file)), None)
+    if owner is not None:
+        return owner
+    is_standard = file.startswith(_STANDARD_FOLDERS) or _is_frozen_module(file)
     if is_standard or (file == _STRING and _MAGIC.search(function)):
         return FrameOwner.STANDARD_LIBRARY
     return FrameOwner.USER
 
 
 def _is_frozen_module(file: str) -> bool:
-    """Whether a file without a folder is a module of Python, as in a frozen application (`threading.py`)."""
+    """Return whether a relative path is a standard library module of a frozen application (`threading.py`)."""
     if file.startswith(("/", "<")):
         return False
     return file.partition("/")[0].removesuffix(".py") in sys.stdlib_module_names
 
 
 def package_of(file: str) -> str:
-    """The package that a file of a library belongs to, by its folder; '' if that does not name one."""
+    """Return the package that a file belongs to, by its folder; '' if the folder does not name one."""
     match owner_of(file):
         case FrameOwner.PACKAGE:
-            found = _INSTALLED.findall(file)
-            return found[-1].removesuffix(".py") if found else ""
+            packages = _INSTALLED.findall(file)
+            return packages[-1].removesuffix(".py") if packages else ""
         case FrameOwner.TORCH:
             return "torch"
         case FrameOwner.OTEL_TORCHDIST:
@@ -131,20 +131,21 @@ def package_of(file: str) -> str:
 
 
 def innermost(frames: Iterable[tuple[str, str]]) -> int | None:
-    """The place of the frame to show among those of a thread; None if there is none.
+    """Return the index of the frame to show for a stack, or None if there is none.
 
-    That is the innermost one of the user's code, else of a package, else of torch or Python. Ours is never shown.
+    The innermost frame of user code is preferred, then a package's, then torch's, then Python's. Frames of this package
+    are never shown.
 
     Args:
-        frames: File and function of each, innermost first.
+        frames: File and function of each frame, innermost first.
     """
     owners = [owner_of(file, function) for file, function in frames]
-    shown = [(place, index) for index, owner in enumerate(owners) if (place := _PLACES[owner]) is not None]
+    shown = [(order, index) for index, owner in enumerate(owners) if (order := _PREFERENCE[owner]) is not None]
     return min(shown)[1] if shown else None
 
 
-def _place(owner: FrameOwner) -> int | None:
-    """Return the place of an owner among those whose frame is shown; None if it is never shown."""
+def _preference(owner: FrameOwner) -> int | None:
+    """Return the order of preference in which frames are shown, 0 first; None for frames that are never shown."""
     match owner:
         case FrameOwner.USER:
             return 0
@@ -158,4 +159,4 @@ def _place(owner: FrameOwner) -> int | None:
             return None
 
 
-_PLACES: Final = {owner: _place(owner) for owner in FrameOwner}
+_PREFERENCE: Final = {owner: _preference(owner) for owner in FrameOwner}

@@ -1,6 +1,6 @@
-"""The operations of `torch.distributed`, one row each: their names, who waits for whom, and what they move.
+"""One row for each operation of `torch.distributed`: its names, who waits for whom, and the bytes it moves.
 
-Everything that follows from the name of an operation follows from its row here. Ranks read the rows once, at import.
+Everything that depends on an operation's name is derived from its row. Ranks read the rows once, at import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BARRIER: Final = "barrier"
 
 
 class Waiting(enum.Enum):
-    """Which ranks cannot leave an operation before others have entered it."""
+    """The ranks that cannot leave an operation before others have entered it."""
 
     EVERYONE = "everyone waits for the last"
     FOR_ROOT = "everyone waits for the root"
@@ -25,37 +25,37 @@ class Waiting(enum.Enum):
 
 
 class SizeRule(enum.Enum):
-    """Which tensors of one call must be equally large."""
+    """The tensors of one call that must be equally large."""
 
     EQUAL = enum.auto()
-    """Those of all ranks."""
+    """The tensors of all ranks."""
     PER_RANK = enum.auto()
-    """None. Each rank chooses the size of its own tensor, which all members get."""
+    """None. Each rank chooses the size of its tensor, and all members receive it."""
     PER_PAIR = enum.auto()
-    """None. Each rank chooses the size of its part for each member, which may be 0."""
+    """None. Each rank chooses the size of its part for each member. A part may be empty."""
 
 
 class Contribution(enum.Enum):
-    """How many bytes of the tensors that describe a call its rank contributes."""
+    """The bytes that a rank contributes, relative to the tensors in the call's signature."""
 
     ALL = enum.auto()
     NOTHING = enum.auto()
     ROOT_ONLY = enum.auto()
     TIMES_GROUP = enum.auto()
-    """The described tensors are one member's share of the input."""
+    """The signature describes one member's share of the input."""
     ROOT_TIMES_GROUP = enum.auto()
 
 
 class CollectiveFamily:
-    """A collective in all its forms, such as `all_gather`; `send` and `recv` are families of their own.
+    """A collective and its variants, such as all forms of `all_gather`. `send` and `recv` are separate families.
 
     Attributes:
-        name: Its simplest form.
+        name: The name of the simplest variant.
         waiting: Who waits for whom.
-        bus_factor: Bus bandwidth divided by algorithm bandwidth, by the number of members, as in the functions `GetBw`
-            of NVIDIA's nccl-tests (`doc/PERFORMANCE.md`); None if no data move.
-        sent_factor: Bytes that a member sends, on average over all members, divided by the bytes that it contributes,
-            with the algorithm that sends the fewest; None if it sends none.
+        bus_factor: Bus bandwidth divided by algorithm bandwidth, as a function of the number of members, as in the
+            functions `GetBw` of NVIDIA's nccl-tests (`doc/PERFORMANCE.md`); None if no data move.
+        sent_factor: Bytes sent by a member, on average over all members, divided by the bytes it contributes, for the
+            algorithm that sends the fewest; None if members send nothing.
         reduces: Whether a reduce op combines the values of members.
         has_input_parts: Whether the input has a part for each member.
         has_output_parts: Whether the output has a part for each member. A call without parts works in place.
@@ -83,7 +83,7 @@ class CollectiveFamily:
 
     @property
     def is_rooted(self) -> bool:
-        """Whether one member is the root."""
+        """Whether the operation has a root."""
         match self.waiting:
             case Waiting.FOR_ROOT | Waiting.ROOT:
                 return True
@@ -92,7 +92,7 @@ class CollectiveFamily:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is one end of a message between two ranks."""
+        """Whether the operation is one end of a message between two ranks."""
         return self.waiting is Waiting.RECEIVER
 
     @property
@@ -102,22 +102,21 @@ class CollectiveFamily:
 
     @property
     def moves_data(self) -> bool:
-        """Whether tensors of the caller are passed on."""
+        """Whether the operation transfers tensors."""
         return self.bus_factor is not None
 
 
 class Collective:
-    """An operation.
+    """An operation of `torch.distributed`.
 
     Attributes:
-        name: Its function in Python, whichever torch is installed: 2.15 also calls `all_gather_into_tensor`
+        name: Its Python function, independent of the installed torch: 2.15 also calls `all_gather_into_tensor`
             `all_gather_single`.
-        family: The collective that it is a form of.
         recorded: Its name in the flight recorder, as `torchfrtrace` of torch 2.13 accepts it; '' if it accepts none.
-        aliases: Its other names, in torch's dispatcher, the flight recorder, traces, kernels and watchdog of NCCL: in
-            lower case, without underscores around them.
-        sizes: Which tensors must be equally large.
-        is_flat: Whether parts lie one behind the other in a tensor; else each is a tensor in a list.
+        aliases: Its other names, in torch's dispatcher, the flight recorder, traces, kernels and NCCL's watchdog, in
+            lower case and without leading or trailing underscores.
+        sizes: The tensors that must be equally large.
+        is_flat: Whether the parts are consecutive in one tensor; else each part is a tensor in a list.
     """
 
     __slots__ = ("aliases", "family", "is_flat", "name", "recorded", "sizes")
@@ -145,17 +144,17 @@ class Collective:
 
     @property
     def describes_share(self) -> bool:
-        """Whether a call is described by one member's share of its input, which is a list."""
+        """Whether the signature describes one member's share of the input, which is a list."""
         return self.family.has_input_parts and not (self.family.has_output_parts or self.is_flat)
 
     @property
     def describes_parts(self) -> bool:
-        """Whether a call is described by a tensor that has a part for each member."""
+        """Whether the signature describes a tensor with a part for each member."""
         return self.family.has_input_parts and self.is_flat
 
     @property
     def has_input_everywhere(self) -> bool:
-        """Whether all callers pass an input: a receiver passes none, and of a scatter only the root passes one."""
+        """Whether all callers pass an input. A receiver passes none, and in a scatter only the root passes one."""
         return self.name != RECV and not (self.describes_share and self.family.is_rooted)
 
     @property
@@ -233,7 +232,7 @@ _ROWS: Final = (
         is_flat=True,
     ),
     Collective("reduce_scatter", _REDUCE_SCATTER, "reduce_scatter", ("reducescatter",), SizeRule.PER_PAIR),
-    # NCCL's recorder alone names it, where lists have parts of different sizes.
+    # Only NCCL's flight recorder uses this name, for lists with parts of different sizes.
     Collective("reduce_scatter_coalesced", _REDUCE_SCATTER, "", sizes=SizeRule.PER_PAIR),
     Collective(
         "reduce_scatter_tensor",
@@ -260,17 +259,17 @@ _ROWS: Final = (
     Collective("new_window", _NEW_WINDOW, "new_window"),
 )
 COLLECTIVES: Final = {row.name: row for row in _ROWS}
-"""The operations that torch 2.8 to 2.15 have, by their names."""
+"""The operations of torch 2.8 to 2.15, by name."""
 _NAMES: Final = {alias: row.name for row in _ROWS for alias in (row.name, *row.aliases)}
 
 
 def operation_named(recorded: str) -> str:
-    """Return our name of an operation, whichever part of torch has recorded it; other names are returned unchanged."""
+    """Return the canonical name for any alias of an operation; unknown names are returned unchanged."""
     return _NAMES.get(recorded.strip("_").lower(), recorded)
 
 
 def family_of(operation: str) -> str:
-    """Return the collective that an operation is a form of; the operation itself if it is not known."""
+    """Return the family of an operation; unknown operations are returned unchanged."""
     row = COLLECTIVES.get(operation)
     return row.family.name if row is not None else operation
 
@@ -290,4 +289,4 @@ ROOTED: Final = operations_where(lambda row: row.family.is_rooted)
 MESSAGES: Final = operations_where(lambda row: row.family.is_message)
 BARRIERS: Final = operations_where(lambda row: row.family in (_BARRIER, _MONITORED))
 EXCHANGES: Final = operations_where(lambda row: row.family is _ALL_TO_ALL)
-"""Operations in which each member sends each other one a part."""
+"""Operations in which each member sends a part to each other member."""

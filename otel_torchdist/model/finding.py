@@ -1,4 +1,4 @@
-"""A finding: something wrong in a run that nothing waits for. Each has one value, which all outputs render."""
+"""Findings: problems in a run that do not stall it. All outputs render the same `Finding`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from otel_torchdist.model.naming import stall_span_id, stall_trace_id
 from otel_torchdist.model.snapshot import WorldSnapshot
 
 # --- kinds ------------------------------------------------------------------------------------------------------------
-# The kinds of findings. Each is a row here, and a file in `stall/findings` that finds it and says all about it.
+# Each kind has a row here and a detector in `judge/stall/findings`.
 
 
 class FindingKind(enum.Enum):
     """The kinds of findings. The value is the verdict in spans, log events, metrics and `--json`.
 
     Attributes:
-        meaning: A clause for the help of the metric of findings.
+        meaning: The clause in the help text of the findings metric.
     """
 
     _value_: str
@@ -35,9 +35,9 @@ class FindingKind(enum.Enum):
 
     MISMATCHED = "mismatched", "ranks have made calls that do not match, and nothing stalls"
     STRAGGLER = "straggler", "a rank repeatedly comes last"
-    SLOW_RANK = "slow_rank", "a rank without which steps would be notably shorter"
-    SLOW_NODE = "slow_node", "a node without which steps would be notably shorter"
-    SLOW_STAGE = "slow_stage", "a stage of a pipeline without which steps would be notably shorter"
+    SLOW_RANK = "slow_rank", "a rank that makes steps notably longer"
+    SLOW_NODE = "slow_node", "a node that makes steps notably longer"
+    SLOW_STAGE = "slow_stage", "a pipeline stage that makes steps notably longer"
     NON_FINITE = "non_finite", "the first ranks with an input that is infinite or not a number"
     DIVERGED = "diverged", "ranks have different results or parameters where all must have the same"
     CHECKPOINT_FAILED = (
@@ -52,10 +52,10 @@ class FindingKind(enum.Enum):
 
 
 class Severity(enum.Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     WARNING = "warning"
-    """Time is lost."""
+    """The run loses time."""
     ERROR = "error"
     """Results may be wrong, or work is lost."""
 
@@ -65,18 +65,16 @@ AttributeValue: TypeAlias = str | bool | int | float | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding, complete for every output.
+    """A finding, with everything that any output shows of it.
 
     Attributes:
-        kind: Its kind.
-        severity: How bad it is.
-        incident: Names its trace.
-        ranks: The ranks that it names, ascending.
+        incident: Identifies the finding's trace.
+        ranks: The named ranks, ascending.
         group: Key of the group concerned; '' if there is none or several.
         operation: Name of the operation concerned; '' if there is none or several.
         sentence: The finding in words.
-        world: The snapshot in which it was found.
-        attributes: Attributes of its span beside run, verdict and ranks, by their names in `semconv`.
+        world: The snapshot that shows the finding.
+        attributes: Span attributes besides run, verdict and ranks, by their names in `semconv`.
     """
 
     kind: FindingKind
@@ -96,13 +94,13 @@ class Finding:
 
     @property
     def nonces(self) -> frozenset[int]:
-        """Tapes of this node's ranks of the run."""
+        """Nonces of the tapes of the run's ranks on this node."""
         return frozenset(view.nonce for view in self.world.ranks.values() if not view.is_remote)
 
 
 @dataclass(frozen=True, slots=True)
 class FindingOver:
-    """A finding no longer holds; attributes as in `Finding`."""
+    """The end of a finding. Attributes are as in `Finding`."""
 
     kind: FindingKind
     run: int
@@ -112,10 +110,9 @@ class FindingOver:
 
 @dataclass(frozen=True, slots=True)
 class JudgedWorld:
-    """A snapshot of a run, and how the agent that looks for findings in it names them.
+    """A snapshot of a run, with the ids that incidents in it are named by.
 
     Attributes:
-        world: The snapshot.
         run: 128-bit id of the run, or a substitute.
         agent_id: See `Incident`.
     """
@@ -125,30 +122,30 @@ class JudgedWorld:
     agent_id: int = 0
 
     def incident(self, name: str) -> Incident:
-        """Return the incident with a name that is unique in the run."""
+        """Return an incident of this run; `name` is unique within the run."""
         return Incident(self.run, name, self.agent_id)
 
 
 # --- slow steps -------------------------------------------------------------------------------------------------------
-# What makes the steps of a run longer, as the critical path across its ranks shows it.
+# The parts of a run that make its steps longer, by the critical path across ranks.
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPart:
-    """A rank, a node or a stage of a pipeline without which steps would be notably shorter.
+    """A rank, node or pipeline stage that computes longer than its peers and so makes steps notably longer.
 
     Attributes:
-        kind: What it is: `SLOW_RANK`, `SLOW_NODE` or `SLOW_STAGE`.
-        ranks: Global ranks that belong to it, ascending.
-        operation: The operation before which it computes longer than its peers; '' if there are several.
-        group: Key of that operation's group; '' if there are several.
-        call_site: The line of that operation; None if there are several, or it is not known.
-        excess_s: Seconds for which it computes longer in each step.
-        gain_s: Seconds by which a step would be shorter at most.
-        step_s: Median length of a step in seconds.
-        steps: Number of steps that this is based on.
+        kind: `SLOW_RANK`, `SLOW_NODE` or `SLOW_STAGE`.
+        ranks: Global ranks of the part, ascending.
+        operation: The operation that the part reaches later than its peers; '' if there are several.
+        group: Key of the operation's group; '' if there are several.
+        call_site: The operation's call site; None if unknown or if there are several.
+        excess_s: Extra computing time in each step, in seconds.
+        gain_s: Upper bound on the time a step would save, in seconds.
+        step_s: Median duration of a step, in seconds.
+        steps: Number of analysed steps.
         compared: Ranks whose calls were compared, ascending.
-        text: All of this as a sentence.
+        text: The finding as a sentence.
     """
 
     kind: FindingKind
@@ -166,13 +163,12 @@ class SlowPart:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a step would be shorter at most without one cause.
+    """The time that a step would save at most without one cause.
 
     Attributes:
-        cause: Its kind: `line`, `rank`, `node`, `stage`, `transfer`.
-        ranks: The ranks concerned; none for a transfer.
-        operation: The operation that they compute before, or that transfers; '' if there are several.
-        seconds: The gain.
+        cause: The kind of cause: `line`, `rank`, `node`, `stage` or `transfer`.
+        ranks: The ranks concerned; empty for a transfer.
+        operation: The operation that the ranks compute before, or that transfers; '' if there are several.
     """
 
     cause: str
@@ -186,9 +182,9 @@ class PathLengths:
     """The critical path of an average steady step, in seconds.
 
     Attributes:
-        kinds: Its length, by what happens on it: `computing`, `transfer`.
-        ranks: How long ranks compute on it, those that do so longest.
-        gains: What would make steps shorter, the greatest gain first.
+        kinds: Length of the path by kind: `computing`, `transfer`.
+        ranks: Computing time on the path, for the ranks with the most.
+        gains: Gains, the greatest first.
     """
 
     kinds: dict[str, float]
@@ -197,12 +193,12 @@ class PathLengths:
 
 
 # --- incidents --------------------------------------------------------------------------------------------------------
-# The name of a run's incident, and the ids of the spans that report it.
+# The name of an incident, and the ids of its spans.
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTarget:
-    """A span of any trace, exported or still to come."""
+    """A span of any trace, whether exported already or not."""
 
     trace_id: int
     span_id: int
@@ -210,13 +206,13 @@ class LinkTarget:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """The name of a run's incident, the same in every process that watches the run.
+    """The identity of an incident, the same in every process that watches the run.
 
     Attributes:
         run: 128-bit id of the run.
-        name: The operation with the longest wait when the incident began.
-        agent_id: Id of the agent that judges. Agents that cannot reach each other may judge at the same time, in one
-            trace.
+        name: Name of the operation with the longest wait when the incident began.
+        agent_id: Id of the judging agent. Agents that cannot reach each other may judge at the same time, and their
+            spans share a trace.
     """
 
     run: int
@@ -225,20 +221,20 @@ class Incident:
 
     @property
     def trace_id(self) -> int:
-        """The id of its trace."""
+        """The id of the incident's trace."""
         return stall_trace_id(self.run, self.name)
 
     def root(self, epoch: int) -> LinkTarget:
-        """The root span of one epoch."""
+        """Return the root span of an epoch."""
         return LinkTarget(self.trace_id, self.bar(epoch, "root"))
 
     def bar(self, epoch: int, bar: str) -> int:
-        """The span id of one bar of an epoch."""
+        """Return the span id of a bar of an epoch."""
         return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.agent_id}" if self.agent_id else bar)
 
 
 def incident_name(operation_id: OperationId) -> str:
-    """A name for an operation, the same in every agent."""
+    """Return a name for an operation that is the same in every agent."""
     channel = operation_id.channel
     meeting = (
         f"{channel.source}>{channel.destination} tag {channel.tag}"

@@ -18,28 +18,27 @@ from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.model.remote_calls import RemoteCall, Side
 
 # --- activities -------------------------------------------------------------------------------------------------------
-# Activities: intervals of one thread that are no operations, such as the step of an optimizer.
+# Timed intervals of a thread that are not operations, such as an optimizer step.
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """An interval of one thread that is no operation.
+    """A timed interval of a thread that is not an operation: optimizer step, data wait, checkpoint stage, RPC.
 
     Attributes:
         number: The record's number on this tape.
-        kind: What the thread is busy with.
-        entered_ns: When it began.
+        entered_ns: When the activity began.
         step: The rank's step at that time.
-        detail: Name id of a text that tells activities of a kind apart (0 when there is none).
+        detail: Name id of the detail, whose meaning depends on the kind; 0 if there is none.
         thread: Native id of the thread.
-        completed_ns: When it ended; None while it is open.
-        how: How the end is known; of an `ABANDONED` one, which was left with an exception, only that it was no later.
-        failure: Name id of the exception that ended it (0 when that is not known).
-        parent: Number of the activity of the same thread within which it began; 0 if there is none.
-        message_bytes: Bytes that it has written or read; while it is open, those that it is going to, as far as known.
-        files: Files that it has written or read.
-        storage: Name id of the storage (0 when there is none).
-        explanation: Name id of that exception's message.
-        call: What else is known of a remote procedure call; None for other kinds.
+        completed_ns: When the activity ended; None while it is open.
+        how: How the end is known. `ABANDONED` means that an exception left the activity, and the end is an upper bound.
+        failure: Name id of the exception that ended it; 0 if unknown.
+        parent: Number of the enclosing activity of the same thread; 0 if there is none.
+        message_bytes: Bytes written or read. While the activity is open: the bytes to be written or read, if known.
+        files: Files written or read.
+        storage: Name id of the storage; 0 if there is none.
+        explanation: Name id of the exception's message.
+        call: Details of a remote procedure call; None for other kinds.
     """
 
     number: int
@@ -65,26 +64,26 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
 
 
 Interval: TypeAlias = Operation | Activity
-"""What a tape records from its beginning to its end; the reader follows both alike."""
+"""The records of a tape that have a begin and an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankHistory:
-    """All recorded calls of one rank, from a tape, a dump of a flight recorder or a trace of a profiler.
+    """All recorded calls of one rank, from a tape, a flight recorder dump or a profiler trace.
 
     Attributes:
         rank: Global rank.
-        world_size: Ranks of the job, as far as that is known; else 0.
-        host: Host name, or '' if the source does not record it.
-        wall_offset_ns: Add it to the times of operations for nanoseconds since the epoch.
+        world_size: Number of ranks in the job; 0 if unknown.
+        host: Host name; '' if the source does not record it.
+        wall_offset_ns: Offset from the times of operations to nanoseconds since the epoch.
         operations: In the order in which they were entered, in their last known state.
-        lost: How many calls are known to be missing: they were overwritten or damaged.
-        clock: Names the clock of its times, such as by the boot of the node; '' if that is not known. Never compare
-            times of ranks with different clocks, or with none.
-        until_ns: The last sign of life of the rank: nothing but this happened until then. 0 if that is not known.
-        groups: The groups that are known, whether they were used or not, and possibly some of other ranks.
-        steps: The ends of its steps, ascending; empty if the source does not record them.
-        activities: What it recorded that is no operation, such as steps of its optimizer.
+        lost: Number of calls known to be missing, because they were overwritten or damaged.
+        clock: Name of the clock, such as the boot id of the node; '' if unknown. Never compare the times of ranks with
+            different or unknown clocks.
+        until_ns: The last sign of life. Until then the rank did nothing that is not recorded here. 0 if unknown.
+        groups: The known groups, used or not, possibly including groups of other ranks.
+        steps: The ends of steps, ascending; empty if the source does not record them.
+        activities: The recorded activities, such as optimizer steps.
     """
 
     rank: int
@@ -101,12 +100,11 @@ class RankHistory:
 
 
 # --- time of the thread that trains -----------------------------------------------------------------------------------
-# Attributes the time of the thread that trains to what it was busy with, as far as activities show it.
-# The only place that does so: between two calls a rank may compute, or wait for data, and readers need to know which.
+# Attributes the training thread's time between calls to computing, waiting for data, and the other kinds of time.
 
 
 def time_kind_of(activity: Activity) -> TimeKind | None:
-    """Return what its thread spends the time of an activity on; None if the thread need not wait for it."""
+    """Return the kind of time that a thread spends in an activity, or None if the thread need not wait for it."""
     row = TRAITS[activity.kind]
     if row.side is Side.CALLER and (activity.call is None or activity.call.mode is not CallMode.SYNC):
         return None
@@ -120,7 +118,7 @@ class _Span(NamedTuple):
 
 
 class _Sums:
-    """Disjoint intervals of one kind, ascending, with the length of all before each."""
+    """Disjoint ascending intervals of one kind, with prefix sums of their lengths."""
 
     def __init__(self) -> None:
         self.begins, self.ends, self.before = array("q"), array("q"), array("q", [0])
@@ -139,10 +137,10 @@ class _Sums:
 
 
 class TimeSpent:
-    """What the thread of one rank that trains was busy with."""
+    """The training thread's time, by kind."""
 
     def __init__(self, activities: Sequence[Activity]) -> None:
-        """Take the activities of a rank that have ended."""
+        """Sum up the ended activities of a rank."""
         thread = _training_thread(activities)
         self._fill(_flattened(_spans(activities, thread)))
 
@@ -152,13 +150,13 @@ class TimeSpent:
             self._sums[kind].add(begin_ns, end_ns)
 
     def between(self, begin_ns: int, end_ns: int) -> Mapping[TimeKind, int]:
-        """Return the nanoseconds of each kind between two times; what no activity explains is computing."""
-        found = {kind: sums.between(begin_ns, end_ns) for kind, sums in self._sums.items()}
-        found[TimeKind.COMPUTING] = max(end_ns - begin_ns - sum(found.values()), 0)
-        return found
+        """Return the nanoseconds of each kind between two times. Time outside of activities is computing."""
+        spent = {kind: sums.between(begin_ns, end_ns) for kind, sums in self._sums.items()}
+        spent[TimeKind.COMPUTING] = max(end_ns - begin_ns - sum(spent.values()), 0)
+        return spent
 
     def shift(self, offset: Callable[[int], int]) -> None:
-        """Move all times to another clock; `offset` returns what to add to a time."""
+        """Move all times to another clock; `offset` returns the nanoseconds to add to a time."""
         spans = (
             _Span(begin_ns + offset(begin_ns), end_ns + offset(end_ns), kind)
             for kind, sums in self._sums.items()
@@ -168,20 +166,22 @@ class TimeSpent:
 
 
 def _training_thread(activities: Iterable[Activity]) -> int | None:
-    """Return the native id of the thread that trains; None if no activity shows it."""
-    threads = Counter(one.thread for one in activities if (kind := time_kind_of(one)) and kind.shows_training_thread)
+    """Return the native id of the training thread, or None if no activity shows it."""
+    threads = Counter(
+        activity.thread for activity in activities if (kind := time_kind_of(activity)) and kind.shows_training_thread
+    )
     return max(threads, key=threads.__getitem__, default=None)
 
 
 def _spans(activities: Iterable[Activity], thread: int | None) -> Iterator[_Span]:
-    for one in activities:
-        kind = time_kind_of(one) if one.thread == thread else None
-        if kind is not None and one.completed_ns is not None and one.completed_ns > one.entered_ns:
-            yield _Span(one.entered_ns, one.completed_ns, kind)
+    for activity in activities:
+        kind = time_kind_of(activity) if activity.thread == thread else None
+        if kind is not None and activity.completed_ns is not None and activity.completed_ns > activity.entered_ns:
+            yield _Span(activity.entered_ns, activity.completed_ns, kind)
 
 
 def _flattened(spans: Iterable[_Span]) -> Iterator[_Span]:
-    """Cut nested spans into disjoint ones: of several at a moment, the innermost counts."""
+    """Cut nested spans into disjoint spans, where the innermost span wins."""
     within: list[_Span] = []
     now_ns = 0
     for span in sorted(spans, key=lambda span: (span.begin_ns, -span.end_ns)):

@@ -1,4 +1,4 @@
-"""How processes live and end, as far as their node's agent has seen it."""
+"""Lifetimes and deaths of processes, as observed by the agent of their node."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 BY_CGROUP: Final = "cgroup"
 BY_NODE: Final = "node"
 UNINTERRUPTIBLE_NS: Final = 3_000_000_000
-"""A process in uninterruptible sleep for less reads from a disk."""
+"""Shorter uninterruptible sleeps are ordinary disk reads."""
 SLEEPS_UNINTERRUPTIBLY: Final = "D"
 STOPPED_STATES: Final[Mapping[str, str]] = {
     "T": "stopped by a signal",
     "t": "held by a debugger",
     SLEEPS_UNINTERRUPTIBLY: "in uninterruptible sleep",
 }
-"""State letters in `/proc/<pid>/stat` of processes that do not run, and what they mean."""
+"""State letters in `/proc/<pid>/stat` of processes that do not run, with their meanings."""
 CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Signals that a process raises itself when it crashes."""
+"""Signals of a crash, raised by the process itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class Death:
     """The end of a rank's process.
 
     Attributes:
-        at_ns: When it ended, by the monotonic clock; no two deaths seen by one agent have the same time.
-        resolution_ns: How much later than the actual end that may be; 0 if the kernel gave the order of the ends.
-        status: Its wait status, as returned by `os.wait`; None when not known.
-        oom: Which counter recorded an out-of-memory kill then: `cgroup` (the rank's own), `node`, or '' for neither.
-        stopped: State letter (see `/proc/<pid>/stat`) if it was not running when last checked; '' if it was.
-        stopped_since_ns: Since when it was in that state; 0 if it was running.
-        ran_ns: When it was last seen to run without a heartbeat, according to the kernel; 0 for never.
-        with_others: Whether other processes of the job that a signal had killed were on their way to their end already.
+        at_ns: Time of the end on the monotonic clock. Deaths observed by one agent have distinct times.
+        resolution_ns: How much earlier the process may have ended; 0 if the kernel gave the order of the ends.
+        status: Wait status, as returned by `os.wait`; None if unknown.
+        oom: The counter that recorded an out-of-memory kill: `cgroup` (the rank's own), `node`, or '' for neither.
+        stopped: State letter (see `/proc/<pid>/stat`) if the process was not running when last checked; else ''.
+        stopped_since_ns: When that state began; 0 if the process was running.
+        ran_ns: When the kernel last showed the process running without a heartbeat; 0 for never.
+        with_others: Whether other processes of the job, killed by a signal, were ending already.
         outlives_request: Whether SIGTERM alone would not have ended it: its program handles, ignores or blocks it.
-        launcher: The name of its parent process.
-        error: Type and first line of the exception that ended it, from torchelastic's error file; '' if not known.
-        asked: The signal that had asked it to end before; 0 for none that was recorded. Not in the file.
-        asked_ns: When that came.
+        launcher: The name of the parent process.
+        error: Type and first line of the exception that ended it, from torchelastic's error file; '' if unknown.
+        asked: The signal that asked it to end before; 0 if none was recorded. Not in the file.
+        asked_ns: When that signal arrived.
     """
 
     at_ns: int
@@ -60,40 +60,40 @@ class Death:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its order among other exact deaths on its node comes from the kernel."""
+        """Whether the kernel gave its order among the exact deaths on its node."""
         return self.resolution_ns == 0
 
     @property
     def signal(self) -> int:
-        """The signal that killed it; 0 when none did, or when that is not known."""
+        """The signal that killed the process; 0 if none did, or if unknown."""
         return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else 0
 
     @property
     def signal_name(self) -> str:
-        """The name of that signal, such as `SIGKILL`; '' when no signal killed it."""
+        """The name of that signal, such as `SIGKILL`; '' if no signal killed the process."""
         return name_signal(self.signal) if self.signal else ""
 
     @property
     def exit_code(self) -> int | None:
-        """The code with which it exited; None when it did not exit, or when that is not known."""
+        """The exit code; None if the process did not exit, or if unknown."""
         return os.WEXITSTATUS(self.status) if self.status is not None and os.WIFEXITED(self.status) else None
 
     @property
     def exited_in_error(self) -> bool:
-        """Whether it exited with an error code; codes from 128 on state a signal, which the program has handled."""
+        """Whether the process exited with an error code. Codes from 128 on stand for a signal that it handled."""
         return self.exit_code is not None and 0 < self.exit_code < 128
 
     @property
     def crashed_at_exit(self) -> bool:
-        """Of a rank whose script was done: whether it crashed while its libraries were unloaded.
+        """Whether a rank whose script had finished crashed while its libraries were unloaded.
 
-        A program that handles SIGTERM may have been asked to end before.
+        A program that handles SIGTERM is excluded: it may have been asked to end before.
         """
         return self.signal in CRASHES and not self.outlives_request
 
 
 def name_signal(number: int) -> str:
-    """The name of a signal, such as `SIGKILL`."""
+    """Return the name of a signal, such as `SIGKILL`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -101,14 +101,14 @@ def name_signal(number: int) -> str:
 
 
 class RankLife(enum.Enum):
-    """What became of a rank."""
+    """The state of a rank's life."""
 
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
-    """It reported the exception that ended it, or its script ended with an error code."""
+    """The rank reported the exception that ended it, or its script ended with an error code."""
     DEAD = "dead"
-    """It disappeared without reporting why."""
+    """The rank disappeared without reporting why."""
 
     @property
     def ended_badly(self) -> bool:
@@ -121,13 +121,12 @@ class RankLife(enum.Enum):
 
 
 class Lifetime(NamedTuple):
-    """From when to when a rank lived, as far as that is known.
+    """The known lifetime of a rank.
 
     Attributes:
         began_ns: When its tape was created.
-        seen_ns: The latest time at which it is known to have lived.
-        alive: Whether it lives.
-        id_is_sure: False while the id of its run may still be the one of an earlier attempt.
+        seen_ns: The latest time at which it was known to be alive.
+        id_is_sure: False while its run id may still be the id of an earlier attempt.
     """
 
     began_ns: int
@@ -136,11 +135,11 @@ class Lifetime(NamedTuple):
     id_is_sure: bool = True
 
     def overlaps(self, other: Lifetime) -> bool:
-        """Whether both are known to have lived at the same time."""
+        """Return whether both are known to have been alive at the same time."""
         return self.reaches(other.began_ns) and other.reaches(self.began_ns)
 
     def reaches(self, moment_ns: int) -> bool:
-        """Whether it is known not to have ended before a moment."""
+        """Return whether the rank is known to have been alive at a moment or later."""
         return self.alive or self.seen_ns >= moment_ns
 
 
@@ -150,7 +149,7 @@ class Stopped:
 
     Attributes:
         state: One of `STOPPED_STATES`.
-        since_ns: Since when it has been seen in that state without interruption.
+        since_ns: Since when the process has been in that state without interruption.
     """
 
     state: str
@@ -162,5 +161,5 @@ class Stopped:
         return STOPPED_STATES.get(self.state, "not running")
 
     def is_frozen(self, now_ns: int) -> bool:
-        """Whether it is more than a read of a disk, which sleeps uninterruptibly often, but only briefly."""
+        """Return whether this is more than a disk read, which sleeps uninterruptibly but only briefly."""
         return self.state != SLEEPS_UNINTERRUPTIBLY or now_ns - self.since_ns >= UNINTERRUPTIBLE_NS

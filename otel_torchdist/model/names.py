@@ -1,4 +1,4 @@
-"""What a name in the dictionary beside a tape can be, and how many and how long they may be."""
+"""The kinds of names in the dictionary beside a tape, and the limits on their number and length."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 ROOT_UNIT: Final = "root"
-"""What the unit of the outermost module, which has no name, is called."""
+"""The unit name of the outermost module, which has no name of its own."""
 BESIDE: Final = -2
-"""See `GroupName.epoch`."""
+"""Epoch of operations outside a live group's collectives; see `GroupName.epoch`."""
 
 
 class AtTimeout(str, enum.Enum):
-    """What becomes of the operation and of the process that waits in it; the value is that in dictionaries."""
+    """The effect of a timeout on the operation and the waiting process. The value is the text in dictionaries."""
 
     UNKNOWN = ""
-    """The backend is not known to us, or a group has several with timeouts of their own."""
+    """An unknown backend, or several backends with different timeouts."""
     RAISES = "raises"
     """The wait raises an error: gloo, and NCCL with `TORCH_NCCL_BLOCKING_WAIT`."""
     ENDS = "ends"
-    """The backend ends the process: NCCL's watchdog as it is by default."""
+    """The backend ends the process: NCCL's watchdog by default."""
     ABORTS = "aborts"
     """The backend aborts the operation, and the process goes on: `TORCH_NCCL_ASYNC_ERROR_HANDLING=2`."""
     NOTHING = "nothing"
@@ -33,24 +33,24 @@ class GroupName:
     """A process group as its members see it.
 
     Attributes:
-        name: torch's name; a label that may repeat or differ between members.
-        description: What the group is for (`mesh_dp`, `default_pg`), or ''.
+        name: torch's name: a label that may repeat, or differ between members.
+        description: torch's description of the group (`mesh_dp`, `default_pg`), or ''.
         ranks: Global ranks of the members, ascending.
-        nth: How many groups with these members this rank had created before, from 0.
+        nth: Number of groups with these members that this rank had created before.
         backend: Name of the backend; '' for a default group whose ranks have not reached their store yet.
-        aligned: False when the group was already in use when first seen: its sequence numbers are not comparable
-            across ranks.
-        epoch: Number of this membership of a live group, as its members agreed when they formed it; -1 for a group
+        aligned: False if the group was in use when first seen. Its sequence numbers are then not comparable across
+            ranks.
+        epoch: Number of this membership of a live group, as agreed by its members when they formed it; -1 for a group
             whose members do not change, `BESIDE` for operations outside a group's collectives, counted separately.
-        device: Device type, if the group has a backend of its own for each type; else ''.
-        timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known. After a change they refer
-            to another entry.
-        at_timeout: What its backend does then.
-        dimensions: Names of the dimensions of device meshes that this group is for.
-        world: The world that the group is of, the same text for all its members; '' for that of the default group.
-            `ranks` are ranks of that world.
-        here: This process's rank in that world; -1 where that is the rank of its tape.
-        address: Where this rank meets the others to create the default group: `node0:29500`, a file; '' if not known.
+        device: Device type, if the group has a separate backend for each type; else ''.
+        timeout_ms: The timeout of its operations in milliseconds; 0 if unknown. After a change, operations refer to
+            another entry.
+        at_timeout: The backend's reaction to a timeout.
+        dimensions: Names of the mesh dimensions that this group is for.
+        world: The group's world, the same text for all members; '' for the world of the default group. `ranks` are
+            ranks of that world.
+        here: This process's rank in that world; -1 if it equals the rank of the tape.
+        address: Address at which the ranks meet to create the default group (`node0:29500`, a file); '' if unknown.
     """
 
     name: str
@@ -70,7 +70,7 @@ class GroupName:
 
     @property
     def key(self) -> str:
-        """Eight hex digits that are the same on all members: from ranks, `nth`, epoch, device, world, not the name."""
+        """Eight hex digits, the same on all members: a hash of ranks, `nth`, epoch, device and world, not the name."""
         text = f"{self.nth}:{','.join(map(str, self.ranks))}"
         if self.epoch != -1:
             text += f":{self.epoch}"
@@ -82,7 +82,7 @@ class GroupName:
 
 
 class LabelKind(enum.Enum):
-    """Which library for parallel training a call is from."""
+    """The libraries for parallel training whose calls are labelled."""
 
     FSDP = "fsdp"
     DDP = "ddp"
@@ -91,10 +91,9 @@ class LabelKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LabelName:
-    """What a call of a library for parallel training is for, in the words in which users know their job.
+    """The purpose of a call by a library for parallel training, in the user's terms.
 
     Attributes:
-        kind: The library.
         unit: The name of an FSDP unit's module; '' for the root, and for other kinds.
         stage: The stage of a pipeline; -1 for other kinds.
         direction: `fwd` or `bwd` for a pipeline; '' for other kinds.
@@ -106,10 +105,10 @@ class LabelName:
     direction: str = ""
 
     def text(self, piece: int = 0) -> str:
-        """The label in a sentence: `FSDP layers.3`, `DDP bucket 0`, `pipeline stage 1, fwd, microbatch 2`.
+        """Return the label for a sentence: `FSDP layers.3`, `DDP bucket 0`, `pipeline stage 1, fwd, microbatch 2`.
 
         Args:
-            piece: Which bucket or microbatch, from 1; 0 for none. Those are shown from 0 on, as torch counts them.
+            piece: Number of the bucket or microbatch, from 1; 0 for none. The text counts from 0, as torch does.
         """
         match self.kind:
             case LabelKind.FSDP:
@@ -123,13 +122,13 @@ class LabelName:
 
 @dataclass(frozen=True, slots=True)
 class CallPathName:
-    """A call site as it is reached from somewhere: what records refer to.
+    """A call site with the call path that led to it. Records refer to it.
 
     Attributes:
         call_site: Name id of the call site.
-        frames: Name ids of the frames behind it, innermost first: lines of the program, and texts that stand for the
-            frames of libraries between them.
-        varies: Whether calls from there take too many paths to be told apart: this is the first of them.
+        frames: Name ids of the outer frames, innermost first: lines of the program, and texts that stand for the
+            library frames between them.
+        varies: Whether the call site has too many paths to record: this is the first of them.
     """
 
     call_site: int
@@ -139,11 +138,11 @@ class CallPathName:
 
 @dataclass(frozen=True, slots=True)
 class CallerName:
-    """What a thread runs that calls operations: threads come and go, and what they are for stays.
+    """The outermost function of a thread that calls operations. Thread ids change; the function stays.
 
     Attributes:
-        number: The number that records refer to: from 2 on, for the main thread has the first.
-        function: The outermost function of the program that it runs, with its file: `save (train.py)`.
+        number: The number in records, from 2 on: 1 is the main thread.
+        function: The thread's outermost function of the program, with its file: `save (train.py)`.
     """
 
     number: int
@@ -155,7 +154,7 @@ class ParameterNames:
     """The names of parameters that are compared between replicas.
 
     Attributes:
-        names: By their place, for as many as there is room for.
+        names: By position; truncated at `MAX_PARAMETERS`.
     """
 
     names: tuple[str, ...]
@@ -163,11 +162,11 @@ class ParameterNames:
 
 @dataclass(frozen=True, slots=True)
 class SignatureName:
-    """What is the same in every rank's call of one collective.
+    """The operation, reduce op and tensors of a call, which are the same on every rank.
 
     Attributes:
         operation: `all_reduce`, `send`, …
-        reduce_op: `sum`, `avg`, …; '' where there is none.
+        reduce_op: `sum`, `avg`, …; '' if there is none.
         shapes: One tuple per tensor, for at most eight tensors.
         dtypes: One per tensor, or a single one when all agree.
         device: Device type.
@@ -187,11 +186,9 @@ class CallSiteName:
     """The innermost frame of the user's code that led to a call, or any frame of a stack.
 
     Attributes:
-        function: The function.
-        file: Its file.
-        line: The line; 0 if it is not known.
-        through: The function of a library that was called there and made the call (`torchmetrics.gather_all_tensors`);
-            '' where the line calls torch itself.
+        line: The line; 0 if unknown.
+        through: The library function called at that line, which made the call (`torchmetrics.gather_all_tensors`); ''
+            if the line calls torch itself.
     """
 
     function: str
@@ -202,14 +199,12 @@ class CallSiteName:
 
 @dataclass(frozen=True, slots=True)
 class RaisedName:
-    """The exception that has ended a process.
+    """The exception that ended a process.
 
     Attributes:
-        type: Its type.
-        message: The first line of what it says, cut; '' for nothing.
-        function: The function of the program that has raised it, or has called the library that did; '' if not known.
-        file: The file of that.
-        line: The line in it.
+        message: The first line of the message, truncated; may be ''.
+        function: The function of the program that raised the exception or called the library that did; '' if unknown.
+        file: The function's file.
     """
 
     type: str
@@ -220,7 +215,7 @@ class RaisedName:
 
     @property
     def site(self) -> CallSiteName | None:
-        """The line of the program; None if it is not known."""
+        """The line of the program; None if unknown."""
         return CallSiteName(self.function, self.file, self.line) if self.file else None
 
 
@@ -228,27 +223,28 @@ Name: TypeAlias = (
     GroupName | SignatureName | CallSiteName | CallPathName | CallerName | LabelName | ParameterNames | RaisedName | str
 )
 INIT_PROCESS_GROUP: Final = "init_process_group"
+"""Name of the operation that creates the default group."""
 NEW_GROUP: Final = "new_group"
-"""Names of the operations in which ranks create the default group, and others."""
+"""Name of the operation that creates any other group."""
 GIVEN_UP: Final = "BackendGaveUp"
-"""The failure recorded by a rank whose backend has given up waiting for the others, and may end the process."""
+"""The failure recorded by a rank whose backend stopped waiting for the others. The backend may end the process."""
 DEFAULT_DESCRIPTION: Final = "default_pg"
-"""How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
+"""The description that `init_process_group` gives its group. Worlds that a program creates by hand lack it."""
 OTHER: Final = 0
-"""Id of an unknown name: never set, or beyond the limit."""
+"""Id of an unknown name: never set, or beyond `MAX_NAMES`."""
 MAX_NAMES: Final = 8192
 MAX_BYTES: Final = 4 << 20
 SPARE_OF_SHAPES: Final = MAX_NAMES // 4
-"""Ids that must stay free when a name with shapes is added: in some jobs these never repeat, and others matter more."""
+"""Ids to keep free when adding a name with shapes: in some jobs shapes never repeat, and other names matter more."""
 SPARE_OF_GROUPS: Final = MAX_NAMES // 8
 SPARE_OF_LABELS: Final = MAX_NAMES // 16
 SPARE_OF_CALL_SITES: Final = MAX_NAMES // 32
 MAX_TEXT: Final = 512
 MAX_DIMENSIONS: Final = 16
 MAX_FRAMES: Final = 64
-"""Frames of a call path."""
+"""Upper bound on the frames of a call path."""
 MAX_PARAMETERS: Final = 4096
-"""Parameters whose names are one name."""
+"""Upper bound on the parameters in a `ParameterNames`."""
 
 
 _LABEL_BITS: Final = 16
@@ -257,15 +253,15 @@ MAX_PIECE: Final = (1 << 16) - 1
 
 
 def pack_label(identity: int, piece: int) -> int:
-    """The word of a label: its name id, and which of its pieces (microbatches, buckets) a call is for, from 1.
+    """Pack a label's name id and a piece (microbatch or bucket, from 1) into one word.
 
     Args:
         identity: The name id, of 16 bits.
-        piece: 0 for none; more than fit are none.
+        piece: 0 for none. A number above `MAX_PIECE` is dropped.
     """
     return identity | (piece << _LABEL_BITS if 0 <= piece <= MAX_PIECE else 0)
 
 
 def unpack_label(word: int) -> tuple[int, int]:
-    """Name id and piece of a label's word."""
+    """Unpack the name id and the piece of a label's word."""
     return word & _LABEL_MASK, word >> _LABEL_BITS

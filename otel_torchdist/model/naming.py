@@ -1,11 +1,10 @@
-"""Names that are the same everywhere: ids of traces and spans, labels of runs, lists of ranks, displayable text.
+"""Deterministic ids of traces and spans, labels of runs, lists of ranks, and printable text.
 
-Ids are hashes of what they identify, so that ranks share a trace without communicating. Span ids are derived from the
-nonce of a tape, which no other tape has, so they stay unique whatever the run's id is. No id is 0: OpenTelemetry
-treats that as "no id".
+Ids are hashes, so that ranks share a trace without communicating. Span ids derive from a tape's unique nonce, so they
+stay unique even if two runs have the same id. No id is 0: OpenTelemetry treats 0 as "no id".
 
-A rank may give its groups, functions and files any name, and another user's rank may use that to forge lines of the
-log, control the terminal, or reverse the direction of text. `readable` is the one place that prevents this.
+A rank may give its groups, functions and files any name, and another user's rank may use such a name to forge log
+lines, control the terminal, or reverse the direction of text. `readable` is the one place that prevents this.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def trace_id_of_step(run_id: int, step: int) -> int:
 
 
 def operation_span_id(nonce: int, number: int) -> int:
-    """Return the span id of operation `number` of a tape, known before the operation has ended."""
+    """Return the span id of operation `number` of a tape. It is known before the operation has ended."""
     return _hash(_SPAN_BYTES, "operation", nonce, number)
 
 
@@ -37,12 +36,12 @@ def activity_span_id(nonce: int, number: int) -> int:
 
 
 def anchor_span_id(nonce: int, step: int, segment: int) -> int:
-    """Return the id of the span that is the parent of one rank's operations in a segment of a step."""
+    """Return the id of the parent span of one rank's operations in a segment of a step."""
     return _hash(_SPAN_BYTES, "anchor", nonce, step, segment)
 
 
 def marker_span_id(nonce: int, number: int, nth: int) -> int:
-    """Return the span id of the `nth` marker of an operation that is still in progress."""
+    """Return the span id of the `nth` marker of an operation in flight."""
     return _hash(_SPAN_BYTES, "marker", nonce, number, nth)
 
 
@@ -57,27 +56,27 @@ def stall_span_id(run_id: int, incident: str, epoch: int, bar: str) -> int:
 
 
 def lone_run_id(nonce: int) -> int:
-    """Return a run id for a tape that never got one."""
+    """Return a run id for a tape without one."""
     return _hash(_TRACE_BYTES, "run", nonce)
 
 
 def run_id_of_claim(run_id: int, user: int) -> int:
-    """Return the substitute for a run id that tapes of several users carry."""
+    """Return the substitute run id of one user, for a run id that the tapes of several users carry."""
     return _hash(_TRACE_BYTES, "claim", run_id, user)
 
 
 def imported_run_id(contents: Iterable[str]) -> int:
-    """Return the id of a run that is known from files alone; `contents` stand for their contents, in any order."""
+    """Return the id of a run imported from files, from digests of their contents in any order."""
     return _hash(_TRACE_BYTES, "imported", *sorted(contents))
 
 
 def imported_part_id(run_id: int, part: str) -> int:
-    """Return what stands for the run id in an import of a part of it: another part has other traces and spans."""
+    """Return the run id for the import of a part of a run, so that parts have distinct traces and spans."""
     return _hash(_TRACE_BYTES, "part", run_id, part)
 
 
 def imported_nonce(part_id: int, rank: int) -> int:
-    """Return what stands for the nonce of a tape in the import of one rank."""
+    """Return the substitute for a tape's nonce in the import of one rank."""
     return _hash(_SPAN_BYTES, "imported", part_id, rank)
 
 
@@ -87,35 +86,35 @@ def _hash(size: int, *parts: int | str) -> int:
 
 
 def run_label(run_id: int) -> str:
-    """Return the first eight hex digits of a run id; '' while there is none."""
+    """Return the first eight hex digits of a run id; '' for 0."""
     return f"{run_id:032x}"[:8] if run_id else ""
 
 
 class MemberRank(int):
-    """A process of another world beside the ranks of a run: a number that no rank has, shown as what the process is.
+    """A process of another world, as a number that no rank of the run has.
 
-    A run may meet such processes in a world that its program has made by hand. Ranks are numbers everywhere, and so are
-    these; only texts show that they are none of the run's: `rank 1 of transfer`.
+    A run may meet such processes in a world that its program creates by hand. Only texts show that they belong to
+    another world: `rank 1 of transfer`.
     """
 
     label: str
 
     def __new__(cls, number: int, label: str) -> MemberRank:
-        """Give the process a number, and say what it is: `1 of transfer`."""
-        found = super().__new__(cls, number)
-        found.label = label
-        return found
+        """Create a rank with a number and a label such as `1 of transfer`."""
+        rank = super().__new__(cls, number)
+        rank.label = label
+        return rank
 
     def __str__(self) -> str:
-        """Return what it is."""
+        """Return the label."""
         return self.label
 
 
 def plain_rank(rank: object) -> int:
-    """Return the number of a process of another world, for encoders that know plain numbers only.
+    """Return a `MemberRank` as a plain number, for encoders that accept only these.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: The value is not a `MemberRank`.
     """
     if isinstance(rank, MemberRank):
         return int(rank)
@@ -125,7 +124,7 @@ def plain_rank(rank: object) -> int:
 MAX_RANKS_TEXT: Final = 256
 MAX_LISTED: Final = 65_536
 MAX_MEMBERS: Final = 4
-"""Processes of other worlds that a text names."""
+"""Upper bound on the processes of other worlds that a text names."""
 _PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -134,10 +133,10 @@ def compress_ranks(ranks: Iterable[int], max_text: int = MAX_RANKS_TEXT) -> str:
 
     Args:
         ranks: In any order; repeats count once.
-        max_text: Characters after which the rest is only counted.
+        max_text: Upper bound on the characters of the list. Further ranks are only counted.
 
     Returns:
-        `0-7,16`, or `0,2,4,… (509 more)` when it would be longer than `max_text`; '' for no rank.
+        `0-7,16`, or `0,2,4,… (509 more)` if the list would be longer than `max_text`; '' for no rank.
     """
     ascending = sorted(set(ranks))
     text, written = "", 0
@@ -153,20 +152,20 @@ def compress_ranks(ranks: Iterable[int], max_text: int = MAX_RANKS_TEXT) -> str:
 
 
 def listed_ranks(text: str) -> list[int]:
-    """Return the ranks that a text of `compress_ranks` lists, ascending; those that it only counts are left out."""
-    found: list[int] = []
+    """Parse the output of `compress_ranks` into ascending ranks. Ranks that it only counts are left out."""
+    ranks: list[int] = []
     for match in filter(None, map(_PART.fullmatch, text.split(","))):
         first, last = int(match[1]), int(match[2] or match[1])
-        found += range(first, min(last + 1, first + MAX_LISTED - len(found)))
-    return found
+        ranks += range(first, min(last + 1, first + MAX_LISTED - len(ranks)))
+    return ranks
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 2`, or `ranks 2-3,7`; processes of another world follow: `ranks 2-3 and rank 1 of transfer`."""
+    """Name ranks in a sentence: `rank 2`, `ranks 2-3,7`, or `ranks 2-3 and rank 1 of transfer` with another world's."""
     others = [rank for rank in ranks if isinstance(rank, MemberRank)]
     if others:
-        own = [rank for rank in ranks if not isinstance(rank, MemberRank)]
-        named = [*([name_ranks(own)] if own else []), *(f"rank {rank}" for rank in others[:MAX_MEMBERS])]
+        of_run = [rank for rank in ranks if not isinstance(rank, MemberRank)]
+        named = [*([name_ranks(of_run)] if of_run else []), *(f"rank {rank}" for rank in others[:MAX_MEMBERS])]
         more = len(others) - MAX_MEMBERS
         return " and ".join([*named, f"{more} more"] if more > 0 else named)
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {compress_ranks(ranks)}"
@@ -178,7 +177,7 @@ def have(ranks: Sequence[int]) -> str:
 
 
 MAX_SHOWN: Final = 4096
-"""Maximum characters of one string; the longest path that Linux allows."""
+"""Upper bound on the characters of one string: the longest path that Linux allows."""
 
 
 def readable(text: str, most: int = MAX_SHOWN) -> str:
@@ -193,7 +192,7 @@ def readable(text: str, most: int = MAX_SHOWN) -> str:
 
 
 def name_caller(function: str, file: str) -> str:
-    """Name the outermost function of a thread, the same in every process: `save (train.py)`."""
+    """Name the outermost function of a thread. The name is the same in every process: `save (train.py)`."""
     return f"{function} ({PurePath(file).name})"
 
 

@@ -1,4 +1,4 @@
-"""The values in one operation's tensors, and in a model's parameters, as one rank has seen them."""
+"""Statistics of the values in one operation's tensors, and in a model's parameters, on one rank."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 import msgspec
 
 # --- formats of numbers -----------------------------------------------------------------------------------------------
-# The types of floating numbers whose range is narrow enough to matter, and the largest number of each.
+# Floating-point types whose range is narrow enough to matter, with their largest finite numbers.
 
 
 class NumberFormat(enum.IntEnum):
-    """A type of number, as it is recorded; its name in lower case is torch's."""
+    """A floating-point type. Its name in lower case is torch's."""
 
     UNKNOWN = 0
-    """Another type, or several."""
+    """Another type, or several types."""
     FLOAT16 = 1
     BFLOAT16 = 2
     FLOAT32 = 3
@@ -37,11 +37,11 @@ LARGEST: Final[Mapping[int, float]] = {
     NumberFormat.FLOAT8_E4M3FNUZ: 240.0,
     NumberFormat.FLOAT8_E5M2FNUZ: 57_344.0,
 }
-"""The largest finite number of each."""
+"""The largest finite number of each type."""
 
 
 def headroom(number_format: int, magnitude: float) -> float | None:
-    """How often a magnitude could be doubled before it overflowed its type; None if that is not known."""
+    """Return the number of doublings before a magnitude overflows its type, or None if unknown."""
     largest = LARGEST.get(number_format)
     if largest is None or not 0.0 < magnitude < math.inf:
         return None
@@ -49,13 +49,13 @@ def headroom(number_format: int, magnitude: float) -> float | None:
 
 
 class Parameters(msgspec.Struct, frozen=True, gc=False):
-    """What a record says about parameters besides their checksum.
+    """The data of a parameter record besides the checksum.
 
     Attributes:
-        count: How many there are.
-        names: Name id of their names; 0 if they are not known.
-        left_out: Models and optimizers of this rank whose parameters are not compared, because there are too many.
-        sums: Sums by the bits of places, as words.
+        count: Number of parameters.
+        names: Name id of the parameters' names; 0 if unknown.
+        left_out: Number of models and optimizers of this rank with too many parameters to compare.
+        sums: Checksums by the bits of parameter positions, as words.
     """
 
     count: int
@@ -66,12 +66,12 @@ class Parameters(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where parameters differ.
+    """The range of parameters that may differ between replicas.
 
     Attributes:
-        first: The first place at which one may.
-        last: The last such place.
-        are_exact: Whether it is known that only the parameter at `first`, which is `last`, differs.
+        first: The first position that may differ.
+        last: The last position that may differ.
+        are_exact: Whether exactly one parameter differs, at `first`, which equals `last`.
     """
 
     first: int
@@ -79,49 +79,49 @@ class Places:
     are_exact: bool
 
     def joined(self, other: Places) -> Places:
-        """These and others."""
+        """Return the smallest range that covers both."""
         if self == other:
             return self
         return Places(min(self.first, other.first), max(self.last, other.last), are_exact=False)
 
 
 class NumericsFlag(enum.IntFlag):
-    """Facts about such a record."""
+    """Facts about a numerics record."""
 
     SAMPLED = 1
-    """All members take the statistics of this operation, for they choose by its sequence."""
+    """All members take statistics of this operation: they choose operations by sequence."""
     NON_FINITE = 2
     """An input is infinite or not a number."""
     COMPARABLE = 4
     """The outputs must be equal on all members."""
     PARAMETERS = 8
-    """It belongs to no operation: its last word is the checksum of parameters that must be equal on all members."""
+    """The record belongs to no operation: its last word is the checksum of parameters, equal on all members."""
     PENDING = 16
-    """What the inputs are like is known later: a device finds it out."""
+    """A device computes the statistics of the inputs, and the results arrive later."""
     UNSEEN = 32
-    """Not all inputs that may be infinite or not a number were looked at; `Numerics.unseen` says why."""
+    """Some inputs that may be infinite or not a number were not checked. `Numerics.unseen` gives the reason."""
 
 
 class Unseen(enum.IntEnum):
-    """Why tensors were not looked at."""
+    """The reasons for not checking tensors."""
 
     TYPE = 1
-    """A type without statistics that may hold such values: float8, quantised, complex with lazy conjugation, or a
+    """A type without statistics that may hold infinities or NaN: float8, quantised, complex with lazy conjugation, or a
     subclass of Tensor."""
     LAYOUT = 2
-    """Sparse, or on a device and not dense."""
+    """A sparse tensor, or a tensor on a device that is not dense."""
     DEVICE = 3
-    """On a device that is none of CUDA's, or of which nothing is known any more."""
+    """A device other than CUDA, or a device whose state is lost."""
     GRAPH = 4
-    """Issued while a graph was captured."""
+    """Issued during the capture of a CUDA graph."""
     FULL = 5
-    """More results were on their way from the device than there is room for."""
+    """The buffer for results from the device was full."""
     FAILED = 6
-    """Looking at them failed, for which there is an error in the log."""
+    """The check failed; the log has an error."""
 
     @property
     def label(self) -> str:
-        """Its name in metrics."""
+        """The label value in metrics."""
         return self.name.lower()
 
 
@@ -131,35 +131,34 @@ _UNSEEN_FLAG: Final = int(NumericsFlag.UNSEEN)
 
 
 class Numerics(msgspec.Struct, frozen=True, gc=False):
-    """The values in one operation's tensors, of one rank.
+    """Statistics of the values in one operation's tensors on one rank.
 
     Attributes:
-        number: Number of its own record.
+        number: Number of this record, not the operation's.
         taken_ns: When the statistics were taken.
         step: The rank's step then.
         sequence: The operation's sequence.
         group: Name id of its group.
-        peer: Global rank of the peer or root; -1 when there is none.
-        tag: Its tag.
+        peer: Global rank of the peer or root; -1 if there is none.
+        tag: The operation's tag.
         thread: Native id of the calling thread.
-        elements: How many floating numbers the inputs have.
+        elements: Number of floating-point elements in the inputs.
         flags: See `NumericsFlag`.
-        smallest: The smallest input; NaN if one is not a number; None if it is not known, as for all below.
-        largest: The largest.
-        mean: Their mean.
-        norm: Their L2 norm.
+        smallest: The smallest input; NaN if an input is NaN. Here and in the fields below, None means unknown.
+        largest: The largest input.
+        mean: The mean of the inputs.
+        norm: The L2 norm of the inputs.
         zero_share: Share of zeros, in a sample.
         subnormal_share: Share of subnormal numbers, in a sample.
         input_checksum: Checksum of the inputs' bits.
         output_checksum: Checksum of the outputs' bits.
-        parameters: What else is known of parameters; None if it is the record of an operation.
+        parameters: Data of a parameter record; None for the record of an operation.
         number_format: The type of the inputs; see `NumberFormat`.
-        saturated_share: Share of numbers that are the largest of their type, in a sample; only of float8.
-        unseen: Why inputs were not looked at; None if all were.
-        unseen_output: Why the outputs have no checksum; None if they have one, or not yet.
-        culprits: Name id of the parameter that has brought a value that is not finite, or of the first and the last
-            that may have; 0 if they are not known.
-        held: How many parameters the message holds; 0 if that is not known.
+        saturated_share: Share of elements equal to the largest number of their type, in a sample; float8 only.
+        unseen: Why inputs were not checked; None if all were.
+        unseen_output: Why the outputs have no checksum; None if they have one, or will have one.
+        culprits: Name id of the parameter with a non-finite value, or of the first and last candidates; 0 if unknown.
+        held: Number of parameters in the message; 0 if unknown.
     """
 
     number: int
@@ -190,12 +189,12 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_pending(self) -> bool:
-        """Whether a device has not reported yet what the inputs are like."""
+        """Whether the device's statistics of the inputs have not arrived yet."""
         return bool(int(self.flags) & _PENDING) and (self.smallest is None or self.largest is None)
 
     @property
     def is_finite(self) -> bool | None:
-        """Whether all inputs are finite; None if that is not known, or not yet."""
+        """Whether all inputs are finite; None if unknown or still pending."""
         flags = int(self.flags)
         if flags & _NON_FINITE:
             return False
@@ -208,13 +207,13 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def absmax(self) -> float | None:
-        """The largest magnitude; NaN if an input is not a number."""
+        """The largest magnitude of the inputs; NaN if an input is NaN."""
         if self.smallest is None or self.largest is None:
             return None
         return math.nan if math.isnan(self.smallest) else max(abs(self.smallest), abs(self.largest))
 
     @property
     def headroom(self) -> float | None:
-        """How often the largest magnitude could be doubled before it overflowed its type; None if it is not known."""
+        """Number of doublings before the largest magnitude overflows its type; None if unknown."""
         absmax = self.absmax
         return None if absmax is None else headroom(self.number_format, absmax)

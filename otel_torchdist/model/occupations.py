@@ -1,4 +1,4 @@
-"""What the threads of a rank are in besides recorded operations: checkpoints, child processes, shared groups."""
+"""Activities of a rank's threads besides recorded operations: checkpoints, child processes, shared groups."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from typing import Final, NamedTuple
 from otel_torchdist.model.names import CallSiteName
 
 # --- threads ----------------------------------------------------------------------------------------------------------
-# What the threads of a rank are busy with besides operations, as records and stacks show it.
+# Activities of threads besides operations, by records and stacks.
 
 
 class Engagement(enum.Enum):
-    """What a thread is in."""
+    """The kinds of occupations."""
 
     BACKWARD = "backward"
     OPTIMIZER_STEP = "optimizer step"
     FUTURE = "future"
-    """`Future.wait`, as of what `Work.get_future` returns."""
+    """`Future.wait`, such as on the future that `Work.get_future` returns."""
 
 
 class Occupation(NamedTuple):
-    """What a thread is in.
+    """An activity of a thread that may wait for an operation without a record of the wait.
 
     Attributes:
-        engagement: What that is.
         thread: Native id of the thread.
-        since_ns: Since when.
     """
 
     engagement: Engagement
@@ -40,12 +38,12 @@ class SharedGroup:
     """A group that two threads use at the same time.
 
     Attributes:
-        group: Its key.
-        operations: The two operations that met last.
-        call_sites: Where they were called.
+        group: The group's key.
+        operations: The two operations that were in flight together most recently.
+        call_sites: The call sites of the two operations.
         step: The rank's step.
-        callers: What the two threads run, see `CallerName`; '' where that is not known.
-        times: How often it was seen.
+        callers: The outermost functions of the two threads, see `CallerName`; '' if unknown.
+        times: How often two threads were seen in the group together.
     """
 
     group: str
@@ -61,15 +59,14 @@ class ChildWait:
     """A child process that a rank waits for.
 
     Attributes:
-        pid: Its process id.
-        name: What it is: `DataLoader worker 1`, `child process`.
-        doing: What it is doing: `in read() of /data/shard-7 (nfs4 at /data)`.
-        since_ns: Since when.
-        others: Process ids of other children that do the same.
-        is_locked: Whether they wait for locks of their own, which nothing can release any more.
-        is_forked: Whether they were forked from the rank, and so inherited its locks.
-        holder: Where the only other thread of the rank that runs the user's code is, which may have held the lock; None
-            if there is none, or there are several.
+        name: Description of the process: `DataLoader worker 1`, `child process`.
+        doing: Current activity: `in read() of /data/shard-7 (nfs4 at /data)`.
+        since_ns: When that activity began.
+        others: Process ids of other children in the same activity.
+        is_locked: Whether the children wait for locks that no thread of theirs can release.
+        is_forked: Whether the children were forked from the rank, and so inherited its locks.
+        holder: Position of the rank's only other thread in user code, which may have held the lock; None if there is no
+            such thread, or several.
     """
 
     pid: int
@@ -84,13 +81,14 @@ class ChildWait:
 
 @dataclass(frozen=True, slots=True)
 class CallPace:
-    """How often a rank calls operations, and whether it works meanwhile.
+    """The pace of a rank's calls, and its CPU use between them.
 
     Attributes:
-        called_ns: When it last entered or left an operation, ended a step or began or ended an activity; 0 for never.
+        called_ns: When the rank last entered or left an operation, ended a step or began or ended an activity; 0 for
+            never.
         longest_gap_ns: The longest time between two calls so far, outside of operations; 0 if all were short.
-        busy: The share of a core that it and the processes that it has started used lately, outside of operations;
-            None if that is not known.
+        busy: Recent CPU use of the rank and its child processes outside of operations, as a share of one core; None if
+            unknown.
     """
 
     called_ns: int = 0
@@ -98,7 +96,7 @@ class CallPace:
     busy: float | None = None
 
     def moved(self, offset_ns: int) -> CallPace:
-        """The same on a clock that is ahead by this much."""
+        """Return a copy on a clock that is ahead by `offset_ns`."""
         return replace(self, called_ns=self.called_ns + offset_ns) if self.called_ns else self
 
 
@@ -106,12 +104,12 @@ NO_PACE: Final = CallPace()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
-# In which checkpoint a rank is, and which it could not save: all that those who judge see of activities.
-# It is evidence for words and for patience. That a rank waits is shown by operations alone, and so is for whom.
+# Checkpoints in progress and failed checkpoints of a rank. Verdicts use them only in their text and to be more patient:
+# operations alone show that a rank waits, and for whom.
 
 
 MEETINGS: Final = frozenset({"plan", "write", "read"})
-"""Stages that include the collectives in which ranks wait for each other: how long they take says little of a rank."""
+"""Stages that contain collectives. Ranks wait for each other there, so their duration says little about one rank."""
 STAGES: Final = MEETINGS | {
     "_stateful_to_state_dict",
     "create_checkpoint_daemon_process",
@@ -123,22 +121,22 @@ STAGES: Final = MEETINGS | {
     "stage_state_dict",
     "write_data",
 }
-"""All stages that torch 2.8 to 2.15 have."""
+"""All stages of torch 2.8 to 2.15."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
-    """A checkpoint that a thread of a rank is in.
+    """A checkpoint in progress on a thread of a rank.
 
     Attributes:
         operation: `save`, `load`, `async_save`, `torch.save` or `torch.load`.
-        checkpoint: Its path or id, or ''.
+        checkpoint: The checkpoint's path or id, or ''.
         thread: Native id of the thread.
-        meeting: The stage of whose collectives it is a part: `plan`, `write`, `read`; '' if it is outside of any.
-        stage: What the rank does in it, or ''.
-        since_ns: When it began to do that.
-        message_bytes: What that is going to write or read; 0 if not known.
-        usual_ns: How long that usually takes; 0 if not known.
+        meeting: The stage with collectives that the thread is in: `plan`, `write` or `read`; '' if none.
+        stage: The innermost stage, or ''.
+        since_ns: When that stage began.
+        message_bytes: Bytes that the stage is going to write or read; 0 if unknown.
+        usual_ns: Usual duration of the stage; 0 if unknown.
     """
 
     operation: str
@@ -151,7 +149,7 @@ class CheckpointView:
     usual_ns: int = 0
 
     def is_shared_with(self, other: CheckpointView) -> bool:
-        """Whether another rank's is the same checkpoint."""
+        """Return whether another rank's view is of the same checkpoint."""
         return (self.operation, self.checkpoint) == (other.operation, other.checkpoint)
 
 
@@ -160,15 +158,15 @@ class FailedCheckpoint:
     """A checkpoint that a rank could not save.
 
     Attributes:
-        number: Number of its record.
+        number: Number of the record.
         operation: As in `CheckpointView`.
         checkpoint: As in `CheckpointView`.
-        stage: The stage that raised; '' if it was none.
+        stage: The stage that raised; '' if none.
         error: Type of the exception.
-        message: Its message.
+        message: The exception's message.
         step: The rank's step.
-        ended_ns: When it failed.
-        is_cause: Whether the exception was raised on this rank; else it received another rank's.
+        ended_ns: When the checkpoint failed.
+        is_cause: Whether this rank raised the exception; else it received another rank's.
     """
 
     number: int
@@ -187,16 +185,16 @@ class RankCheckpoints:
     """The checkpoints of one rank.
 
     Attributes:
-        open: Those that its threads are in.
-        failed: The newest ones that it could not save.
+        open: Checkpoints in progress.
+        failed: The newest failed checkpoints.
     """
 
     open: tuple[CheckpointView, ...] = ()
     failed: tuple[FailedCheckpoint, ...] = ()
 
     def of_thread(self, thread: int) -> CheckpointView | None:
-        """The one that a thread is in."""
-        return next((one for one in self.open if one.thread == thread), None)
+        """Return the checkpoint in progress on a thread, or None."""
+        return next((checkpoint for checkpoint in self.open if checkpoint.thread == thread), None)
 
 
 NO_CHECKPOINTS: Final = RankCheckpoints()

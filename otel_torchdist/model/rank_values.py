@@ -1,4 +1,4 @@
-"""What the values in one rank's tensors were like, by which ranks are compared. Frozen data only."""
+"""Checks of the values in one rank's tensors, for comparison between ranks. Frozen data only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from otel_torchdist.model.names import CallSiteName
 
 @dataclass(frozen=True, slots=True)
 class ParameterRange:
-    """Which of some parameters are meant.
+    """A range of parameters that contains the affected one.
 
     Attributes:
-        first: Name of the first one that may be.
-        last: Name of the last one that may be; the same as `first` if it is known that it is only that one.
-        candidates: How many there are from the first to the last.
-        count: How many there are in all.
+        first: Name of the first candidate.
+        last: Name of the last candidate; equal to `first` if there is only one.
+        candidates: Number of candidates.
+        count: Number of parameters in total.
     """
 
     first: str
@@ -27,7 +27,7 @@ class ParameterRange:
 
     @property
     def text(self) -> str:
-        """The only one, or the range that they are in."""
+        """The only candidate, or the range of candidates."""
         return self.first if self.candidates == 1 else f"{self.first} to {self.last}"
 
 
@@ -36,15 +36,13 @@ class NonFiniteInput:
     """An operation with an input that is infinite or not a number.
 
     Attributes:
-        operation_id: Its id, the same on all members.
-        operation: Its name.
+        operation: Name of the operation.
         step: The rank's step.
-        at_ns: When it was entered.
-        is_nan: Whether an input is not a number; else one is infinite.
-        call_site: Where it was called.
-        onset: The step with the first one of a series without a calm; see `CALM_STEPS`.
-        label: What it is for; see `OperationView`.
-        parameters: Which of the message's parameters the first bad value belongs to; None if that is not known.
+        at_ns: When the operation was entered.
+        is_nan: Whether an input is NaN; else an input is infinite.
+        onset: The step at which an uninterrupted series of non-finite inputs began; see `CALM_STEPS`.
+        label: The label; see `OperationView`.
+        parameters: The message's parameters that may hold the first bad value; None if unknown.
     """
 
     operation_id: OperationId
@@ -60,12 +58,12 @@ class NonFiniteInput:
 
 @dataclass(frozen=True, slots=True)
 class ComparedParameters:
-    """Which parameters a checksum is of.
+    """The parameters that a checksum covers.
 
     Attributes:
-        count: How many.
-        sums: Shows which of them differ; see `tape.records.numerics`.
-        names: Their names, by their place, as far as they are known; not sent to other agents.
+        count: Number of parameters.
+        sums: Checksums that locate the differing parameters; see `tape.records.numerics`.
+        names: Known names, by position. Not sent to other agents.
     """
 
     count: int
@@ -75,10 +73,9 @@ class ComparedParameters:
 
 @dataclass(frozen=True, slots=True)
 class UnknownInput:
-    """An operation of which it is not known whether all inputs are finite.
+    """An operation whose inputs have not all been checked for finiteness.
 
     Attributes:
-        operation_id: Its id.
         step: The rank's step.
         is_pending: Whether a device may still report it.
     """
@@ -90,15 +87,14 @@ class UnknownInput:
 
 @dataclass(frozen=True, slots=True)
 class OutputChecksum:
-    """The outputs of an operation that must be equal on all members.
+    """The checksum of outputs or parameters that must be equal on all members.
 
     Attributes:
-        operation_id: Its id.
-        operation: Its name.
+        operation: Name of the operation.
         step: The rank's step.
-        checksum: Checksum of their bits.
-        parameters: Which parameters it is of; None if it is of outputs.
-        label: What it is for; see `OperationView`.
+        checksum: Checksum of the bits.
+        parameters: The parameters that the checksum covers; None if it covers outputs.
+        label: The label; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -111,15 +107,15 @@ class OutputChecksum:
 
 @dataclass(frozen=True, slots=True)
 class RankValues:
-    """What is known of a rank's values.
+    """The checked values of a rank.
 
     Attributes:
-        are_all_checked: Whether all inputs are checked, so that those of an operation without an entry are finite.
-        non_finite: Operations with inputs that are not finite, the oldest ones since the last that were.
+        are_all_checked: Whether all inputs are checked, so that an operation without an entry has finite inputs.
+        non_finite: The oldest operations with non-finite inputs since inputs were last finite.
         outputs: The newest checksums of outputs, oldest first.
-        skipped: The newest steps that a gradient scaler has left out.
-        unknown: The newest operations of which it is not known, or not yet.
-        unknown_until: The newest step with further such operations, or with records that were lost; -1 for none.
+        skipped: The newest steps that a gradient scaler skipped.
+        unknown: The newest operations whose inputs are unchecked or pending.
+        unknown_until: The newest step with further such operations, or with lost records; -1 for none.
     """
 
     are_all_checked: bool = False
@@ -130,13 +126,13 @@ class RankValues:
     unknown_until: int = -1
 
     def are_known_in(self, step: int) -> bool:
-        """Whether it is known of all inputs, in a step and in the one before, whether they are finite."""
-        least = max(step - 1, 0)
-        return self.are_all_checked and self.unknown_until < least and all(one.step < least for one in self.unknown)
+        """Return whether every input of this step and the previous one has been checked for finiteness."""
+        first = max(step - 1, 0)
+        return self.are_all_checked and self.unknown_until < first and all(call.step < first for call in self.unknown)
 
     def awaits(self, step: int) -> bool:
-        """Whether a device may still report what came up to a step."""
-        return any(one.is_pending and one.step <= step for one in self.unknown)
+        """Return whether a device may still report inputs of this step or an earlier one."""
+        return any(call.is_pending and call.step <= step for call in self.unknown)
 
 
 NO_VALUES: Final = RankValues()

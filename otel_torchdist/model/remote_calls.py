@@ -1,4 +1,4 @@
-"""Remote procedure calls: what is known of each of their two sides."""
+"""Both sides of remote procedure calls."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class RemoteCall(msgspec.Struct, frozen=True, gc=False):
     """One side of a remote procedure call.
 
     Attributes:
-        worker: Id of the other worker; `NO_WORKER` if it is not known, as when the caller is not recorded.
-        worker_name: Name id of its name.
-        call_site: Name id of the line that made the call; only on the caller's side.
-        mode: How it was made; only on the caller's side.
-        caller_nonce: Nonce of the caller's tape, if this is the other side and the caller is recorded; else 0.
-        caller_number: Number of the caller's record. On the caller's side, if the thread that calls runs a function for
-            another worker meanwhile: number of the record of that, on this tape.
-        caller_step: The step, of the first caller, in whose trace both sides are.
-        returned_ns: When the function returned, and its thread was free again, though its result was still to come:
-            torch calls that `async_execution`.
-        is_waited_for: Whether the thread that has made the call waits for it.
+        worker: Id of the other worker; `NO_WORKER` if unknown, such as when the caller is not recorded.
+        worker_name: Name id of the other worker's name.
+        call_site: Name id of the call site; only on the caller's side.
+        mode: The API that made the call; only on the caller's side.
+        caller_nonce: On the callee's side: nonce of the caller's tape, if the caller is recorded; else 0.
+        caller_number: On the callee's side: number of the caller's record. On the caller's side: number, on this tape,
+            of the served call that the calling thread runs meanwhile, if any.
+        caller_step: The step of the outermost caller. Both sides belong to the trace of that step.
+        returned_ns: When the function returned and freed its thread before the result was available: torch's
+            `async_execution`.
+        is_waited_for: Whether the calling thread waits for the result.
     """
 
     worker: int = NO_WORKER
@@ -51,18 +51,17 @@ class RemoteCall(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """One side of an open call.
+    """One side of a remote procedure call in flight.
 
     Attributes:
-        is_served: Whether this rank runs the function; else it has made the call.
-        function: Name of the function.
-        peer: Name of the worker on the other side; '' if it is not known.
-        since_ns: Since when.
+        is_served: Whether this rank runs the function; else it made the call.
+        peer: Name of the worker on the other side; '' if unknown.
+        since_ns: When the call began.
         thread: Native id of the thread.
-        holds_thread: Whether the thread can do nothing else: it runs the function, or waits for the result.
+        holds_thread: Whether the call occupies the thread, which runs the function or waits for the result.
         call_site: The line that made the call.
-        nonce: Nonce of the tape of its caller; 0 if that is not recorded.
-        number: Number of the caller's record there, the same on both sides.
+        nonce: Nonce of the caller's tape; 0 if the caller is not recorded.
+        number: Number of the caller's record on that tape, the same on both sides.
     """
 
     is_served: bool
@@ -77,12 +76,12 @@ class CallView:
 
     @property
     def origin(self) -> tuple[int, int]:
-        """Identifies the call on both sides."""
+        """The identity of the call, the same on both sides."""
         return self.nonce, self.number
 
     @property
     def text(self) -> str:
-        """What the rank does: `train → worker1` calls it there, `train ← worker0` runs it for that worker."""
+        """The call in words: `train → worker1` for a call to a worker, `train ← worker0` for a call from a worker."""
         return f"{self.function} {'←' if self.is_served else '→'} {self.peer or 'another worker'}"
 
 
@@ -91,11 +90,10 @@ class WorkerView:
     """A rank as a worker of RPC.
 
     Attributes:
-        name: Its name.
-        threads: How many threads serve the calls of others; 0 if that is not known.
-        calls: Its open calls: first those that it has made, then those that it serves, the oldest first.
-        joins_since_ns: Since when it waits in `init_rpc` for the others; None if it does not.
-        leaves_since_ns: Since when it waits in `rpc.shutdown` for the others; None if it does not.
+        threads: Number of threads that serve calls; 0 if unknown.
+        calls: Calls in flight: first the calls that this worker made, then the calls that it serves, each oldest first.
+        joins_since_ns: Since when the worker waits for the others in `init_rpc`; None if it does not.
+        leaves_since_ns: Since when the worker waits for the others in `rpc.shutdown`; None if it does not.
     """
 
     name: str
@@ -106,16 +104,16 @@ class WorkerView:
 
     @property
     def made(self) -> tuple[CallView, ...]:
-        """The calls that it has made."""
+        """Calls in flight that this worker made."""
         return tuple(call for call in self.calls if not call.is_served)
 
     @property
     def served(self) -> tuple[CallView, ...]:
-        """The calls that it serves."""
+        """Calls in flight that this worker serves."""
         return tuple(call for call in self.calls if call.is_served)
 
     def moved(self, offset_ns: int) -> WorkerView:
-        """The same on another node's clock, which is ahead by so much."""
+        """Return a copy on a clock that is ahead by `offset_ns`."""
         return replace(
             self,
             calls=tuple(replace(call, since_ns=call.since_ns + offset_ns) for call in self.calls),

@@ -1,4 +1,4 @@
-"""Whether a rank has saved its state in a stall, and of which step, in one live word of its tape."""
+"""The state of a rank's rescue during a stall, packed into one live word of its tape."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ _MAX_STEP = (1 << 47) - 1
 
 
 class RescueState(enum.IntEnum):
-    """How far a rescue has come; the value is on the tape."""
+    """The progress of a rescue. The value is stored on the tape."""
 
     NONE = 0
-    """It has not begun."""
+    """Not begun."""
     RUNNING = 1
     SAVED = 2
-    """The user's function has returned, and nothing had changed meanwhile."""
+    """The user's function returned, and the rank's state did not change meanwhile."""
     IN_OPTIMIZER = 3
-    """Refused: a thread was in the step of an optimizer, so parameters may be half updated."""
+    """Refused: a thread was in an optimizer step, so parameters may be half updated."""
     RAISED = 4
-    """The user's function has raised."""
+    """The user's function raised."""
     WENT_ON = 5
-    """The rank did not wait any more by the end of it, so what was saved may be of two steps."""
+    """The rank stopped waiting before the save ended, so the saved state may mix two steps."""
     TOO_LATE = 6
-    """It took longer than allowed."""
+    """The save took longer than allowed."""
     DEAD = 7
-    """The rank died before; no rank writes this itself."""
+    """The rank died first. Readers set this state; ranks never write it."""
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the state cannot change any more."""
         match self:
             case RescueState.NONE | RescueState.RUNNING:
                 return False
@@ -50,20 +50,19 @@ class Rescue:
     """The rescue of one rank.
 
     Attributes:
-        state: How far it has come.
-        step: The training step of what was saved, as the user's function counts, or else as the tape does.
+        step: The training step of the saved state, as counted by the user's function, or else by the tape.
     """
 
     state: RescueState = RescueState.NONE
     step: int = 0
 
     def encode(self) -> int:
-        """Pack it; a step that does not fit is clipped."""
+        """Pack the rescue into a word. A step that does not fit is clipped."""
         return max(0, min(self.step, _MAX_STEP)) << _BITS | self.state
 
     @classmethod
     def decode(cls, value: int) -> Rescue:
-        """Unpack it; a state of a later version counts as none."""
+        """Unpack a word. An unknown state, from a later version, counts as `NONE`."""
         state = value & ((1 << _BITS) - 1)
         return cls(RescueState(state), value >> _BITS) if state in RescueState._value2member_map_ else cls()
 

@@ -1,4 +1,4 @@
-"""The snapshot that verdicts are based on: what the ranks of one run were doing at one moment. Frozen data only."""
+"""The snapshot of a run at one moment, on which verdicts are based. Frozen data only."""
 
 from __future__ import annotations
 
@@ -27,59 +27,58 @@ from otel_torchdist.model.symptoms import Symptom
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """One rank.
+    """The snapshot of one rank.
 
     Attributes:
         rank: Global rank.
-        nonce: Nonce of its tape.
-        run: 128-bit id of its run, 0 until known.
-        run_is_sure: False while that id may still be the one of an earlier attempt.
-        host: Host name.
-        created_ns: When its tape was created.
-        alive: Whether its process exists.
-        state: The state that it last recorded.
-        failure: Type of the exception that ended it, or ''.
-        gone_since_ns: When it was first seen to be gone; None while it is alive.
-        heartbeat_ns: When its Python threads last ran, as far as its heartbeat shows.
-        step: Its current step.
+        nonce: Nonce of the tape.
+        run: 128-bit id of the run; 0 if not yet known.
+        run_is_sure: False while the run id may still be the id of an earlier attempt.
+        created_ns: When the tape was created.
+        alive: Whether the process exists.
+        state: The last recorded state.
+        failure: Type of the exception that ended the rank, or ''.
+        gone_since_ns: When the process was first seen to be gone; None while it is alive.
+        heartbeat_ns: Last heartbeat: Python threads ran at that time.
+        step: The current step.
         open: Operations that have not ended, oldest first.
         last: The operation that ended last.
-        progress: How far it has advanced in each channel.
+        progress: Progress in each channel.
         losses: How often records were lost before they were read.
         forgotten: Whether channels were dropped for lack of room.
         wall_offset_ns: Wall clock minus monotonic clock.
-        stacks: Result of the newest request for its stacks; None if it was never asked.
-        stopped: How the kernel keeps its process from running; None if it does not, or if that is not known.
-        expects_until_ns: Until when it expects to wait, or others to wait for it; 0 if it does not.
-        windows: What it has called recently in each group; see `CallLog`.
-        arrivals: When it arrived recently at the calls of each group; see `ArrivalLog`.
-        groups: The groups that it has used, by their key.
-        seen_alive_ns: When it was last seen to be alive; 0 for never.
-        is_new: Whether no agent has read its tape before this one.
-        ran_ns: When the kernel last showed that its process ran although its heartbeat had stopped; 0 for never.
-        is_remote: Whether another agent reads its tape.
-        death: The end of its process as observed by its agent; None if none was observed.
-        child: The child process that it waits for, if its stack shows that it waits for one; None if not.
-        values: What the values in its tensors were like.
-        rescue: How far its rescue in a stall has come.
-        asked_signal: The signal that has asked its process to end, if such signals are recorded; 0 for none.
-        asked_ns: When it came.
-        checkpoints: The checkpoints that it is in, and those that it could not save.
-        shared_groups: Groups in whose collectives two of its threads were at the same time.
-        fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
-            died, or may have been stopped; or native code did not release its GIL.
-        symptoms: What its machine has shown lately that may explain a stall.
-        worker: What it is and does as a worker of RPC; None if it is none.
-        world: The world that its rank is of, if its program has made that by hand; '' for that of the default group.
-        world_size: How many ranks that has; 0 if it is not known.
-        places: By the key of each group of another world: this process's rank there.
-        pace: How often it calls operations.
-        raised: The exception that has ended it, and where it was raised; None if that is not known.
-        twins: Process ids of all live processes that claim to be this rank, ascending; empty if it is the only one.
-        other_sizes: By rank, the world size of processes that meet others at its address, in worlds of another size.
-        occupations: What its threads are in that may wait for operations without a record of it.
-        clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
-        data_wait_ns: For how long its training thread has waited for data so far.
+        stacks: Result of the newest request for stacks; None if there was no request.
+        stopped: The kernel state that keeps the process from running; None if it runs, or if unknown.
+        expects_until_ns: Deadline until which a wait of or for this rank is expected; 0 for none.
+        windows: Recent calls in each group; see `CallLog`.
+        arrivals: Recent arrival times in each group; see `ArrivalLog`.
+        groups: The groups in use, by key.
+        seen_alive_ns: When the process was last seen alive; 0 for never.
+        is_new: Whether no agent has read the tape before this one.
+        ran_ns: When the kernel last showed the process running although its heartbeat had stopped; 0 for never.
+        is_remote: Whether another agent reads the tape.
+        death: The death observed by the rank's agent; None if none was observed.
+        child: The child process that the rank's stack waits for; None if there is none.
+        values: Checked values in the rank's tensors.
+        rescue: Progress of the rescue, as recorded.
+        asked_signal: The signal that asked the process to end, if such signals are recorded; 0 for none.
+        asked_ns: When that signal arrived.
+        checkpoints: Checkpoints in progress, and failed ones.
+        shared_groups: Groups with two threads of the rank in collectives at the same time.
+        fell_silent: Whether the rank counts as gone only because the others kept showing signs of life. Its process may
+            have died or been stopped, or native code holds the GIL.
+        symptoms: Recent symptoms of the machine that may explain a stall.
+        worker: The rank as an RPC worker; None if it is not one.
+        world: The rank's world, if the program created it by hand; '' for the world of the default group.
+        world_size: Number of ranks in that world; 0 if unknown.
+        places: This process's rank in other worlds, by the key of each of their groups.
+        pace: The pace of calls.
+        raised: The exception that ended the rank; None if unknown.
+        twins: Process ids of all live processes that claim to be this rank, ascending; empty if there is only one.
+        other_sizes: World sizes, by rank, of processes that use the same address for a world of another size.
+        occupations: Activities of threads that may wait for operations without a record of it.
+        clock_error_ns: Upper bound on the error of times that another agent read on its own clock.
+        data_wait_ns: Total time that the training thread has waited for data.
     """
 
     rank: int
@@ -134,7 +133,7 @@ class RankView:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is gone and did not end cleanly."""
+        """Whether the rank is gone and did not end cleanly."""
         if self.alive or self.has_given_up:
             return False
         if self.state is TapeState.FINISHED:
@@ -143,67 +142,67 @@ class RankView:
 
     @property
     def exit_code(self) -> int | None:
-        """The code with which its process exited; None if it did not exit, or if that is not known."""
+        """The exit code of the process; None if it did not exit, or if unknown."""
         return self.death.exit_code if self.death is not None else None
 
     @property
     def exited_in_error(self) -> bool:
-        """Whether its program ended by `sys.exit` with an error code, as programs do that handle all exceptions."""
+        """Whether the program ended by `sys.exit` with an error code, after handling its exceptions itself."""
         return self.state is TapeState.FINISHED and self.death is not None and self.death.exited_in_error
 
     @property
     def crashed_at_exit(self) -> bool:
-        """Whether it crashed after the end of its script: a launcher then ends the others."""
+        """Whether the process crashed after the end of its script. A launcher then ends the others."""
         return self.state is TapeState.FINISHED and self.death is not None and self.death.crashed_at_exit
 
     @property
     def has_given_up(self) -> bool:
-        """Whether its backend gave up waiting for the others; how its process ends then is no evidence against it."""
+        """Whether its backend gave up waiting for the others. The process's end is then no evidence against it."""
         return self.failure == GIVEN_UP and self.state is TapeState.RUNNING
 
     @property
     def has_left(self) -> bool:
-        """Whether its process exited with code 0, outside of any operation: by `os._exit`, which leaves no record."""
+        """Whether the process exited with code 0 outside of any operation, by `os._exit`, which leaves no record."""
         return self.exit_code == 0 and not self.alive and self.state is TapeState.RUNNING and not self.open
 
     @property
     def end(self) -> Death | None:
-        """Its death, with the signal before it."""
+        """The death, with the signal that asked for it."""
         if self.death is None or not self.asked_signal:
             return self.death
         return replace(self.death, asked=self.asked_signal, asked_ns=self.asked_ns)
 
     @property
     def rescued(self) -> Rescue:
-        """How far its rescue has come: what is saved stays saved, and of a dead rank nothing more comes."""
+        """The rescue; `DEAD` if the process died before the rescue reached a final state."""
         is_over = not self.alive and not self.rescue.state.is_final
         return Rescue(RescueState.DEAD, self.rescue.step) if is_over else self.rescue
 
     @property
     def life(self) -> Lifetime:
-        """When it lived, as far as a heartbeat, a pass that saw it, or its recorded death shows."""
+        """The known lifetime, by heartbeats, by observations of the process, and by its recorded death."""
         died_ns = self.death.at_ns if self.death is not None else 0
         seen_ns = max(self.heartbeat_ns, self.seen_alive_ns, died_ns)
         return Lifetime(self.created_ns, seen_ns, self.alive, self.run_is_sure)
 
     @property
     def is_over(self) -> bool:
-        """Whether it makes no more calls: its process is gone, or has recorded that it finished or failed."""
+        """Whether the rank makes no more calls: its process is gone, or recorded that it finished or failed."""
         return not self.alive or self.state is not TapeState.RUNNING
 
     def at(self, operation_id: OperationId) -> OperationView | None:
-        """The rank's open operation with this id, if any."""
+        """Return the rank's open operation with this id, or None."""
         return next((operation for operation in self.open if operation.operation_id == operation_id), None)
 
     def uses(self, thread: int, channel: Channel) -> bool:
-        """Whether a thread of this rank is one of those that enter a channel, as far as that is known."""
+        """Return whether a thread of this rank uses a channel. Return True if the channel's threads are unknown."""
         progress = self.progress.get(channel)
         return progress is None or not progress.threads or thread in progress.threads
 
     def waits_in(self, operation: OperationView) -> bool:
-        """Whether an open operation of this rank is evidence that it waits.
+        """Return whether an open operation shows that this rank waits.
 
-        An operation that blocks no thread means nothing once its rank has recorded that it is done.
+        Once the rank has recorded its end, only operations that block a thread count.
         """
         if not (self.alive or self.has_given_up) or operation.waiting_since_ns is None:
             return False
@@ -212,18 +211,18 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class WorldSnapshot:
-    """The ranks of one run at one moment, as far as they are visible.
+    """The visible ranks of one run at one moment.
 
     Attributes:
-        run: 128-bit id; 0 for ranks that do not know theirs yet.
+        run: 128-bit id; 0 for ranks without one yet.
         taken_ns: Monotonic time.
-        ranks: By their global rank.
-        unreachable: Ranks whose agent does not answer, with the host that it was on.
-        source: What distinguishes it from other snapshots with the same id: another user, who may have forged the id,
-            or the directory of ranks without one. '' for a run of this process's own user.
+        ranks: By global rank.
+        unreachable: Ranks whose agent does not answer, with the agent's host.
+        source: Distinguishes snapshots with the same run id: the other user, who may have forged the id, or the
+            directory of ranks without an id. '' for a run of this process's user.
         is_foreign: Whether the ranks belong to another user.
-        looked_ns: When reading their tapes began, which takes time on a busy machine: what they did later may be
-            missing. 0 if that is not known.
+        looked_ns: When the pass over the tapes began; 0 if unknown. A pass takes time on a busy machine, and later
+            records may be missing.
     """
 
     run: int
@@ -236,7 +235,7 @@ class WorldSnapshot:
 
     @property
     def rescues(self) -> dict[int, Rescue]:
-        """How far the rescue of each rank has come; empty if none has begun."""
+        """The rescue of each rank; empty if none has begun."""
         was_begun = any(view.rescue.state is not RescueState.NONE for view in self.ranks.values())
         return {rank: view.rescued for rank, view in self.ranks.items()} if was_begun else {}
 
@@ -246,12 +245,12 @@ class WorldSnapshot:
         return [self.ranks[rank] for rank in sorted(self.ranks)]
 
     def group(self, key: str) -> GroupView | None:
-        """A group by its key, as the first of its members sees it; None if it is not known."""
+        """Return a group by its key, as its first member sees it, or None if unknown."""
         return next((view.groups[key] for view in self.in_order if key in view.groups), None)
 
 
 def life_in(view: RankView) -> RankLife:
-    """Whether a rank in a snapshot is running, finished, failed or dead."""
+    """Classify a rank in a snapshot as running, finished, failed or dead."""
     if view.state is TapeState.FAILED or view.exited_in_error:
         return RankLife.FAILED
     if view.crashed_at_exit:

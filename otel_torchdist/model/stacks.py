@@ -1,4 +1,4 @@
-"""The stacks of a rank, as it has written them down on request."""
+"""The stacks that a rank writes on request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ class ThreadStack:
 
     Attributes:
         thread: Native thread id, the same as `Operation.thread`.
-        name: The thread's name.
         frames: Innermost frame first.
-        is_locked: Whether it waits for a lock, without a limit, as the kernel shows it; None if that is not known. No
-            frame shows that where the innermost line calls C.
+        is_locked: Whether the kernel shows the thread waiting for a lock without a timeout; None if unknown. Frames do
+            not show it if the innermost line calls C.
     """
 
     thread: int
@@ -27,14 +26,14 @@ class ThreadStack:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The newest request for a rank's stacks.
+    """The newest request for a rank's stacks, and its answer.
 
     Attributes:
-        asked_ns: When the rank was asked.
-        threads: Its answer; None while there is none.
-        by_signal: Whether a signal took the stack while the GIL was held; then it is that of one thread.
-        earlier: Its answer to the request before, as long as there is none to this one.
-        earlier_ns: When it was asked for that.
+        asked_ns: When the stacks were requested.
+        threads: The answer; None while there is none.
+        by_signal: Whether a signal handler took the stack while the GIL was held. It then covers one thread.
+        earlier: The answer to the previous request, kept until this one is answered.
+        earlier_ns: When the previous request was made.
     """
 
     asked_ns: int
@@ -45,10 +44,10 @@ class Stacks:
 
     @property
     def newest(self) -> tuple[tuple[ThreadStack, ...], int]:
-        """Its newest answer, and when it was asked for that; empty if there is none."""
+        """The newest answer and the time of its request; empty if there is none."""
         return (self.earlier, self.earlier_ns) if self.threads is None else (self.threads, self.asked_ns)
 
     def moved(self, offset_ns: int) -> Stacks:
-        """The same on a clock that is ahead by `offset_ns`."""
+        """Return a copy on a clock that is ahead by `offset_ns`."""
         earlier_ns = self.earlier_ns + offset_ns if self.earlier else 0
         return replace(self, asked_ns=self.asked_ns + offset_ns, earlier_ns=earlier_ns)

@@ -1,4 +1,4 @@
-"""Symptoms: what a machine shows that may explain a stall. They are evidence beside a verdict, never a verdict."""
+"""Symptoms of a machine that may explain a stall. A symptom supports a verdict and never is one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 
 class SymptomKind(enum.Enum):
-    """The kinds, the most telling first."""
+    """The kinds of symptoms, strongest evidence first."""
 
     GPU_LOST = "gpu_lost"
-    """The driver has lost the GPU."""
+    """The driver lost the GPU."""
     XID = "xid"
-    """The driver has reported an error of the GPU; the value is its number."""
+    """The driver reported a GPU error; the value is the Xid."""
     ECC = "ecc"
-    """Memory errors of the GPU that were not corrected; the value is their number."""
+    """Uncorrected memory errors of the GPU; the value is their count."""
     CGROUP_MEMORY = "cgroup_memory"
-    """The rank's cgroup is short of memory; the value is the share of time lost to that."""
+    """Memory pressure in the rank's cgroup; the value is the share of time lost to it."""
     NODE_MEMORY = "node_memory"
-    """The node is short of memory; likewise."""
+    """Memory pressure on the node; the value is the share of time lost to it."""
     LINK_DOWN = "link_down"
-    """An InfiniBand port has lost its link; the detail is its name."""
+    """An InfiniBand port without a link; the detail is the port's name."""
     STORAGE = "storage"
-    """The node waits for storage; the value is the share of time lost to that."""
+    """I/O pressure on the node; the value is the share of time lost to it."""
     THROTTLED = "throttled"
-    """The GPU's clocks are held down; the detail says why."""
+    """Throttled GPU clocks; the detail gives the reason."""
 
     @property
     def source(self) -> SymptomSource:
@@ -55,13 +55,12 @@ class SymptomSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One symptom.
+    """A symptom of a machine.
 
     Attributes:
-        kind: What it is.
-        at_ns: When it was last seen, on the monotonic clock.
-        value: Its number, see the kind.
-        detail: A word or two, see the kind.
+        at_ns: When the symptom was last seen, on the monotonic clock.
+        value: A number whose meaning depends on the kind.
+        detail: A word or two whose meaning depends on the kind.
     """
 
     kind: SymptomKind

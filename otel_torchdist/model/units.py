@@ -1,6 +1,6 @@
-"""Times and sizes for people, with few digits and their units, and classes of sizes for labels.
+"""Formats durations and sizes with few digits and a unit, and defines size classes for labels.
 
-Classes of sizes are few enough for a label and far enough apart for latencies to differ.
+There are few enough size classes for a metric label, and latencies differ between them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def duration(ns: int | None) -> str:
 
 
 def seconds(length_s: float, digits: int = 1) -> str:
-    """Format a time that has passed, as sentences give it: `12.0 s`. Never below zero.
+    """Format an elapsed time for a sentence: `12.0 s`. Never below zero.
 
-    Clocks of several nodes, and moments that were seen late, may put an end before its beginning.
+    Clock differences between nodes, and late observations, may put an end before its begin.
     """
     return f"{passed(length_s):.{digits}f} s"
 
 
 def passed(length: float) -> float:
-    """A time that has passed, in any unit: 0 if the end is before the beginning."""
+    """Return an elapsed time in any unit, or 0 if the end is before the begin."""
     return length if length > 0 else 0.0
 
 
@@ -47,7 +47,7 @@ def amount(count: int) -> str:
 
 
 def per_second(bytes_per_second: float) -> str:
-    """Format what is moved in a second with three digits and powers of ten, as nccl-tests does: `24.1 GB`."""
+    """Format bytes per second with three digits and powers of ten, as nccl-tests does: `24.1 GB`."""
     size, place = bytes_per_second, 0
     while size >= 999.5 and place < len(_DECIMAL) - 1:
         size, place = size / 1000, place + 1
@@ -60,7 +60,7 @@ def size(count: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Format a share: `63%`; '' of nothing."""
+    """Format a share: `63%`; '' if the whole is 0."""
     return f"{part / whole:.0%}" if whole else ""
 
 
@@ -74,7 +74,7 @@ def _three_digits(number: float) -> str:
 
 LARGER: Final = "larger"
 BOUNDS: Final = {12: "4KiB", 16: "64KiB", 20: "1MiB", 24: "16MiB", 28: "256MiB"}
-"""Names of the size classes, by the power of two that is the largest size in each."""
+"""Names of the size classes, by the exponent of the largest size in each, a power of two."""
 _MOST_BITS: Final = max(BOUNDS) + 1
 _BY_BITS: Final = tuple(
     next((name for power, name in BOUNDS.items() if bits <= power), LARGER) for bits in range(_MOST_BITS + 1)
@@ -82,7 +82,7 @@ _BY_BITS: Final = tuple(
 
 
 def size_class(size: int) -> str:
-    """Return the class of a message of `size` bytes: `4KiB` has those of at most 4,096 bytes, and so on."""
+    """Return the size class of a message: `4KiB` for sizes up to 4,096 bytes, and so on."""
     return _BY_BITS[min((size - 1).bit_length(), _MOST_BITS)]
 
 
@@ -91,6 +91,6 @@ _BITS: Final = re.compile(r"\d+")
 
 @lru_cache(maxsize=1_024)
 def item_bytes(dtype: str) -> int:
-    """Bytes of an element: torch's names of types have the bits in them, except for `bool`."""
+    """Return the bytes of an element. torch's type names contain the bits, except for `bool`."""
     bits = _BITS.search(dtype)
     return max(int(bits[0]) // 8, 1) if bits is not None and len(bits[0]) < 4 else 1

@@ -1,4 +1,4 @@
-"""The kinds of verdicts, and what is decided by a kind alone. A new one is a row here, a judge and a sentence."""
+"""The kinds of verdicts and their traits. A new kind needs a row here, a judge and a sentence."""
 
 from __future__ import annotations
 
@@ -10,57 +10,56 @@ from otel_torchdist.model.symptoms import SymptomSource
 
 
 class VerdictKind(enum.Enum):
-    """What holds an operation up, strongest evidence first; the value is that of the span attribute."""
+    """The causes of a stalled operation, strongest evidence first. The value is the span attribute."""
 
     SHARED_GROUP = "shared_group"
     """Two threads of a rank call collectives of one group, in an order that differs between ranks by chance."""
     MISMATCHED = "mismatched"
-    """The ranks have made different calls at the same position of a group."""
+    """The ranks made different calls at the same position of a group."""
     DEAD = "dead"
-    """Their processes are gone."""
+    """The named ranks' processes are gone."""
     FROZEN = "frozen"
-    """The kernel does not let them run."""
+    """The kernel does not let the named ranks run."""
     CIRCULAR = "circular"
-    """They wait for each other."""
+    """The named ranks wait for each other."""
     UNMATCHED = "unmatched"
     """The other side of a send or receive does not arrive: it waits elsewhere, or has ended."""
     ABSENT = "absent"
-    """They are alive and elsewhere."""
+    """The named ranks are alive and elsewhere."""
     RENDEZVOUS = "rendezvous"
-    """They do not join the creation of a group."""
+    """The named ranks do not join the creation of a group."""
     DEVICE = "device"
-    """Their devices have not reached it."""
+    """The named ranks' devices have not reached the operation."""
     STUCK = "stuck"
-    """They have not come out of it, and others have: their devices, or the connections to them, are stuck or broken."""
+    """The named ranks have not left the operation, and others have: a device or connection is stuck or broken."""
     TRANSPORT = "transport"
-    """All ranks have entered, and it does not end."""
+    """All ranks have entered the operation, and it does not end."""
     UNREACHABLE = "unreachable"
-    """The agent of their node does not answer, which is all that is known about them."""
+    """The agent of the named ranks' node does not answer. Nothing else is known about them."""
     UNKNOWN = "unknown"
 
     @property
     def traits(self) -> VerdictTraits:
-        """What is decided by the kind alone."""
+        """The traits of the kind."""
         return _TRAITS[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictTraits:
-    """What is decided by the kind of a verdict alone.
+    """The traits that all verdicts of one kind share.
 
     Attributes:
-        is_final: Whether waiting longer cannot help, so that neither a threshold nor an excuse counts.
-        is_of_calls: Whether the calls that were made are at fault, so that it explains how ranks ended in them.
-        names_the_missing: Whether the ranks that it names live, and are elsewhere than the operation that waits.
-        names_others: Whether the ranks that wait are others than those that it names, at a line worth naming.
-        is_of_transfer: Whether all members have entered the operation, and its transfer does not come to an end.
-        is_inside_backend: Whether NCCL's own record may say more about it.
-        may_only_be_late: Whether the operation may still complete, so that a longer timeout can be the cure.
-        needs_no_silence: Whether it rests on what ranks have written, and not also on ranks that wrote nothing.
-        stays_away: Whether the ranks that it names do not come to the operation, nor to another one that belongs to
-            the picture.
-        not_by_a_script: Why no script can show it; '' if one can.
-        symptoms: The sources of symptoms that can explain it. Throttled clocks slow a rank down but never stop it.
+        is_final: Whether waiting longer cannot help. Thresholds and expected waits are then ignored.
+        is_of_calls: Whether the calls themselves are at fault, so that the verdict explains failures in them.
+        names_the_missing: Whether the named ranks are alive and outside of the stalled operation.
+        names_others: Whether the waiting ranks differ from the named ranks, so that their line is worth naming.
+        is_of_transfer: Whether all members have entered the operation and its transfer does not end.
+        is_inside_backend: Whether NCCL's flight recorder may show more.
+        may_only_be_late: Whether the operation may still complete, so that a longer timeout may help.
+        needs_no_silence: Whether the verdict rests only on records that exist, not on missing records.
+        stays_away: Whether the named ranks reach neither the operation nor a related one.
+        not_by_a_script: Why no script can reproduce it; '' if a script can.
+        symptoms: Sources of symptoms that can explain the verdict. Throttled clocks slow a rank but never stop it.
     """
 
     is_final: bool = False
@@ -83,7 +82,7 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
                 is_final=True,
                 is_of_calls=True,
                 needs_no_silence=True,
-                not_by_a_script="in which order two threads come is a matter of chance",
+                not_by_a_script="the order in which two threads arrive is a matter of chance",
             )
         case VerdictKind.MISMATCHED:
             return VerdictTraits(is_final=True, is_of_calls=True, needs_no_silence=True)
@@ -143,7 +142,7 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
         case VerdictKind.UNREACHABLE:
             return VerdictTraits(
                 names_others=True,
-                not_by_a_script="what the ranks on a node that does not answer were doing is not known",
+                not_by_a_script="nothing is known about the ranks on a node that does not answer",
             )
         case VerdictKind.UNKNOWN:
             return VerdictTraits(
