@@ -1,4 +1,4 @@
-"""Advice on a run: what was measured, how to check it, and the page about it; never what to use instead."""
+"""Advice on a run: a measurement, a way to check it, and a documentation page. Never a recommended alternative."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from otel_torchdist.model.units import amount, duration
 
 Names = Mapping[str, str]
 TWICE: Final = 2.0
-"""A rank is pointed out if it has so many times its share of the critical path."""
+"""Point out ranks with at least this multiple of an equal share of the critical path."""
 EXPOSED: Final = 0.2
-"""Transfers are pointed out if they are so much of the critical path."""
+"""Point out transfers if they take at least this share of the critical path."""
 MANY_OPERATIONS: Final = 50
 SMALL_BYTES: Final = 1_000_000
 UNEQUAL: Final = 1.5
-"""Experts are pointed out if the one with most work typically has so many times the mean."""
+"""Point out experts if the busiest rank of a typical exchange has at least this multiple of the mean work."""
 _WITHIN_LAYERS: Final = (Role.TENSOR, Role.SEQUENCE, Role.EXPERT, Role.CONTEXT)
-"""They communicate several times in each layer, where nothing hides it."""
+"""Roles of groups that communicate several times in each layer, where no computing hides the transfer."""
 _OF_GRADIENTS: Final = (Role.DATA, Role.SHARDED, Role.REPLICA)
 
 
 class Topic(Enum):
-    """What a piece of advice is about."""
+    """The topics of advice."""
 
     SLOW_RANK = "slow rank"
-    """A rank is on the critical path for twice its share, and computes longer than its peers."""
+    """A rank has at least twice its share of the critical path, and computes longer than its peers."""
     SLOW_NODE = "slow node"
     """Most ranks of one node compute longer than their peers elsewhere."""
     UNEQUAL_STAGES = "unequal stages"
-    """A stage of pipelines computes longer than the others."""
+    """A pipeline stage computes longer than the others."""
     EXPOSED = "exposed communication"
     """A notable part of the critical path is transfer."""
     ACROSS_NODES = "busy groups across nodes"
@@ -52,22 +52,21 @@ class Topic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A piece of advice. What does not apply to its topic is empty, 0 or None.
+    """A piece of advice. Fields that do not apply to its topic are empty, 0 or None.
 
     Attributes:
-        topic: What it is about.
         ranks: The ranks concerned, ascending.
         host: The node concerned.
         label: The call concerned.
-        role: What the groups concerned are for.
-        groups: How many groups are concerned.
-        share: Of the critical path: what it has of that.
-        gain_ns: What a step would be shorter at most; None if that cannot be replayed.
+        role: The role of the groups concerned.
+        groups: Number of groups concerned.
+        share: Share of the critical path.
+        gain_ns: Upper bound on the time a step would save; None if it cannot be replayed.
         step_bytes: Bytes that all members of the groups send in a step.
         step_operations: Operations of one rank in a step.
-        operation_bytes: What a rank contributes to one of them, on average.
-        ratio: The largest amount of work by the mean.
-        cause: What the rank or node does for longer than its peers; None for topics that are no cause of the path.
+        operation_bytes: Bytes that a rank contributes to one operation, on average.
+        ratio: The largest amount of work divided by the mean.
+        cause: The cause on the critical path that the advice is based on; None for other topics.
     """
 
     topic: Topic
@@ -86,17 +85,17 @@ class Advice:
 
 
 def advise(graph: Graph | None, calls: WorldCalls, path: CriticalPath | None) -> list[Advice]:
-    """Find what is worth looking into, what would bring most first.
+    """Derive advice, the greatest gain first.
 
     Args:
         graph: The parallelism graph; None if there are no groups.
-        calls: What the graph was derived from.
+        calls: The counts that the graph was derived from.
         path: The critical path; None if there is none.
     """
-    found = [*_of_path(path)] if path is not None and path.has_steps else []
+    pieces = [*_of_path(path)] if path is not None and path.has_steps else []
     if graph is not None:
-        found += _of_graph(graph, calls)
-    return sorted(found, key=lambda one: -(one.gain_ns or 0))
+        pieces += _of_graph(graph, calls)
+    return sorted(pieces, key=lambda advice: -(advice.gain_ns or 0))
 
 
 def _of_path(path: CriticalPath) -> Iterator[Advice]:
@@ -119,7 +118,7 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
                         Topic.SLOW_RANK, cause.ranks, cause.host, cause.label, share=share, gain_ns=gain_ns, cause=cause
                     )
             case CauseKind.NODE | CauseKind.TRANSFER:
-                pass  # before and after these
+                pass  # nodes are handled above, transfers below
     transfer = path.by_kind[PathKind.TRANSFER] / path.path_ns if path.path_ns else 0.0
     longest = next((cause for cause in path.causes if cause.kind is CauseKind.TRANSFER), None)
     if transfer >= EXPOSED and longest is not None:
@@ -127,15 +126,15 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
 
 
 def _share(path: CriticalPath, cause: Cause) -> float:
-    """How much of the path is computing of some ranks."""
-    own = sum(one.on_path_ns for one in path.by_rank if one.rank in cause.ranks)
-    return own / path.path_ns if path.path_ns else 0.0
+    """Return the share of the path that is computing of a cause's ranks."""
+    computing_ns = sum(time.on_path_ns for time in path.by_rank if time.rank in cause.ranks)
+    return computing_ns / path.path_ns if path.path_ns else 0.0
 
 
 def _of_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
     steps = max(1, calls.steps)
     for groups in (*graph.axes, *graph.groups):
-        roles = [one.role for one in groups.roles]
+        roles = [evidence.role for evidence in groups.roles]
         busy = next((role for role in roles if role in _WITHIN_LAYERS), None)
         if busy is not None and groups.across_hosts and calls.has_steps:
             yield Advice(
@@ -157,15 +156,15 @@ def _of_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
 
 
 def _small_operations(groups: ParallelGroups, calls: WorldCalls, steps: int) -> Iterator[Advice]:
-    own = [calls.groups[members] for members in groups.members if members in calls.groups]
-    if not own:
+    counted = [calls.groups[members] for members in groups.members if members in calls.groups]
+    if not counted:
         return
-    busiest = max(own, key=_exchanges)
+    busiest = max(counted, key=_exchanges)
     members = len(groups.members[0])
     operations = _exchanges(busiest) / members / steps
     sent = busiest.sent / max(1, _exchanges(busiest))
     if operations > MANY_OPERATIONS and sent < SMALL_BYTES:
-        role = next(one.role for one in groups.roles if one.role in _OF_GRADIENTS)
+        role = next(evidence.role for evidence in groups.roles if evidence.role in _OF_GRADIENTS)
         yield Advice(
             Topic.SMALL,
             role=role.value,
@@ -176,7 +175,7 @@ def _small_operations(groups: ParallelGroups, calls: WorldCalls, steps: int) -> 
 
 
 def _exchanges(group: GroupCalls) -> int:
-    """Calls of all members that exchange more than a loss or a norm."""
+    """Return the number of calls, over all members, that exchange more than a loss or a norm."""
     return sum(count.calls for kind, count in group.kinds.items() if not kind.is_small)
 
 
@@ -192,19 +191,19 @@ PAGES: Final = {
 
 
 def finding(advice: Advice, names: Names) -> str:
-    """What was measured: `rank 2 is 51% of the critical path; …`."""
+    """Return the measurement as a sentence: `rank 2 is 51% of the critical path; …`."""
     return _FINDINGS[advice.topic](advice, names)
 
 
 def check(advice: Advice) -> str:
-    """How to check it."""
+    """Return the way to check the measurement."""
     if advice.cause is not None and advice.cause.main_kind is not TimeKind.COMPUTING:
         return _CHECKS_OF_TIME[advice.cause.main_kind]
     return _CHECKS[advice.topic]
 
 
 def _not_computing(advice: Advice, names: Names) -> str:
-    """What ranks do for longer than their peers that is not computing; '' if it is."""
+    """Return the measurement for ranks whose extra time is not computing; '' if it is computing."""
     cause = advice.cause
     if cause is None or cause.main_kind is TimeKind.COMPUTING:
         return ""
@@ -239,7 +238,7 @@ def _unequal_stages(advice: Advice, _: Names) -> str:
 
 def _exposed(advice: Advice, names: Names) -> str:
     return (
-        f"{advice.share:.0%} of the critical path is transfer, which no computing hides; most of it is "
+        f"{advice.share:.0%} of the critical path is transfer that no computing hides; the largest part is "
         f"{call_of(advice.label, names)}, without which a step would be up to {duration(advice.gain_ns)} shorter"
     )
 
@@ -258,8 +257,8 @@ def _small(advice: Advice, _: Names) -> str:
 
 def _experts(advice: Advice, _: Names) -> str:
     return (
-        f"in a typical exchange the rank with most work has {advice.ratio:.1f} times the mean; in all of them together "
-        f"{name_ranks(advice.ranks)} has most"
+        f"in a typical exchange the rank with the most work has {advice.ratio:.1f} times the mean; over all exchanges "
+        f"{name_ranks(advice.ranks)} has the most"
     )
 
 
@@ -274,7 +273,7 @@ _FINDINGS: Final[Mapping[Topic, Callable[[Advice, Names], str]]] = {
 }
 _CHECKS_OF_TIME: Final = {
     TimeKind.DATA: "compare its storage, its samples and the processors that its loader's workers get with those of a "
-    "peer: otel-torchdist watch shows the waits for data of each rank, py-spy dump --subprocesses what workers do",
+    "peer: otel-torchdist watch shows each rank's waits for data, py-spy dump --subprocesses shows what workers do",
     TimeKind.CHECKPOINT: "compare the files that it writes, and its storage, with those of a peer: the spans of "
     "checkpoints have stages, bytes and files",
     TimeKind.OPTIMIZER: "compare the parameters that its optimizer holds with those of a peer",
@@ -290,9 +289,9 @@ _CHECKS: Final = {
     Topic.UNEQUAL_STAGES: "compare the layers of the stages, embedding and loss included; if the stage is on a machine "
     "of its own, exchange machines to see whether it is slow there too",
     Topic.EXPOSED: "otel-torchdist analyze --only calls shows its bus bandwidth: compare it with what nccl-tests or "
-    "gloo reach there; --only path shows where it stands in the step",
+    "gloo reach there; --only path shows where it occurs in the step",
     Topic.ACROSS_NODES: "otel-torchdist analyze --only graph lists the groups and their ranks, --only calls their "
-    "bandwidth beside that of groups within a node",
+    "bandwidth beside the bandwidth of groups within a node",
     Topic.SMALL: "otel-torchdist analyze --only calls --by site,size lists them by size; compare step times with "
     "larger buckets",
     Topic.EXPERTS: "otel-torchdist analyze --only graph shows the balance; log how many tokens the router gives each "

@@ -1,8 +1,7 @@
 """Analysis of one run: statistics, parallelism graph, critical path and advice, and its result as JSON. Pure.
 
-The histories of all ranks are read once, one after the other. `AnalysisResult` is a struct whose encoding is what
-`analyze --json` prints; keys are only ever added within a schema. Numbers are raw, with the unit in the key; unknown
-values are null.
+Each rank's history is read once, one after the other. `analyze --json` prints the encoding of `AnalysisResult`. Keys
+are only ever added within a schema. Numbers are raw, with the unit in the key; unknown values are null.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ ALL_SECTIONS: Final = frozenset(AnalysisSection)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is analysed.
+    """The scope of an analysis.
 
     Attributes:
         sections: The parts of the analysis.
-        parts: What distinguishes rows of the statistics.
+        parts: The keys by which statistics are grouped into rows.
         ranks: Ranks whose calls the statistics count; None for all.
-        most_calls: Upper bound on the calls that the critical path is looked for in, over all ranks.
+        most_calls: Upper bound on the calls analysed for the critical path, over all ranks.
     """
 
     sections: Collection[AnalysisSection] = ALL_SECTIONS
@@ -70,16 +69,15 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The results.
+    """The results of an analysis.
 
     Attributes:
-        sections: The parts that were asked for; the others are empty or None.
-        world_size: Ranks of the job; 0 if that is not known.
+        sections: The requested parts; the others are empty or None.
+        world_size: Number of ranks in the job; 0 if unknown.
         known: Ranks with records, ascending.
         statistics: Calls and their times.
         graph: The parallelism graph; None without calls in groups.
         path: The critical path; None if no call is known.
-        advice: What is worth looking into.
     """
 
     sections: Collection[AnalysisSection]
@@ -97,14 +95,14 @@ class Analysis:
 
 
 class Analyzer:
-    """Reduces one history after the other to columns, each of which may then be forgotten.
+    """Reduces histories to columns, one at a time. The caller may drop a history after adding it.
 
     Attributes:
-        table: The calls of all ranks, if the statistics are asked for.
+        table: The calls of all ranks, if statistics are requested.
     """
 
     def __init__(self, scope: Scope) -> None:
-        """Begin without a rank."""
+        """Start without ranks."""
         self.table: Final = CallTable()
         self._scope = scope
         self._paths = PathFinder(scope.most_calls)
@@ -113,7 +111,7 @@ class Analyzer:
         self._known: list[int] = []
 
     def add(self, history: RankHistory) -> None:
-        """Take the history of another rank."""
+        """Add the history of a rank."""
         self._world_size = max(self._world_size, history.world_size)
         self._known.append(history.rank)
         calls = self.table.columns_of(history)
@@ -126,15 +124,15 @@ class Analyzer:
 
     @cached_property
     def alignment(self) -> Alignment:
-        """The clocks of all ranks, aligned; known once all ranks have been added."""
+        """The aligned clocks of all ranks. Read it only after all ranks have been added."""
         return self._paths.alignment()
 
     def analysis(self, parts: Sequence[Part] | None = None, observers: Sequence[Observer] = ()) -> Analysis:
-        """Return the results; only to be called once.
+        """Return the results. Call it only once.
 
         Args:
-            parts: What distinguishes rows of the statistics; None for what the scope says.
-            observers: See all meetings of calls as well.
+            parts: The keys by which statistics are grouped into rows; None for the scope's.
+            observers: Receive all matched calls as well.
         """
         scope, counted = self._scope, self._counter.counted()
         graph = graph_of(counted) if counted.groups else None
@@ -152,7 +150,7 @@ class Analyzer:
 
 
 def analysis_of(histories: Iterable[RankHistory], scope: Scope) -> Analysis:
-    """Analyse the histories of all ranks, one for each."""
+    """Analyse the histories of all ranks, one history per rank."""
     analyzer = Analyzer(scope)
     for history in histories:
         analyzer.add(history)
@@ -163,13 +161,13 @@ SCHEMA: Final = 2
 
 
 class ResultSource(msgspec.Struct, frozen=True):
-    """The run, and where its calls were read.
+    """The run, and the source of its calls.
 
     Attributes:
         run: Id of the run, 32 hex digits; null if it has none.
         place: The directory or files.
-        world_size: Ranks of the job; null if that is not known.
-        unknown_ranks: Ranks of the job whose calls are not known.
+        world_size: Number of ranks in the job; null if unknown.
+        unknown_ranks: Ranks of the job without records.
     """
 
     run: str | None
@@ -179,24 +177,24 @@ class ResultSource(msgspec.Struct, frozen=True):
 
 
 class AdviceResult(msgspec.Struct, frozen=True):
-    """Something worth looking into; figures that do not apply to its topic are null.
+    """A piece of advice. Figures that do not apply to its topic are null.
 
     Attributes:
         topic: `slow rank`, `slow node`, `unequal stages`, `exposed communication`, `busy groups across nodes`, `many
             small operations` or `unequal experts`.
-        text: What was measured.
-        check: How to check it.
-        page: The page of the documentation on it.
+        text: The measurement as a sentence.
+        check: How to check the measurement.
+        page: The documentation page on the topic.
         ranks: The ranks concerned.
         host: The node concerned.
-        role: What the groups concerned are for.
+        role: The role of the groups concerned.
         groups: Number of groups concerned.
         path_share: Share of the critical path.
-        gain_ns: Time that a step would be shorter at most.
+        gain_ns: Upper bound on the time a step would save.
         step_bytes: Bytes that all members of the groups send in a step.
         step_operations: Operations of one rank in a step.
-        operation_bytes: Bytes that a rank contributes to one of them, on average.
-        ratio: The largest amount of work by the mean.
+        operation_bytes: Bytes that a rank contributes to one operation, on average.
+        ratio: The largest amount of work divided by the mean.
     """
 
     topic: Topic
@@ -216,17 +214,16 @@ class AdviceResult(msgspec.Struct, frozen=True):
 
 
 class AnalysisResult(msgspec.Struct, frozen=True):
-    """What `analyze --json` prints.
+    """The output of `analyze --json`.
 
     Attributes:
         schema: 2.
-        source: The run, and where its calls were read.
-        calls: Calls and their times; null, as the next three, if `--only` asks for another part, or if nothing is
-            known.
+        source: The run, and the source of its calls.
+        calls: Calls and their times. Like the next three, null if `--only` selects another part or if nothing is known.
         graph: The parallelism graph.
         path: The critical path.
-        advice: What is worth looking into, what would bring most first.
-        warnings: What could not be read, and why.
+        advice: Advice, the greatest gain first.
+        warnings: Sources that could not be read, with reasons.
     """
 
     schema: int
@@ -238,47 +235,47 @@ class AnalysisResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
-def analysis_result(found: Analysis, run: str | None, place: str, warnings: tuple[str, ...]) -> AnalysisResult:
-    """Return the result of an analysis.
+def analysis_result(analysis: Analysis, run: str | None, place: str, warnings: tuple[str, ...]) -> AnalysisResult:
+    """Convert an analysis to its JSON result.
 
     Args:
-        found: The analysis.
+        analysis: The analysis.
         run: Id of the run, 32 hex digits; None if it has none.
         place: The directory or files that its calls were read from.
-        warnings: What could not be read.
+        warnings: Sources that could not be read, with reasons.
     """
-    sections, path = found.sections, found.path
+    sections, path = analysis.sections, analysis.path
     return AnalysisResult(
         schema=SCHEMA,
-        source=ResultSource(run, place, found.world_size or None, tuple(found.unknown)),
-        calls=found.statistics if AnalysisSection.CALLS in sections else None,
-        graph=found.graph if AnalysisSection.GRAPH in sections else None,
+        source=ResultSource(run, place, analysis.world_size or None, tuple(analysis.unknown)),
+        calls=analysis.statistics if AnalysisSection.CALLS in sections else None,
+        graph=analysis.graph if AnalysisSection.GRAPH in sections else None,
         path=path_result(path) if path is not None and AnalysisSection.PATH in sections else None,
-        advice=advice_results(found) if AnalysisSection.ADVICE in sections else None,
+        advice=advice_results(analysis) if AnalysisSection.ADVICE in sections else None,
         warnings=warnings,
     )
 
 
-def advice_results(found: Analysis) -> tuple[AdviceResult, ...]:
-    """Return the advice of an analysis, what would bring most first."""
-    names = found.path.group_names if found.path is not None else dict[str, str]()
-    return tuple(_advice(one, names) for one in found.advice)
+def advice_results(analysis: Analysis) -> tuple[AdviceResult, ...]:
+    """Return the advice of an analysis, the greatest gain first."""
+    names = analysis.path.group_names if analysis.path is not None else dict[str, str]()
+    return tuple(_advice_result(advice, names) for advice in analysis.advice)
 
 
-def _advice(one: Advice, names: Mapping[str, str]) -> AdviceResult:
+def _advice_result(advice: Advice, names: Mapping[str, str]) -> AdviceResult:
     return AdviceResult(
-        topic=one.topic,
-        text=finding(one, names),
-        check=check(one),
-        page=PAGES[one.topic],
-        ranks=one.ranks,
-        host=one.host or None,
-        role=one.role or None,
-        groups=one.groups or None,
-        path_share=one.share or None,
-        gain_ns=one.gain_ns,
-        step_bytes=one.step_bytes or None,
-        step_operations=one.step_operations or None,
-        operation_bytes=one.operation_bytes or None,
-        ratio=one.ratio or None,
+        topic=advice.topic,
+        text=finding(advice, names),
+        check=check(advice),
+        page=PAGES[advice.topic],
+        ranks=advice.ranks,
+        host=advice.host or None,
+        role=advice.role or None,
+        groups=advice.groups or None,
+        path_share=advice.share or None,
+        gain_ns=advice.gain_ns,
+        step_bytes=advice.step_bytes or None,
+        step_operations=advice.step_operations or None,
+        operation_bytes=advice.operation_bytes or None,
+        ratio=advice.ratio or None,
     )

@@ -1,4 +1,4 @@
-"""The one place that knows what to add to the times of a rank: by meetings, or by wall clocks where there are none."""
+"""Aligns the clocks of all ranks, by collectives that ranks share, or by wall clocks if there are none."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from otel_torchdist.model.units import duration
 from otel_torchdist.sources.history.call_table import RankCalls
 
 _Chain = Sequence[OffsetLine]
-"""From a clock to the reference, over others."""
+"""Steps from a clock to the reference, through intermediate clocks."""
 
 
 def clock_of(calls: RankCalls) -> str:
-    """Name the clock of a rank; where it is not known which ranks share one, each has its own."""
+    """Return the name of a rank's clock. A rank with an unknown clock gets a separate one."""
     return calls.clock or f"rank {calls.rank}"
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How the times of all ranks are compared: on the clock of the first one.
+    """The clock offsets of all ranks, relative to the clock of the first rank, the reference.
 
     Attributes:
         clocks: All clocks, the reference first.
-        are_named: Whether it is known which ranks share a clock.
-        wall_offset_ns: Add it to the times of the reference for nanoseconds since the epoch.
+        are_named: Whether the source records which ranks share a clock.
+        wall_offset_ns: Offset from times of the reference to nanoseconds since the epoch.
     """
 
     clocks: tuple[ClockOffset, ...]
@@ -36,7 +36,7 @@ class Alignment:
     _chains: Mapping[str, _Chain]
 
     def offset_ns(self, rank: int, time_ns: int) -> int:
-        """What to add to a time of a rank for that of the reference."""
+        """Return the nanoseconds to add to a rank's time to get the reference's time."""
         clock = self._by_rank[rank]
         if clock.bound_ns is None:
             return clock.offset_ns
@@ -46,11 +46,11 @@ class Alignment:
         return total
 
     def epoch_ns(self, rank: int, time_ns: int) -> int:
-        """A time of a rank in nanoseconds since the epoch, by the wall clock of the reference."""
+        """Convert a rank's time to nanoseconds since the epoch, by the reference's wall clock."""
         return time_ns + self.offset_ns(rank, time_ns) + self.wall_offset_ns
 
     def on_clock_of(self, rank: int, epoch_ns: int) -> int:
-        """What the clock of a rank shows at a time since the epoch."""
+        """Convert nanoseconds since the epoch to a rank's time."""
         about_ns = epoch_ns - self.wall_offset_ns - self._by_rank[rank].offset_ns
         return about_ns + epoch_ns - self.epoch_ns(rank, about_ns)
 
@@ -61,59 +61,59 @@ class Alignment:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it is known of all times by how much they are off at most."""
+        """Whether the error of every clock has a known bound."""
         return all(clock.bound_ns is not None for clock in self.clocks)
 
     @property
     def bound_ns(self) -> int:
-        """By how much times are off at most, as far as meetings show that."""
+        """Upper bound on the error of aligned times, over the clocks with a known bound."""
         return max((clock.bound_ns or 0 for clock in self.clocks), default=0)
 
     @property
     def sentence(self) -> str:
-        """How times of different ranks were aligned."""
+        """The method and the accuracy of the alignment, as a sentence."""
         if self.is_one_clock:
             return "all ranks are on one monotonic clock"
         who = f"{len(self.clocks)} nodes" if self.are_named else "ranks"
         by_wall = [clock for clock in self.clocks if clock.bound_ns is None]
         if len(by_wall) == len(self.clocks) - 1:  # all but the reference
-            text = f"{who} are aligned by their wall clocks, and differ by as much as those do"
+            text = f"{who} are aligned by their wall clocks, and are only as accurate as these"
         else:
             text = f"{who} are aligned by the operations in which their ranks meet, to ± {duration(self.bound_ns)}"
             if by_wall:
                 alone = sorted(rank for clock in by_wall for rank in clock.ranks)
-                text += f"; wall clocks are taken for {name_ranks(alone)}, which met no others"
+                text += f"; {name_ranks(alone)} met no others and are aligned by wall clocks"
         if self.are_named:
             return f"{text}; ranks of one node are on its monotonic clock"
-        return f"{text}; their source does not record which of them share a clock"
+        return f"{text}; their source does not record which ranks share a clock"
 
 
 class ClockAligner:
-    """Takes the calls of one rank after the other, each of which may then be forgotten."""
+    """Aligns clocks from the calls of one rank at a time. The caller may drop the calls after adding them."""
 
     def __init__(self) -> None:
-        """Know no clock."""
+        """Start without clocks."""
         self._meetings = MeetingTimes()
         self._ranks: dict[str, list[int]] = {}
         self._walls: dict[str, int] = {}
         self._unnamed: set[str] = set()
 
     def add(self, calls: RankCalls) -> None:
-        """Take the calls of another rank."""
+        """Add the calls of a rank."""
         clock = clock_of(calls)
         self._ranks.setdefault(clock, []).append(calls.rank)
-        # Pairs of clocks that different ranks of a node have noted would move these against each other.
+        # Ranks of a node read the wall clock at different times; separate offsets would shift them apart.
         self._walls.setdefault(clock, calls.wall_offset_ns)
         if not calls.clock:
             self._unnamed.add(clock)
         self._meetings.add(calls, clock)
 
     def wall_offset_ns(self, calls: RankCalls) -> int:
-        """What to add to the times of a rank that was added, by the wall clock of its node alone."""
+        """Return the wall clock offset of an added rank's node, independent of the alignment."""
         return self._walls[clock_of(calls)]
 
     def alignment(self) -> Alignment:
-        """Compare the clocks of all ranks so far."""
+        """Return the clock offsets between the ranks added so far."""
         order = sorted(self._ranks, key=lambda clock: min(self._ranks[clock]))
         if not order:
             return Alignment((), False, 0, {}, {})
@@ -131,28 +131,28 @@ class ClockAligner:
         return ClockOffset(clock, ranks, sum(line.middle_ns for line in chain), bound_ns, meetings)
 
     def _chains(self, order: Sequence[str]) -> dict[str, _Chain]:
-        """For each clock that can be reached from the reference, the lines that lead there over few others."""
+        """Return the shortest chain to the reference for each clock that has one."""
         samples = self._meetings.samples(order)
         neighbours: dict[str, list[str]] = {}
-        for one, other in samples:
-            neighbours.setdefault(one, []).append(other)
-            neighbours.setdefault(other, []).append(one)
+        for first, second in samples:
+            neighbours.setdefault(first, []).append(second)
+            neighbours.setdefault(second, []).append(first)
         chains: dict[str, _Chain] = {order[0]: ()}
         front = [order[0]]
         while front:
             reached: list[str] = []
-            for one in front:
-                for other in neighbours.get(one, ()):
+            for clock in front:
+                for other in neighbours.get(clock, ()):
                     if other not in chains:
-                        chains[other] = (self._line(one, other, samples), *chains[one])
+                        chains[other] = (self._line(clock, other, samples), *chains[clock])
                         reached.append(other)
             front = reached
         return chains
 
-    def _line(self, one: str, other: str, samples: Mapping[tuple[str, str], Sequence[OffsetSample]]) -> OffsetLine:
-        found = samples.get((one, other))
-        if found is None:
-            found = list(reversed_samples(samples[other, one]))
-        # Ranks that do not name their clock may well be on one node.
-        is_unnamed = one in self._unnamed and other in self._unnamed
-        return OffsetLine(found, self._walls[other] - self._walls[one] if is_unnamed else None)
+    def _line(self, clock: str, other: str, samples: Mapping[tuple[str, str], Sequence[OffsetSample]]) -> OffsetLine:
+        between = samples.get((clock, other))
+        if between is None:
+            between = list(reversed_samples(samples[other, clock]))
+        # Ranks with unknown clocks may be on one node, where wall clocks agree.
+        is_unnamed = clock in self._unnamed and other in self._unnamed
+        return OffsetLine(between, self._walls[other] - self._walls[clock] if is_unnamed else None)

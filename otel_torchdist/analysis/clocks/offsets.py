@@ -1,7 +1,7 @@
-"""How far two clocks are apart, from the operations in which ranks that have them meet.
+"""Measures the offset between two clocks from the collectives that their ranks share.
 
-No rank leaves a collective before the last has entered it: that bounds the difference of two clocks from both sides.
-Within the bounds the median difference of the ends is taken: on gloo it was 20 to 90 µs off.
+No rank leaves a collective before the last rank has entered it. This bounds the offset from both sides. Within the
+bounds, the median difference of the ends is used: on gloo its error was 20 to 90 µs.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.sources.history.call_table import RankCalls
 
 _MOST: Final = 400_000
-"""Operations of one channel each, of all ranks together."""
+"""Upper bound on the sampled operations of each channel, over all ranks."""
 _MOST_OF_RANK: Final = 4_096
 _LEAST_OF_RANK: Final = 64
 SECTION_NS: Final = 10_000_000_000
-"""Clocks of two nodes run apart by some 10 µs a second: differences are measured anew for each section."""
+"""Length of a section. Clocks of two nodes drift by some 10 µs a second, so offsets are measured for each section."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """What to add to the times of one clock for those of the reference.
+    """The offset of one clock to the reference.
 
     Attributes:
-        clock: The clock.
-        ranks: The ranks that have it, ascending.
-        offset_ns: What to add, at the middle of what was compared.
-        bound_ns: By how much that may be wrong at most; None if no rank with this clock met one with a known clock, so
-            that wall clocks were taken.
-        meetings: How many operations it follows from.
+        clock: Name of the clock.
+        ranks: The ranks on this clock, ascending.
+        offset_ns: Nanoseconds to add, in the middle of the compared time.
+        bound_ns: Upper bound on the error; None if wall clocks were used, because no rank on this clock shared a
+            collective with an aligned clock.
+        meetings: Number of compared operations.
     """
 
     clock: str
@@ -46,13 +46,13 @@ class ClockOffset:
 
 
 class OffsetSample(NamedTuple):
-    """What one meeting shows of two clocks.
+    """Bounds on the offset between two clocks from one collective.
 
     Attributes:
-        time_ns: When it was, by the second clock.
-        lower: What the first clock is ahead at least.
-        upper: What it is ahead at most.
-        middle: The difference of the ends.
+        time_ns: Time of the collective, on the second clock.
+        lower: Lower bound: the first clock is ahead by at least this.
+        upper: Upper bound: the first clock is ahead by at most this.
+        middle: Difference of the ends.
     """
 
     time_ns: int
@@ -62,19 +62,19 @@ class OffsetSample(NamedTuple):
 
 
 class OffsetLine:
-    """What to add to the times of one clock for those of another, over time.
+    """The offset from one clock to another as a piecewise linear function of time.
 
     Attributes:
-        meetings: How many meetings it follows from.
-        bound_ns: By how much it may be wrong at most.
+        meetings: Number of compared operations.
+        bound_ns: Upper bound on the error.
     """
 
     def __init__(self, samples: Sequence[OffsetSample], likely_ns: int | None) -> None:
-        """Measure the difference.
+        """Measure the offset.
 
         Args:
-            samples: What meetings show.
-            likely_ns: What the difference is if meetings do not exclude it; None for the median of their ends.
+            samples: Bounds from collectives.
+            likely_ns: The offset to assume if the bounds allow it; None for the median difference of ends.
         """
         self.meetings = len(samples)
         self.bound_ns = 0
@@ -84,7 +84,7 @@ class OffsetLine:
         ordered = sorted(samples)
         begin = 0
         while begin < len(ordered):
-            end = bisect_left(ordered, ordered[begin].time_ns + SECTION_NS, key=lambda one: one.time_ns)
+            end = bisect_left(ordered, ordered[begin].time_ns + SECTION_NS, key=lambda sample: sample.time_ns)
             self._add(ordered[begin:end])
             begin = end
 
@@ -101,7 +101,7 @@ class OffsetLine:
         self._offsets.append(middle)
 
     def at(self, time_ns: int) -> int:
-        """What to add to a time: between two sections in proportion."""
+        """Return the offset at a time, interpolated between sections."""
         place = bisect_left(self._times, time_ns)
         if place == 0:
             return self._offsets[0]
@@ -113,20 +113,20 @@ class OffsetLine:
 
     @property
     def middle_ns(self) -> int:
-        """What to add in the middle of the time that was compared."""
+        """The offset in the middle of the compared time."""
         return self._offsets[len(self._offsets) // 2]
 
 
 _Times = dict[int, tuple[int, int]]
-"""By the operation's position, the last arrival and the first end by one clock."""
+"""The last arrival and the first end on one clock, by the operation's position."""
 
 
 class _ChannelTimes:
     """The sampled operations of one channel.
 
     Attributes:
-        stride: Each position that it divides is in the sample, so that it has the same operations of all ranks.
-        by_clock: Their times.
+        stride: Only positions divisible by the stride are sampled, so that all ranks sample the same operations.
+        by_clock: Times, by clock.
     """
 
     def __init__(self, stride: int) -> None:
@@ -147,30 +147,30 @@ class _ChannelTimes:
 
 
 class MeetingTimes:
-    """Takes the calls of one rank after the other, each of which may then be forgotten."""
+    """Collects the times of shared collectives, one rank at a time. The caller may drop the calls after adding them."""
 
     def __init__(self) -> None:
-        """Know no meeting."""
+        """Start without channels."""
         self._channels: dict[Channel, _ChannelTimes] = {}
 
     def add(self, calls: RankCalls, clock: str) -> None:
-        """Take the calls of another rank with this clock."""
+        """Add the calls of a rank on a clock."""
         most = min(max(_MOST // max(calls.world_size, 1), _LEAST_OF_RANK), _MOST_OF_RANK)
         joins = calls.joins()
         for channel, places in _by_channel(calls).items():
             known = self._channels.get(channel)
             if known is None:
-                # An odd number, so that not always the same of the calls of a step are chosen.
+                # An odd stride, so that it does not always pick the same calls of a step.
                 known = self._channels[channel] = _ChannelTimes(-(-len(places) // most) | 1)
             known.add(clock, calls, places, joins)
 
     def samples(self, order: Sequence[str]) -> Mapping[tuple[str, str], list[OffsetSample]]:
-        """For each two clocks what their meetings show: the first clock of each meeting is compared with the others.
+        """Return the samples for each pair of clocks. In each collective, the first clock is compared with the others.
 
         Args:
             order: All clocks.
         """
-        found: dict[tuple[str, str], list[OffsetSample]] = {}
+        samples: dict[tuple[str, str], list[OffsetSample]] = {}
         for channel in self._channels.values():
             first: dict[int, tuple[str, int, int]] = {}
             for clock in order:
@@ -178,28 +178,28 @@ class MeetingTimes:
                     if sequence not in first:
                         first[sequence] = clock, last_ns, end_ns
                         continue
-                    one, one_last, one_end = first[sequence]
-                    sample = OffsetSample(end_ns, one_last - end_ns, one_end - last_ns, one_end - end_ns)
-                    found.setdefault((one, clock), []).append(sample)
-        return found
+                    other, other_last_ns, other_end_ns = first[sequence]
+                    sample = OffsetSample(end_ns, other_last_ns - end_ns, other_end_ns - last_ns, other_end_ns - end_ns)
+                    samples.setdefault((other, clock), []).append(sample)
+        return samples
 
 
 def _by_channel(calls: RankCalls) -> dict[Channel, list[int]]:
-    """Return where the operations are that no rank leaves before all have entered, by channel."""
+    """Return the places of operations that no rank leaves before all have entered, by channel."""
     are_meetings = [
         kind.record_kind is RecordKind.OPERATION and waiting_in(kind.operation) is Waiting.EVERYONE
         for kind in calls.kinds
     ]
-    found: dict[Channel, list[int]] = {}
+    by_channel: dict[Channel, list[int]] = {}
     for (channel, is_aligned), places in zip(calls.channels, calls.by_channel(), strict=True):
-        own = [place for place in places if are_meetings[calls.kind[place]]] if is_aligned else []
-        if own:
-            found[channel] = own
-    return found
+        meetings = [place for place in places if are_meetings[calls.kind[place]]] if is_aligned else []
+        if meetings:
+            by_channel[channel] = meetings
+    return by_channel
 
 
 def _end_ns(calls: RankCalls, place: int, joins: Sequence[int]) -> int | None:
-    """When a rank went on after an operation for which it waited: all had entered it by then."""
+    """Return when a rank continued after waiting for an operation, or None. All ranks had entered it by then."""
     held = calls.hold(place)
     if held is not None:
         return held[1]
@@ -210,6 +210,6 @@ def _end_ns(calls: RankCalls, place: int, joins: Sequence[int]) -> int | None:
 
 
 def reversed_samples(samples: Sequence[OffsetSample]) -> Iterator[OffsetSample]:
-    """The same meetings as seen from the other clock."""
+    """Yield the samples from the other clock's point of view."""
     for time_ns, lower, upper, middle in samples:
         yield OffsetSample(time_ns + middle, -upper, -lower, -middle)

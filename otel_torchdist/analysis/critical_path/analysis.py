@@ -1,4 +1,4 @@
-"""From histories to the critical path of steady steps."""
+"""Finds the critical path of steady steps in the histories of all ranks."""
 
 from __future__ import annotations
 
@@ -31,24 +31,28 @@ from otel_torchdist.model.naming import compress_ranks
 from otel_torchdist.sources.history.call_table import CallTable, RankCalls
 
 UNSTEADY: Final = 2.0
-"""A step that takes so many times the median saves a checkpoint, evaluates or compiles."""
+"""Steps longer than this multiple of the median are outliers (checkpoint, evaluation, compilation) and are left out."""
 MOST_CALLS: Final = 400_000
-"""Of all ranks together; the newest are kept."""
+"""Upper bound on calls analysed, over all ranks. The newest are kept."""
 _LEAST_CALLS: Final = 64
 
 
 class PathFinder:
-    """Takes the calls of one rank after the other, each of which may then be forgotten, and finds their path."""
+    """Finds the critical path from the calls of one rank at a time. The caller may drop the calls after adding them."""
 
     def __init__(self, most_calls: int = MOST_CALLS) -> None:
-        """Look at about so many calls of all ranks together, those of the newest steps."""
+        """Start without ranks.
+
+        Args:
+            most_calls: Approximate upper bound on calls analysed, over all ranks. The newest steps are kept.
+        """
         self._most_calls = most_calls
         self._timelines: list[PathTimeline] = []
         self._aligner = ClockAligner()
         self._world_size = 0
 
     def add(self, calls: RankCalls) -> None:
-        """Take the calls of another rank."""
+        """Add the calls of a rank."""
         self._world_size = max(self._world_size, calls.world_size, calls.rank + 1)
         self._aligner.add(calls)
         timeline = PathTimeline(calls, max(_LEAST_CALLS, self._most_calls // self._world_size))
@@ -56,14 +60,14 @@ class PathFinder:
             self._timelines.append(timeline)
 
     def alignment(self) -> Alignment:
-        """How the times of all ranks so far are compared."""
+        """Return the clock offsets between the ranks added so far."""
         return self._aligner.alignment()
 
     def path(self, alignment: Alignment | None = None) -> CriticalPath | None:
-        """The critical path; None if no call of any rank is known. Only to be called once.
+        """Return the critical path, or None without calls. Call it only once: it aligns the calls in place.
 
         Args:
-            alignment: What `alignment` has returned for the same ranks, if that is known already.
+            alignment: Result of `alignment()` for these ranks, to avoid computing it again.
         """
         if not self._timelines:
             return None
@@ -76,7 +80,7 @@ class PathFinder:
 
 
 def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CALLS) -> CriticalPath | None:
-    """Find the critical path of histories, one for each rank; see `PathFinder`."""
+    """Find the critical path of histories, one per rank; see `PathFinder`."""
     finder = PathFinder(most_calls)
     table = CallTable()
     for history in histories:
@@ -85,7 +89,7 @@ def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CA
 
 
 class _Analysis:
-    """The timelines of one run, all on one clock."""
+    """The analysis of one run's timelines, all on one clock."""
 
     def __init__(self, timelines: Sequence[PathTimeline], world_size: int, clocks: Sequence[ClockOffset]) -> None:
         self._timelines = timelines
@@ -94,7 +98,7 @@ class _Analysis:
         self._clocks = clocks
 
     def path(self) -> CriticalPath:
-        """The path of the steady steps, or of all calls if there are none."""
+        """Return the path through the steady steps, or through all calls if there are no steps."""
         ended = self._ends_of(self._steps())
         numbers, unsteady = _steady(ended)
         first, last = (numbers[0], numbers[-1]) if numbers else (None, None)
@@ -140,32 +144,32 @@ class _Analysis:
         return timeline.spent.between(piece.begin_ns, piece.end_ns)
 
     def _spent(self, steps: Sequence[StepPath]) -> dict[tuple[int, Label | None], dict[TimeKind, int]]:
-        """What ranks spent their pieces of the path on, in an average step."""
-        spent = {timeline.rank: timeline.spent for timeline in self._timelines}
-        found: defaultdict[tuple[int, Label | None], Counter[TimeKind]] = defaultdict(Counter)
+        """Return the kinds of time in the computing pieces of an average step, by rank and call."""
+        by_rank = {timeline.rank: timeline.spent for timeline in self._timelines}
+        spent: defaultdict[tuple[int, Label | None], Counter[TimeKind]] = defaultdict(Counter)
         for path in steps:
             for piece in path.pieces:
                 if piece.kind is PathKind.COMPUTING:
-                    found[piece.rank, piece.label].update(spent[piece.rank].between(piece.begin_ns, piece.end_ns))
-        return {key: {kind: ns // len(steps) for kind, ns in kinds.items()} for key, kinds in found.items()}
+                    spent[piece.rank, piece.label].update(by_rank[piece.rank].between(piece.begin_ns, piece.end_ns))
+        return {key: {kind: ns // len(steps) for kind, ns in kinds.items()} for key, kinds in spent.items()}
 
     def _steps(self) -> list[int]:
-        """The newest steps of which begin, end and calls are known on all ranks, without a gap."""
+        """Return the newest consecutive steps that every rank recorded completely, ascending."""
         marks = [timeline.marks.keys() for timeline in self._timelines]
         common = set(marks[0]).intersection(*marks[1:])
         first = max(FIRST_STEADY, *(timeline.step[0] + 1 for timeline in self._timelines))
         usable = {step for step in common if step >= first and step - 1 in common}
-        found: list[int] = []
+        steps: list[int] = []
         step = max(usable, default=0)
         while step in usable:
-            found.append(step)
+            steps.append(step)
             step -= 1
-        return found[::-1]
+        return steps[::-1]
 
     def _ends_of(self, steps: Sequence[int]) -> dict[int, int]:
-        """When the last rank ended each step, and the one before the first."""
-        wanted = [steps[0] - 1, *steps] if steps else []
-        return {step: max(timeline.marks[step] for timeline in self._timelines) for step in wanted}
+        """Return when the last rank ended each step, including the step before the first."""
+        with_previous = [steps[0] - 1, *steps] if steps else []
+        return {step: max(timeline.marks[step] for timeline in self._timelines) for step in with_previous}
 
     def _paths(self, steps: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> list[StepPath]:
         last = max(range(len(ends)), key=lambda rank: ends[rank])
@@ -182,7 +186,7 @@ class _Analysis:
                 yield replace(path, longest_spent=self._spent_on(path.longest_piece))
 
     def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
-        """When each rank had ended the step before the first, and when it ended the last."""
+        """Return when each rank began the first step and ended the last, or the times of all calls without steps."""
         if first is None or last is None:
             begins = [timeline.arrived[0] - 1 for timeline in self._timelines]
             return begins, [_last_known(timeline) for timeline in self._timelines]
@@ -218,23 +222,23 @@ class _Analysis:
     def _notes(self) -> Iterable[str]:
         missing = sorted(set(range(self._world_size)) - {timeline.rank for timeline in self._timelines})
         if missing:
-            yield f"no calls of ranks {compress_ranks(missing)} are known: what others wait for may be there"
+            yield f"no calls of ranks {compress_ranks(missing)} are known: other ranks may have waited for them"
         if any(not timeline.marks for timeline in self._timelines):
-            yield "no steps are recorded: all calls count as one step, and causes are not looked for"
+            yield "no steps are recorded: all calls count as one step, and causes are not determined"
         blind = [timeline.rank for timeline in self._timelines if not timeline.blocks]
         if blind:
-            yield f"of ranks {compress_ranks(blind)} it is not known when calls held them up"
+            yield f"the records of ranks {compress_ranks(blind)} do not show when calls blocked them"
         used = {timeline.rank for timeline in self._timelines}
         for clock in self._clocks:
             if clock.bound_ns is None and not used.isdisjoint(clock.ranks):
-                yield f"ranks {compress_ranks(clock.ranks)} met no others: their times are compared by wall clocks"
+                yield f"ranks {compress_ranks(clock.ranks)} met no others: their clocks are aligned by wall clocks"
 
 
 def _steady(ended: Mapping[int, int]) -> tuple[list[int], list[int]]:
-    """The longest stretch of steps without one that takes unusually long, and those that do.
+    """Return the longest stretch of steps without an outlier, and the outliers.
 
     Args:
-        ended: When each step ended, in order, with the one before the first.
+        ended: When each step ended, in order, including the step before the first.
     """
     durations = {step: ended[step] - ended[step - 1] for step in list(ended)[1:]}
     if not durations:
@@ -251,20 +255,19 @@ def _steady(ended: Mapping[int, int]) -> tuple[list[int], list[int]]:
 
 
 def _cut(pieces: Sequence[Piece], steps: Sequence[int], ended: Mapping[int, int]) -> Iterator[StepPath]:
-    """Cut a path where steps ended."""
+    """Cut a path at the ends of steps."""
     place = 0
     for step in steps:
         begin_ns, end_ns = ended[step - 1], ended[step]
-        own: list[Piece] = []
+        within: list[Piece] = []
         while place < len(pieces) and pieces[place].begin_ns < end_ns:
             piece = pieces[place]
             if piece.end_ns > begin_ns:
-                within = max(piece.begin_ns, begin_ns), min(piece.end_ns, end_ns)
-                own.append(replace(piece, begin_ns=within[0], end_ns=within[1]))
+                within.append(replace(piece, begin_ns=max(piece.begin_ns, begin_ns), end_ns=min(piece.end_ns, end_ns)))
             if piece.end_ns > end_ns:
                 break
             place += 1
-        yield StepPath(step, begin_ns, end_ns, tuple(own))
+        yield StepPath(step, begin_ns, end_ns, tuple(within))
 
 
 def _last_known(timeline: PathTimeline) -> int:

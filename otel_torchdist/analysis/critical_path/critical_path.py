@@ -1,4 +1,4 @@
-"""The critical path of steady steps, and what follows from it. All times in nanoseconds."""
+"""The critical path of steady steps, with its causes. All times in nanoseconds."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ MOST_LONGEST: Final = 3
 
 
 class PathKind(Enum):
-    """What happens on a piece of the path."""
+    """The kinds of pieces of the path."""
 
     COMPUTING = "computing"
-    """The rank is in no call: it computes, loads data, or does whatever else its code does."""
+    """The rank is outside of calls: it computes, loads data, or runs other code."""
     TRANSFER = "transfer"
-    """All that the call needs have arrived."""
+    """The call runs after all ranks that it needs have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the path: during it, this rank determined how long the step takes.
+    """A piece of the path: a time in which one rank determined the duration of the step.
 
     Attributes:
         rank: Global rank.
-        begin_ns: Its begin, on the clock of the reference.
-        end_ns: Its end.
-        kind: What happened.
+        begin_ns: Begin on the reference clock.
+        end_ns: End on the reference clock.
         label: The call that the rank computed before, or the call that transferred; None before the end of a step.
     """
 
@@ -43,20 +42,20 @@ class Piece:
 
     @property
     def duration_ns(self) -> int:
-        """How long it is."""
+        """The duration of the piece."""
         return self.end_ns - self.begin_ns
 
 
 @dataclass(frozen=True, slots=True)
 class StepPath:
-    """The path through the time from one step's end to the next, each as the last rank ended it.
+    """The critical path through one step, from the end of the previous step on the last rank to its own.
 
     Attributes:
-        step: Its number; None where the source records no steps and the path goes through all calls.
-        begin_ns: When the last rank had ended the step before.
-        end_ns: When the last rank ended it.
+        step: Number of the step; None if the source records no steps and the path goes through all calls.
+        begin_ns: When the last rank ended the previous step.
+        end_ns: When the last rank ended this step.
         pieces: In order; without gaps, unless times are damaged.
-        longest_spent: What the rank spent the longest piece on; only of steps that are left out.
+        longest_spent: Nanoseconds of the longest piece by kind of time; only for steps that are left out.
     """
 
     step: int | None
@@ -67,7 +66,7 @@ class StepPath:
 
     @property
     def duration_ns(self) -> int:
-        """How long the step took."""
+        """The duration of the step."""
         return self.end_ns - self.begin_ns
 
     @property
@@ -78,16 +77,16 @@ class StepPath:
 
 @dataclass(frozen=True, slots=True)
 class RankTime:
-    """What a rank did in an average steady step.
+    """The time of one rank in an average steady step.
 
     Attributes:
         rank: Global rank.
         host: Host name, or ''.
-        on_path_ns: Its computing on the critical path.
-        computing_ns: Time in which no call is known to have held it up.
-        waiting_ns: Time in which it waited for another rank to arrive.
-        transfer_ns: Time in which calls held it up after all had arrived.
-        waits_for: For which ranks it waited, the longest first.
+        on_path_ns: Computing on the critical path.
+        computing_ns: Time in which no call is known to have blocked the rank.
+        waiting_ns: Time spent waiting for other ranks to arrive.
+        transfer_ns: Time blocked in calls after all ranks had arrived.
+        waits_for: Ranks that it waited for and the nanoseconds, the longest first.
     """
 
     rank: int
@@ -100,7 +99,7 @@ class RankTime:
 
 
 class CauseKind(Enum):
-    """What could be removed."""
+    """The kinds of causes."""
 
     LINE = "line"
     """One rank takes longer than its peers before one call."""
@@ -111,21 +110,20 @@ class CauseKind(Enum):
     STAGE = "stage"
     """One stage of a pipeline takes longer than the others before the same lines."""
     TRANSFER = "transfer"
-    """The operations of one group take time although all have arrived."""
+    """The operations of one group take time after all ranks have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Something that makes steps longer, and what its removal would bring.
+    """A cause of long steps, with the gain of removing it.
 
     Attributes:
-        kind: What it is.
-        ranks: The ranks concerned, ascending; of a stage those of the slowest one.
-        host: The node, if the cause is one.
+        ranks: The ranks concerned, ascending. For a stage: the ranks of the slowest stage.
+        host: The node, for a node; else the rank's host, or ''.
         label: The call, for a line or a transfer.
-        excess_ns: What the ranks take more than their peers in a step, each on average; for a transfer, what it takes.
-        gain_ns: What a step would be shorter at most.
-        kinds: What they spend the excess on, in nanoseconds; empty if that is not compared.
+        excess_ns: Time per step and rank beyond the peers' time; for a transfer, its duration.
+        gain_ns: Upper bound on the time a step would save.
+        kinds: The excess by kind of time, in nanoseconds; empty if it is not compared.
     """
 
     kind: CauseKind
@@ -138,30 +136,30 @@ class Cause:
 
     @property
     def main_kind(self) -> TimeKind:
-        """What most of the excess is spent on."""
+        """The kind of time with the largest excess."""
         return max(self.kinds, key=self.kinds.__getitem__, default=TimeKind.COMPUTING)
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """What determines how long the steady steps of a run take.
+    """The critical path through the steady steps of a run.
 
     Attributes:
-        world_size: Ranks of the job, as far as that is known.
+        world_size: Number of ranks in the job, if known; else the number of ranks seen.
         ranks: Ranks with records, ascending.
         has_steps: Whether the sources record steps; if not, all calls count as one step.
         steps: The steady steps, in order.
-        unsteady: Steps that were left out because they took more than twice the median.
+        unsteady: Number of steps that were left out because they took more than twice the median.
         longest: The longest of these, at most `MOST_LONGEST`, in order.
-        step_ns: The median of the steps' durations.
-        by_rank: What each rank did, ascending.
-        by_kind: Length of the path by what happened, in an average step.
-        by_label: Length of the path by what happened, rank and call, in an average step, the longest first.
-        spent: What ranks spent the computing on the path on, in an average step, by rank and call.
-        causes: What could be removed, the greatest gain first.
-        clocks: How the clocks of nodes were aligned.
-        group_names: By key, how groups are called.
-        notes: What could not be taken into account.
+        step_ns: The median duration of the steady steps.
+        by_rank: The time of each rank, ascending.
+        by_kind: Length of the path by kind, in an average step.
+        by_label: Length of the path by kind, rank and call, in an average step, the longest first.
+        spent: Computing on the path by rank, call and kind of time, in an average step.
+        causes: Causes, the greatest gain first.
+        clocks: The clock offsets of nodes.
+        group_names: Names of groups, by key.
+        notes: Limits of this analysis, as sentences.
     """
 
     world_size: int

@@ -1,4 +1,4 @@
-"""The critical path as a result: what it consists of in an average step, as it stands in JSON and in sentences."""
+"""The critical path of an average step as JSON and in sentences."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class PathCall(msgspec.Struct, frozen=True):
 
     Attributes:
         operation: `all_reduce`, `send`, …
-        group: Key of the process group; null if it is not known.
-        group_name: Its name in sentences.
-        function: Function that calls; null if the line is not known.
-        file: Path of its file.
+        group: Key of the process group; null if unknown.
+        group_name: Name of the group in sentences.
+        function: The calling function; null if the call site is unknown.
+        file: Path of the function's file.
         line: Number of the line.
-        where: The three in words, such as `forward at model.py:88`.
+        where: The call site in words, such as `forward at model.py:88`.
     """
 
     operation: str
@@ -42,9 +42,9 @@ class LeftOutStep(msgspec.Struct, frozen=True):
     """A step that took unusually long.
 
     Attributes:
-        step: Its number.
-        ns: Its duration.
-        text: What took so long.
+        step: Number of the step.
+        ns: Duration of the step.
+        text: The longest part of the step, as a sentence.
     """
 
     step: int | None
@@ -56,12 +56,12 @@ class PathSteps(msgspec.Struct, frozen=True):
     """The steady steps that the path goes through.
 
     Attributes:
-        first: The first of them; null where no steps are recorded, and all calls count as one.
-        last: The last of them, likewise.
-        count: Number of them.
-        unsteady: Number of steps that were left out, because they took more than twice the median.
-        median_ns: Their median duration.
-        longest: The longest of those left out.
+        first: The first step; null if no steps are recorded and all calls count as one.
+        last: The last step; null if no steps are recorded.
+        count: Number of steps.
+        unsteady: Number of steps that were left out because they took more than twice the median.
+        median_ns: Median duration.
+        longest: The longest steps left out.
     """
 
     first: int | None
@@ -79,8 +79,8 @@ class PathLength(msgspec.Struct, frozen=True):
         kind: `computing` or `transfer`.
         rank: Global rank.
         call: The call that the rank computed before, or that transferred; null before the end of a step.
-        ns: Their length in an average step.
-        spent: Nanoseconds of the computing, by what the rank does: `data`, `checkpoint`, `optimizer`, `backward`,
+        ns: Length of the pieces in an average step.
+        spent: Nanoseconds of the computing by kind of time: `data`, `checkpoint`, `optimizer`, `backward`,
             `remote call`, `computing`.
         doing: The same in words; empty for transfers.
     """
@@ -94,7 +94,7 @@ class PathLength(msgspec.Struct, frozen=True):
 
 
 class RankWait(msgspec.Struct, frozen=True):
-    """The wait of a rank for another one.
+    """The wait of a rank for another rank.
 
     Attributes:
         rank: The rank that it waits for.
@@ -110,12 +110,12 @@ class PathRank(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: Global rank.
-        host: Host name; null if it is not known.
-        on_path_ns: Its computing on the critical path.
-        computing_ns: Time in which no call is known to have held it up.
-        waiting_ns: Time in which it waited for another rank to arrive.
-        transfer_ns: Time in which calls held it up after all had arrived.
-        waits_for: The ranks that it waited for, the longest first.
+        host: Host name; null if unknown.
+        on_path_ns: Computing on the critical path.
+        computing_ns: Time in which no call is known to have blocked the rank.
+        waiting_ns: Time spent waiting for other ranks to arrive.
+        transfer_ns: Time blocked in calls after all ranks had arrived.
+        waits_for: The ranks that it waited for, the longest wait first.
     """
 
     rank: int
@@ -128,16 +128,16 @@ class PathRank(msgspec.Struct, frozen=True):
 
 
 class PathCause(msgspec.Struct, frozen=True):
-    """Something that makes steps longer, and what a step would gain without it.
+    """A cause of long steps, with the gain of removing it.
 
     Attributes:
         kind: `line`, `rank`, `node`, `stage` or `transfer`.
         ranks: The ranks concerned, ascending.
-        host: The node, if it is one.
+        host: The node; null for a stage or a transfer, or if unknown.
         call: The call, for a line or a transfer.
-        excess_ns: Time that the ranks take more than their peers in a step; for a transfer, its time.
-        gain_ns: Time that a step would be shorter at most.
-        spent: Nanoseconds of the excess, by what the ranks do; a rank may spend less on some.
+        excess_ns: Time per step and rank beyond the peers' time; for a transfer, its duration.
+        gain_ns: Upper bound on the time a step would save.
+        spent: The excess in nanoseconds by kind of time; negative for kinds on which the ranks spend less.
         text: The same in a sentence.
     """
 
@@ -152,13 +152,13 @@ class PathCause(msgspec.Struct, frozen=True):
 
 
 class PathClock(msgspec.Struct, frozen=True):
-    """The clock of some ranks.
+    """A clock that some ranks share.
 
     Attributes:
-        ranks: The ranks that have it.
-        offset_ns: Its offset to the clock of the first.
-        bound_ns: Greatest error of the offset; null where wall clocks are compared.
-        meetings: Number of operations that it follows from.
+        ranks: The ranks on the clock.
+        offset_ns: Offset to the clock of the first rank.
+        bound_ns: Upper bound on the error of the offset; null if wall clocks are compared.
+        meetings: Number of compared operations.
     """
 
     ranks: tuple[int, ...]
@@ -174,11 +174,11 @@ class PathResult(msgspec.Struct, frozen=True):
         steps: The steps.
         computing_ns: Computing on the path.
         transfer_ns: Transfers on the path.
-        pieces: The path, by what happens on it, the longest first.
+        pieces: The pieces of the path by kind, rank and call, the longest first.
         ranks: The time of each rank.
-        causes: What could be removed, the greatest gain first.
-        clocks: The clocks that were aligned.
-        notes: What could not be taken into account.
+        causes: Causes of long steps, the greatest gain first.
+        clocks: The aligned clocks.
+        notes: Limits of this analysis, as sentences.
     """
 
     steps: PathSteps
@@ -191,58 +191,58 @@ class PathResult(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def path_result(found: CriticalPath) -> PathResult:
-    """Return the result of an analysis of the critical path."""
-    names = found.group_names
+def path_result(path: CriticalPath) -> PathResult:
+    """Convert a critical path to its JSON result."""
+    names = path.group_names
     return PathResult(
         steps=PathSteps(
-            first=found.steps[0].step,
-            last=found.steps[-1].step,
-            count=len(found.steps),
-            unsteady=found.unsteady,
-            median_ns=found.step_ns,
-            longest=tuple(LeftOutStep(one.step, one.duration_ns, left_out(one, names)) for one in found.longest),
+            first=path.steps[0].step,
+            last=path.steps[-1].step,
+            count=len(path.steps),
+            unsteady=path.unsteady,
+            median_ns=path.step_ns,
+            longest=tuple(LeftOutStep(step.step, step.duration_ns, left_out(step, names)) for step in path.longest),
         ),
-        computing_ns=found.by_kind[PathKind.COMPUTING],
-        transfer_ns=found.by_kind[PathKind.TRANSFER],
+        computing_ns=path.by_kind[PathKind.COMPUTING],
+        transfer_ns=path.by_kind[PathKind.TRANSFER],
         pieces=tuple(
-            PathLength(kind, rank, _call(label, names), length_ns, *_spent_on(found, kind, rank, label))
-            for (kind, rank, label), length_ns in found.by_label.items()
+            PathLength(kind, rank, _call(label, names), length_ns, *_spent_on(path, kind, rank, label))
+            for (kind, rank, label), length_ns in path.by_label.items()
         ),
         ranks=tuple(
             PathRank(
-                rank=one.rank,
-                host=one.host or None,
-                on_path_ns=one.on_path_ns,
-                computing_ns=one.computing_ns,
-                waiting_ns=one.waiting_ns,
-                transfer_ns=one.transfer_ns,
-                waits_for=tuple(RankWait(*wait) for wait in one.waits_for),
+                rank=time.rank,
+                host=time.host or None,
+                on_path_ns=time.on_path_ns,
+                computing_ns=time.computing_ns,
+                waiting_ns=time.waiting_ns,
+                transfer_ns=time.transfer_ns,
+                waits_for=tuple(RankWait(*wait) for wait in time.waits_for),
             )
-            for one in found.by_rank
+            for time in path.by_rank
         ),
         causes=tuple(
             PathCause(
-                kind=one.kind,
-                ranks=one.ranks,
-                host=one.host or None,
-                call=_call(one.label, names),
-                excess_ns=one.excess_ns,
-                gain_ns=one.gain_ns,
-                spent=_spent(one.kinds),
-                text=sentence(one, names),
+                kind=cause.kind,
+                ranks=cause.ranks,
+                host=cause.host or None,
+                call=_call(cause.label, names),
+                excess_ns=cause.excess_ns,
+                gain_ns=cause.gain_ns,
+                spent=_spent(cause.kinds),
+                text=sentence(cause, names),
             )
-            for one in found.causes
+            for cause in path.causes
         ),
-        clocks=tuple(PathClock(one.ranks, one.offset_ns, one.bound_ns, one.meetings) for one in found.clocks),
-        notes=found.notes,
+        clocks=tuple(PathClock(clock.ranks, clock.offset_ns, clock.bound_ns, clock.meetings) for clock in path.clocks),
+        notes=path.notes,
     )
 
 
-def _spent_on(found: CriticalPath, kind: PathKind, rank: int, label: Label | None) -> tuple[dict[str, int], str]:
+def _spent_on(path: CriticalPath, kind: PathKind, rank: int, label: Label | None) -> tuple[dict[str, int], str]:
     if kind is PathKind.TRANSFER:
         return {}, ""
-    spent = found.spent.get((rank, label), {})
+    spent = path.spent.get((rank, label), {})
     return _spent(spent), describe_doing(spent)
 
 
@@ -266,9 +266,9 @@ def _call(label: Label | None, names: Mapping[str, str]) -> PathCall | None:
 
 
 def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
-    """Say what a cause is: `rank 2 computes 5.48 ms longer than its peers before all_reduce at step (train.py:16)`.
+    """Describe a cause: `rank 2 computes 5.48 ms longer than its peers before all_reduce at step (train.py:16)`.
 
-    It names what most of the time is spent on: `rank 3 waits 52.1 ms longer for data than its peers`.
+    The sentence names the main kind of time: `rank 3 waits 52.1 ms longer for data than its peers`.
     """
     ranks, excess = name_ranks(cause.ranks), duration(cause.excess_ns)
     match cause.kind:
@@ -283,15 +283,15 @@ def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
             is_or_are, compute = ("is", "computes") if len(cause.ranks) == 1 else ("are", "compute")
             return f"{ranks}, which {is_or_are} one stage of a pipeline, {compute} {excess} longer than other stages"
         case CauseKind.TRANSFER:
-            return f"{call_of(cause.label, group_names)} takes {excess} of the path after all have arrived"
+            return f"{call_of(cause.label, group_names)} takes {excess} of the path after all ranks have arrived"
 
 
-_MOST: Final = 0.8
-"""Share of an excess that is all of it, for a reader."""
+_MAIN_SHARE: Final = 0.8
+"""If the main kind of time has at least this share, the others are not mentioned."""
 
 
 def _spends(cause: Cause) -> str:
-    """What ranks do for longer than their peers: `waits 52.1 ms longer for data`."""
+    """Describe the excess by its main kind of time: `waits 52.1 ms longer for data`."""
     s = "" if len(cause.ranks) > 1 else "s"
     time = f"{duration(cause.kinds.get(cause.main_kind, cause.excess_ns))} longer"
     match cause.main_kind:
@@ -310,9 +310,9 @@ def _spends(cause: Cause) -> str:
 
 
 def _in_all(cause: Cause) -> str:
-    """How much later ranks come in all, if what they are said to do is not most of that."""
+    """Return a clause with the total excess, unless the main kind of time has most of it."""
     main = cause.main_kind
-    if main is TimeKind.COMPUTING or cause.kinds[main] >= _MOST * cause.excess_ns:
+    if main is TimeKind.COMPUTING or cause.kinds[main] >= _MAIN_SHARE * cause.excess_ns:
         return ""
     return f", and take{'' if len(cause.ranks) > 1 else 's'} {duration(cause.excess_ns)} longer in all"
 
@@ -328,10 +328,10 @@ _DOING: Final = {
 
 
 def describe_doing(spent: Mapping[TimeKind, int]) -> str:
-    """What a rank does before a call: `waiting for data`; with how long if it does something else, too."""
+    """Describe the computing before a call: `waiting for data`. Add durations if there are several kinds of time."""
     total_ns = sum(spent.values())
     main = max(spent, key=spent.__getitem__, default=TimeKind.COMPUTING)
-    rest = [kind for kind in spent if kind is not main and spent[kind] >= (1 - _MOST) * total_ns]
+    rest = [kind for kind in spent if kind is not main and spent[kind] >= (1 - _MAIN_SHARE) * total_ns]
     if not rest:
         return _DOING[main]
     kinds = sorted([main, *rest], key=lambda kind: -spent[kind])
@@ -339,14 +339,14 @@ def describe_doing(spent: Mapping[TimeKind, int]) -> str:
 
 
 def left_out(step: StepPath, group_names: Mapping[str, str]) -> str:
-    """Say what took so long in a step that is not steady: `step 8 took 20.0 s: 99% of that is rank 2, computing …`."""
-    took = f"step {step.step} is left out, it took {duration(step.duration_ns)}"
+    """Describe a step that is left out: `step 8 is left out because it took 20.0 s: 99% of that is rank 2, …`."""
+    took = f"step {step.step} is left out because it took {duration(step.duration_ns)}"
     piece = step.longest_piece
     if piece is None:
         return took
-    what = f"{describe_doing(step.longest_spent)} before" if piece.kind is PathKind.COMPUTING else "transfer of"
+    doing = f"{describe_doing(step.longest_spent)} before" if piece.kind is PathKind.COMPUTING else "transfer of"
     part = share(piece.duration_ns, step.duration_ns)
-    return f"{took}: {part} of that is rank {piece.rank}, {what} {call_of(piece.label, group_names)}"
+    return f"{took}: {part} of that is rank {piece.rank}, {doing} {call_of(piece.label, group_names)}"
 
 
 def call_of(label: Label | None, group_names: Mapping[str, str]) -> str:

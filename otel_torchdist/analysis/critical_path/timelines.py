@@ -1,4 +1,4 @@
-"""What one rank did over time: when it arrived at calls, and when it was held up by them."""
+"""The timeline of one rank: when it arrived at calls, and when calls blocked it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEAST_STEPS: Final = 3
 
 
 class Label(NamedTuple):
-    """What the calls of one line of the program in one group have in common.
+    """The operation, group and call site that identify the calls of one line in one group.
 
     Attributes:
         operation: `all_reduce`, `send`, …
         group: The group's key.
-        site: Where it is called; None if that is not known.
+        site: The call site; None if unknown.
     """
 
     operation: str
@@ -34,12 +34,12 @@ class Label(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A time in which calls kept a rank from going on.
+    """A time in which calls blocked a rank.
 
     Attributes:
-        begin_ns: When the rank began to wait for them.
-        release_ns: When it went on.
-        calls: Places of the calls in the columns, all of which it waited for.
+        begin_ns: When the rank began to wait.
+        release_ns: When the rank continued.
+        calls: Places in the columns of all calls that the rank waited for.
         thread: The thread that waited; -1 for a device.
     """
 
@@ -50,33 +50,33 @@ class Block(NamedTuple):
 
 
 class PathTimeline:
-    """The newest whole steps of one rank. Times are those of its own clock.
+    """The newest whole steps of one rank. Times are on the rank's clock until `shift` moves them.
 
     Attributes:
         rank: Global rank.
         host: Host name, or ''.
-        clock: Name of its clock; ranks without one have a clock of their own.
-        marks: When each of its steps ended, by number, ascending.
-        labels: The labels of its calls.
-        channels: The channels of its calls.
-        groups: Its groups, by key.
-        arrived: When it arrived at each call, ascending.
-        label: Index of the label of each.
-        channel: Index of the channel of each.
-        sequence: Position of each in its channel.
-        thread: The thread that called; -1 for a device.
-        root: Global rank of its root or peer; -1 if there is none.
-        step: The step of each.
-        blocks: When calls held it up, by ascending end.
-        spent: The activities of its thread that trains.
+        clock: Name of the clock, unique to the rank if unknown.
+        marks: When each step ended, by number, ascending.
+        labels: The distinct labels of calls.
+        channels: The distinct channels of calls.
+        groups: The groups of the rank, by key.
+        arrived: When the rank arrived at each call, ascending.
+        label: Index of each call's label.
+        channel: Index of each call's channel.
+        sequence: Position of each call in its channel.
+        thread: The thread of each call; -1 for a device.
+        root: Global rank of each call's root or peer; -1 if there is none.
+        step: The step of each call.
+        blocks: Times in which calls blocked the rank, by ascending end.
+        spent: The training thread's time, by kind.
     """
 
     def __init__(self, calls: RankCalls, most_calls: int) -> None:
-        """Take the newest steps of a rank.
+        """Keep the newest steps of a rank.
 
         Args:
             calls: All calls of the rank.
-            most_calls: Keep as many steps as have no more calls than this, but at least three.
+            most_calls: Upper bound on the calls to keep. At least three steps are kept.
         """
         self.rank: Final = calls.rank
         self.host: Final = calls.host
@@ -90,18 +90,18 @@ class PathTimeline:
             for kind in calls.kinds
         ]
         self.labels: Final = list(labels)
-        own = calls.only(sorted(_newest(_comparable(calls), calls.step, most_calls), key=calls.begun.__getitem__))
-        self.arrived: Final = own.begun
-        self.channel: Final = own.channel
-        self.sequence: Final = own.sequence
-        self.step: Final = own.step
-        self.label: Final = array("i", map(label_of.__getitem__, own.kind))
-        self.thread: Final = array("q", map([kind.course for kind in own.kinds].__getitem__, own.kind))
-        self.root: Final = array("i", map([kind.peer for kind in own.kinds].__getitem__, own.kind))
+        kept = calls.only(sorted(_newest(_comparable(calls), calls.step, most_calls), key=calls.begun.__getitem__))
+        self.arrived: Final = kept.begun
+        self.channel: Final = kept.channel
+        self.sequence: Final = kept.sequence
+        self.step: Final = kept.step
+        self.label: Final = array("i", map(label_of.__getitem__, kept.kind))
+        self.thread: Final = array("q", map([kind.course for kind in kept.kinds].__getitem__, kept.kind))
+        self.root: Final = array("i", map([kind.peer for kind in kept.kinds].__getitem__, kept.kind))
         self._entries: dict[int, array[int]] = {}
         for thread, arrived_ns in zip(self.thread, self.arrived, strict=True):
             self._entries.setdefault(thread, array("q")).append(arrived_ns)
-        self.blocks = sorted(self._blocks(own, calls.joins()), key=lambda block: (block.release_ns, block.begin_ns))
+        self.blocks = sorted(self._blocks(kept, calls.joins()), key=lambda block: (block.release_ns, block.begin_ns))
         self._releases = array("q", [block.release_ns for block in self.blocks])
         self.spent: Final = TimeSpent(calls.activities)
 
@@ -122,7 +122,7 @@ class PathTimeline:
             yield from self._joined(calls, pending, join_ns)
 
     def _joined(self, calls: RankCalls, pending: Sequence[int], join_ns: int) -> Iterator[Block]:
-        """The wait for all pending calls before an optimizer's step, if nothing else was called after them."""
+        """Yield the wait for all pending calls before an optimizer step, if the thread made no other call since."""
         if not pending or calls.returned[pending[-1]] > join_ns:
             return
         last, thread = pending[-1], self.thread[pending[-1]]
@@ -136,7 +136,7 @@ class PathTimeline:
         """Move all times to another clock.
 
         Args:
-            offset: What to add to a time.
+            offset: Returns the nanoseconds to add to a time.
         """
         self.spent.shift(offset)
         for times in (self.arrived, self._releases, *self._entries.values()):
@@ -149,16 +149,16 @@ class PathTimeline:
         ]
 
     def block_before(self, time_ns: int, thread: int | None = None, below: int | None = None) -> int | None:
-        """The block after which the rank went on to what it did at a moment.
+        """Return the last block that delayed the rank before a moment.
 
         Args:
             time_ns: The moment.
-            thread: The thread that did it; None if that is not known. What held up another thread does not count if
-                this one was seen to be active meanwhile: a checkpoint in the background keeps no training waiting.
+            thread: The thread that was active then; None if unknown. A block of another thread does not count if this
+                thread was active during it: a checkpoint in the background does not delay training.
             below: Only blocks before this place count.
 
         Returns:
-            Its place in `blocks`; None if nothing held it up before.
+            The block's place in `blocks`; None if nothing delayed the rank.
         """
         last = bisect_right(self._releases, time_ns, hi=below) - 1
         for place in range(last, max(-1, last - _MAX_PASSED_OVER), -1):
@@ -175,13 +175,13 @@ class PathTimeline:
 
 
 def _comparable(calls: RankCalls) -> list[int]:
-    """Return the places of the operations whose arrival is known."""
+    """Return the places of operations with a known arrival."""
     are_operations = [kind.record_kind is RecordKind.OPERATION for kind in calls.kinds]
     return [place for place, kind in enumerate(calls.kind) if are_operations[kind] and calls.has_arrived(place)]
 
 
 def _newest(places: Sequence[int], step_of: Sequence[int], most: int) -> Sequence[int]:
-    """Return the calls of the newest steps, whole steps each."""
+    """Return the places of the newest calls, in whole steps."""
     if len(places) <= most:
         return places
     steps = sorted({step_of[place] for place in places})

@@ -1,7 +1,7 @@
-"""Walks back from the end of a step: what was the last thing that it had to wait for?
+"""Walks the critical path backwards from the end of a step.
 
-A rank that was held up went on when the last rank that it needed had arrived and the transfer was over. So the path
-leads from there to that rank, through the computing of that rank to the call that had held it up before, and so on.
+A blocked rank continues when the last rank that it needs has arrived and the transfer is over. So the path leads from
+there to the last rank, through the computing of the last rank to the call that blocked it before, and so on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from otel_torchdist.sources.history.meetings import accepting_inboxes, inbox_of
 _LEAST_EXPOSED: Final = 0.1
 """If a rank waits for less than this share of a transfer, the transfer ran beside its computing and barely mattered."""
 _LEAST_BLOCK_NS: Final = 50_000
-"""A wait for something that is over already takes Python some 10 to 20 µs."""
+"""Shorter blocks are no waits: in Python, a wait for a completed operation takes 10 to 20 µs."""
 
 
 class Place(NamedTuple):
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
     Attributes:
         rank: Index of the rank's timeline.
-        call: Place of the call in its columns.
+        call: Place of the call in the timeline's columns.
     """
 
     rank: int
@@ -40,20 +40,20 @@ class OrderedArrivals:
     """Calls in the order in which ranks arrived at them.
 
     Attributes:
-        places: The calls; of those at the same moment that of the lowest rank comes last.
-        times: When these were.
+        places: The calls. Of calls at the same moment, the lowest rank's comes last.
+        times: Arrival times of the calls.
     """
 
     __slots__ = ("places", "times")
 
     def __init__(self, timelines: Sequence[PathTimeline], places: Sequence[Place]) -> None:
-        """Order some calls."""
+        """Sort calls by arrival."""
         ordered = sorted((timelines[rank].arrived[call], -rank, call) for rank, call in places)
         self.places = [Place(-rank, call) for _, rank, call in ordered]
         self.times = array("q", [time_ns for time_ns, _, _ in ordered])
 
     def until(self, time_ns: int) -> int:
-        """How many of them were no later than a moment."""
+        """Return the number of arrivals up to a moment."""
         return bisect_right(self.times, time_ns)
 
 
@@ -61,26 +61,26 @@ class PathMeetings:
     """The calls of all ranks by their positions in channels."""
 
     def __init__(self, timelines: Sequence[PathTimeline]) -> None:
-        """Find what belongs together."""
+        """Index the calls of all ranks."""
         self._timelines = timelines
         self._channels: list[list[int]] = []
         self._at: dict[tuple[int, int], list[Place]] = {}
         self._whole: dict[tuple[int, int], OrderedArrivals] = {}
         self._waiting = [[waiting_in(label.operation) for label in timeline.labels] for timeline in timelines]
         known: dict[Channel, int] = {}
-        accepting = accepting_inboxes(one.channel for timeline in timelines for one in timeline.channels)
+        accepting = accepting_inboxes(entry.channel for timeline in timelines for entry in timeline.channels)
         for rank, timeline in enumerate(timelines):
-            own = [
+            numbers = [
                 known.setdefault(channel, len(known)) if is_aligned and inbox_of(channel) not in accepting else -1
                 for channel, is_aligned in timeline.channels
             ]
-            self._channels.append(own)
+            self._channels.append(numbers)
             for call, (channel, sequence) in enumerate(zip(timeline.channel, timeline.sequence, strict=True)):
-                if own[channel] >= 0:
-                    self._at.setdefault((own[channel], sequence), []).append(Place(rank, call))
+                if numbers[channel] >= 0:
+                    self._at.setdefault((numbers[channel], sequence), []).append(Place(rank, call))
 
     def needed(self, rank: int, call: int) -> OrderedArrivals:
-        """The calls before which a call cannot end, itself included. The clocks of all ranks are aligned by now."""
+        """Return the calls that must arrive before a call can end, itself included. All clocks must be aligned."""
         timeline = self._timelines[rank]
         channel = self._channels[rank][timeline.channel[call]]
         if channel < 0:
@@ -90,28 +90,28 @@ class PathMeetings:
         # Large sends of gloo and NCCL wait for the receiver too.
         if waiting in (Waiting.EVERYONE, Waiting.RECEIVER) or (waiting is Waiting.ROOT and is_root):
             return self._all_at(position)
-        own = [Place(rank, call)]
+        places = [Place(rank, call)]
         if waiting is Waiting.FOR_ROOT and not is_root:
             root = timeline.root[call]
-            own += [place for place in self._at[position] if self._timelines[place.rank].rank == root]
-        return OrderedArrivals(self._timelines, own)
+            places += [place for place in self._at[position] if self._timelines[place.rank].rank == root]
+        return OrderedArrivals(self._timelines, places)
 
     def _all_at(self, position: tuple[int, int]) -> OrderedArrivals:
-        """All calls of a meeting, ordered once: each of thousands of members needs them."""
-        found = self._whole.get(position)
-        if found is None:
-            found = self._whole[position] = OrderedArrivals(self._timelines, self._at[position])
-        return found
+        """Return all calls at a position. They are sorted once, because each of thousands of members needs them."""
+        arrivals = self._whole.get(position)
+        if arrivals is None:
+            arrivals = self._whole[position] = OrderedArrivals(self._timelines, self._at[position])
+        return arrivals
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What let a rank go on.
+    """The arrival that released a blocked rank.
 
     Attributes:
-        last: The call whose arrival it needed last; None if what it waited for had been there before, and nearly over.
-        arrived_ns: When that arrived, or when the rank began to wait.
-        label: The call that it was in.
+        last: The last needed call; None if all had arrived before and the transfer was nearly over.
+        arrived_ns: When the last needed call arrived, or when the rank began to wait.
+        label: The call that blocked the rank.
     """
 
     last: Place | None
@@ -120,21 +120,21 @@ class Release:
 
 
 class Walker:
-    """Finds paths through the calls of all ranks."""
+    """Finds critical paths through the calls of all ranks."""
 
     def __init__(self, timelines: Sequence[PathTimeline], meetings: PathMeetings) -> None:
-        """Walk through these; they have one clock."""
+        """Prepare to walk through timelines that are on one clock."""
         self._timelines = timelines
         self._meetings = meetings
         self._releases: dict[tuple[int, tuple[int, ...]], Release] = {}
 
     def path(self, rank: int, begins: Sequence[int], end_ns: int) -> list[Piece]:
-        """Walk from the end of steps to their begin.
+        """Walk from the end of the last step to the begin of the first.
 
         Args:
-            rank: Index of the timeline of the rank that ended the last of them last.
-            begins: When each rank had ended the step before the first.
-            end_ns: When that rank ended the last.
+            rank: Index of the timeline of the rank that was the last to end the last step.
+            begins: When each rank ended the step before the first.
+            end_ns: When that rank ended the last step.
 
         Returns:
             The pieces of the path, in order and without gaps.
@@ -154,7 +154,7 @@ class Walker:
                 pieces.append(Piece(timeline.rank, block.release_ns, time_ns, PathKind.COMPUTING, label))
             release = self.release(rank, block)
             following = rank if release.last is None else release.last.rank
-            # The other rank may have ended the step before later than that; the path does not lead out of the steps.
+            # The other rank may have begun the first step after its arrival; clip the path to the steps.
             time_ns = min(max(release.arrived_ns, begins[following]), block.release_ns)
             if time_ns < block.release_ns:
                 pieces.append(Piece(timeline.rank, time_ns, block.release_ns, PathKind.TRANSFER, release.label))
@@ -166,21 +166,21 @@ class Walker:
         return pieces
 
     def release(self, rank: int, block: Block) -> Release:
-        """What let a rank go on after it was held up: looked up for the path, for its rank and for replays."""
+        """Return the release of a blocked rank. Cached: the path, the rank's waits and the replays all need it."""
         key = rank, block.calls
-        found = self._releases.get(key)
-        if found is None:
-            found = self._releases[key] = self._look_up(rank, block)
-        return found
+        release = self._releases.get(key)
+        if release is None:
+            release = self._releases[key] = self._find_release(rank, block)
+        return release
 
-    def _look_up(self, rank: int, block: Block) -> Release:
+    def _find_release(self, rank: int, block: Block) -> Release:
         timeline = self._timelines[rank]
-        last, last_ns, own = None, None, block.calls[-1]
+        last, last_ns, blocking = None, None, block.calls[-1]
         for call, arrivals in zip(block.calls, self.needed(rank, block), strict=True):
             count = arrivals.until(block.release_ns)
             if count and (last_ns is None or arrivals.times[count - 1] > last_ns):
-                last, last_ns, own = arrivals.places[count - 1], arrivals.times[count - 1], call
-        label = timeline.labels[timeline.label[own]]
+                last, last_ns, blocking = arrivals.places[count - 1], arrivals.times[count - 1], call
+        label = timeline.labels[timeline.label[blocking]]
         if last is None or last_ns is None:
             return Release(None, block.begin_ns, label)
         exposed_ns = block.release_ns - block.begin_ns
@@ -190,11 +190,11 @@ class Walker:
         return Release(last, last_ns, label)
 
     def needed(self, rank: int, block: Block) -> Iterator[OrderedArrivals]:
-        """For each call of a block the calls whose arrival it needed."""
+        """Return, for each call of a block, the calls that had to arrive."""
         return (self._meetings.needed(rank, call) for call in block.calls)
 
     def _label(self, release: Release) -> Label:
-        """The call before which the path goes on."""
+        """Return the label of the predecessor on the path."""
         if release.last is None:
             return release.label
         timeline = self._timelines[release.last.rank]

@@ -1,7 +1,7 @@
-"""What steps would take if something were otherwise: the recorded calls are replayed with other times between them.
+"""Replays recorded calls with changed durations, to compute how long steps would take.
 
-Each call keeps what it came after, each transfer its duration, and each rank the time that it computed in between,
-except for what is changed. So this follows a delay to where it ends, or is hidden by another.
+Except for the changes, each call keeps its predecessor, each transfer its duration, and each rank its computing time in
+between. So a replay follows a delay to its end, or until another delay hides it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from otel_torchdist.analysis.critical_path.walk import OrderedArrivals, Place, W
 from otel_torchdist.model.activity_kinds import TimeKind
 
 Change = Callable[[Place, int], int]
-"""From a call and a duration to the duration to assume instead."""
+"""Maps a call and its recorded duration to the duration to assume."""
 
 
 def unchanged(_: Place, duration_ns: int) -> int:
-    """Assume what was recorded."""
+    """Return the recorded duration."""
     return duration_ns
 
 
 class _After(NamedTuple):
-    """What a rank did last before a moment.
+    """The last event of a rank before a moment: a call, a block, or the begin of the replay.
 
     Attributes:
-        call: The call that its thread had made by then, since it was last held up; -1 if it had made none.
-        block: Otherwise the block after which it went on; -1 if it was not held up since the replay's begin.
-        gap_ns: How long ago that was.
+        call: The thread's last call since the last block; -1 if there is none.
+        block: If there is no such call: the last block; -1 if there is none since the replay's begin.
+        gap_ns: Time from the event to the moment.
     """
 
     call: int
@@ -37,19 +37,19 @@ class _After(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A block, as it is replayed.
+    """A block with the durations to replay.
 
     Attributes:
-        begin: What its begin came after.
-        needed: The calls whose arrival it waited for: so many of the first of them.
-        own: Its last call.
-        transfer_ns: From the last of these arrivals to when the transfer was over, or to when the rank began to wait.
-        rest_ns: What remained then.
+        begin: The last event before the block.
+        needed: The arrivals that the block waited for: a sequence, and the number of its first arrivals that count.
+        last_call: The last call of the block.
+        transfer_ns: Time from the last arrival to the end of the transfer, or to the begin of the wait.
+        rest_ns: Remaining time of the block after that.
     """
 
     begin: _After
     needed: tuple[tuple[OrderedArrivals, int], ...]
-    own: int
+    last_call: int
     transfer_ns: int
     rest_ns: int
 
@@ -58,7 +58,7 @@ class Replay:
     """Replays the calls of all ranks from the end of one step to the end of another.
 
     Attributes:
-        calls: The calls in order of their arrival.
+        calls: All calls between the two ends, in order of arrival.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Replay:
 
         Args:
             timelines: All ranks; they have one clock.
-            walker: Finds what lets ranks go on.
-            begins: When each rank had ended the step before the first.
+            walker: Finds the releases of blocked ranks.
+            begins: When each rank ended the step before the first.
             ends: When each rank ended the last step.
         """
         self._timelines = timelines
@@ -97,27 +97,27 @@ class Replay:
         ]
 
     def computing_ns(self, place: Place) -> int:
-        """How long a rank computed before a call, since its call before or since it was last held up."""
+        """Return the computing time before a call, since the thread's previous call or since the last block."""
         return self._after[place].gap_ns
 
     def spent(self, place: Place) -> Mapping[TimeKind, int]:
-        """What a rank spent that time on."""
+        """Return that computing time by kind of time."""
         timeline = self._timelines[place.rank]
         arrived_ns = timeline.arrived[place.call]
         return timeline.spent.between(arrived_ns - self.computing_ns(place), arrived_ns)
 
     def saved_ns(self, computing: Change = unchanged, transfer: Change = unchanged) -> int:
-        """By how much all steps together would be shorter.
+        """Return the time that all steps together would save.
 
         Args:
-            computing: What to assume for the computing before a call.
-            transfer: What to assume for a transfer that holds up the rank of a call.
+            computing: Duration to assume for the computing before a call.
+            transfer: Duration to assume for the transfer of a call that blocks its rank.
         """
         run = _Run(self._timelines, self._begins, self._after, self._held, computing, transfer)
         for place in self.calls:
             run.arrive(place)
         after = [self._came_after(rank, end_ns, None, -1) for rank, end_ns in self._ends]
-        ends = [run.moment(rank, one) + one.gap_ns for (rank, _), one in zip(self._ends, after, strict=True)]
+        ends = [run.moment(rank, event) + event.gap_ns for (rank, _), event in zip(self._ends, after, strict=True)]
         return max(end_ns for _, end_ns in self._ends) - max(ends)
 
     def _came_after(self, rank: int, time_ns: int, thread: int | None, call: int) -> _After:
@@ -135,16 +135,16 @@ class Replay:
     def _hold(self, walker: Walker, rank: int, number: int) -> _Held:
         timeline = self._timelines[rank]
         block = timeline.blocks[number]
-        own = block.calls[-1]
-        before = own if timeline.arrived[own] <= block.begin_ns else -1
+        last_call = block.calls[-1]
+        before = last_call if timeline.arrived[last_call] <= block.begin_ns else -1
         begin = self._came_after(rank, block.begin_ns, block.thread, before)
         needed = tuple((arrivals, arrivals.until(block.release_ns)) for arrivals in walker.needed(rank, block))
         last_ns = max((arrivals.times[count - 1] for arrivals, count in needed if count), default=None)
         if last_ns is None:
-            return _Held(begin, (), own, 0, block.release_ns - block.begin_ns)
+            return _Held(begin, (), last_call, 0, block.release_ns - block.begin_ns)
         if walker.release(rank, block).last is not None:
-            return _Held(begin, needed, own, block.release_ns - last_ns, 0)
-        return _Held(begin, needed, own, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns)
+            return _Held(begin, needed, last_call, block.release_ns - last_ns, 0)
+        return _Held(begin, needed, last_call, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns)
 
 
 class _Run:
@@ -170,41 +170,41 @@ class _Run:
         self._latest: dict[tuple[OrderedArrivals, int], int | None] = {}
 
     def arrive(self, place: Place) -> None:
-        """Let a rank arrive at its next call; calls come in the order in which they were recorded."""
+        """Replay the arrival at the next call, in recorded order."""
         after = self._after[place]
         self._arrived[place] = self.moment(place.rank, after) + self._computing(place, after.gap_ns)
 
     def moment(self, rank: int, after: _After) -> int:
-        """When a rank was ready to go on."""
+        """Return when the event before a moment happens in this replay."""
         if after.call >= 0:
             place = Place(rank, after.call)
             return self._arrived.get(place, self._timelines[rank].arrived[after.call])
         return self._begins[rank] if after.block < 0 else self._release(rank, after.block)
 
     def _release(self, rank: int, number: int) -> int:
-        """When a rank went on after a block: blocks are in the order of their ends, and come after earlier ones."""
+        """Return when a block ends. Blocks are replayed in the order of their ends: each may depend on earlier ones."""
         released = self._released[rank]
         for held in self._held[rank][len(released) : number + 1]:
             over_ns = self.moment(rank, held.begin) + held.begin.gap_ns
             last_ns = self._last_of(held.needed)
             if last_ns is not None:
-                over_ns = max(over_ns, last_ns + self._transfer(Place(rank, held.own), held.transfer_ns))
+                over_ns = max(over_ns, last_ns + self._transfer(Place(rank, held.last_call), held.transfer_ns))
             released.append(over_ns + held.rest_ns)
         return released[number]
 
     def _last_of(self, needed: Sequence[tuple[OrderedArrivals, int]]) -> int | None:
-        """When the last call arrives that a block waited for; None if all of them were before the replay's begin."""
+        """Return when the last needed call arrives, or None if all arrived before the replay's begin."""
         last_ns = None
-        for one in needed:
-            time_ns = self._last(one)
+        for arrivals in needed:
+            time_ns = self._last(arrivals)
             if time_ns is not None and (last_ns is None or time_ns > last_ns):
                 last_ns = time_ns
         return last_ns
 
     def _last(self, needed: tuple[OrderedArrivals, int]) -> int | None:
-        """When the last of the first calls arrives; None if all of them were before the replay's begin."""
+        """Return when the last of the first `count` calls arrives, or None if all arrived before the replay's begin."""
         if needed not in self._latest:
             arrivals, count = needed
-            found = (self._arrived.get(place) for place in arrivals.places[:count])
-            self._latest[needed] = max((time_ns for time_ns in found if time_ns is not None), default=None)
+            times = (self._arrived.get(place) for place in arrivals.places[:count])
+            self._latest[needed] = max((time_ns for time_ns in times if time_ns is not None), default=None)
         return self._latest[needed]

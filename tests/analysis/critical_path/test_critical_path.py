@@ -295,13 +295,13 @@ def test_without_steps_there_is_a_path_and_no_causes() -> None:
         job.collective(10)
     found = path_of(job)
     assert (found.has_steps, found.causes, found.path_ns) == (False, (), pytest.approx(10.3 * MS, rel=0.01))
-    assert found.notes == ("no steps are recorded: all calls count as one step, and causes are not looked for",)
+    assert found.notes == ("no steps are recorded: all calls count as one step, and causes are not determined",)
 
 
 def test_ranks_without_records_are_named() -> None:
     """What other ranks wait for may be on a rank whose calls are not known."""
     found = path_of(two_phases({2: 5.0}), without=[2])
-    assert found.notes == ("no calls of ranks 2 are known: what others wait for may be there",)
+    assert found.notes == ("no calls of ranks 2 are known: other ranks may have waited for them",)
     assert not causes(found, *LATENESS)
 
 

@@ -127,7 +127,7 @@ def test_clocks(three: Ranks) -> None:
     [description] = timeline.descriptions
     assert description.startswith("2 nodes are aligned by their wall clocks")
     unnamed = [dataclasses.replace(history, clock="") for history in histories]
-    assert "does not record which of them share a clock" in str(drawn(unnamed).descriptions)
+    assert "does not record which ranks share a clock" in str(drawn(unnamed).descriptions)
     assert drawn(histories[:2]).descriptions == {"all ranks are on one monotonic clock"}
 
 
