@@ -168,7 +168,7 @@ class PathClock(msgspec.Struct, frozen=True):
 
 
 class PathResult(msgspec.Struct, frozen=True):
-    """The critical path of steady steps; durations are those of an average step.
+    """The critical path of steady steps. Durations are per average step.
 
     Attributes:
         steps: The steps.

@@ -1,7 +1,7 @@
-"""The axes of the parallel world: the families of groups along which its ranks form a grid.
+"""Finds the axes of the parallel world: the families of groups along which its ranks form a grid.
 
-A rank has one coordinate on each axis; the groups along an axis hold the ranks that differ in that coordinate alone.
-Other groups are products of axes (all ranks of a data-parallel replica), or parts (the two ends of a pipeline).
+A rank has one coordinate on each axis. A group along an axis holds the ranks that differ in that coordinate only. Other
+groups are products of axes (all ranks of a data-parallel replica), or parts of products (the two ends of a pipeline).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist.analysis.parallelism.families import Families, Family, Members, Partition
 
 MAX_CANDIDATES: Final = 14
-"""Families of which all combinations are tried; real jobs have fewer than ten."""
+"""Upper bound on the families whose combinations are tried. Real jobs have fewer than ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Grid:
     """The ranks of a job as a grid.
 
     Attributes:
-        world_size: Ranks of the job.
-        axes: The axes, the one with the nearest neighbours first; empty if there are no groups but single ranks.
-        coordinates: By rank, its coordinate on each axis, and as the last one which copy of the grid it is in.
-        copies: How many grids of this shape the world holds: ranks of different ones share no axis.
+        world_size: Number of ranks in the job.
+        axes: The axes, nearest neighbours first; empty if all groups have a single rank.
+        coordinates: For each rank: its coordinate on each axis, then the index of its copy of the grid.
+        copies: Number of grids of this shape in the world. Ranks of different copies share no axis.
     """
 
     world_size: int
@@ -35,9 +35,9 @@ class Grid:
     copies: int
 
     def span(self, members: Members) -> tuple[int, ...] | None:
-        """The axes whose product a group is, by their places; None if it is a part of such a product.
+        """Return the indices of the axes whose product a group is, or None for a part of a product.
 
-        The place behind the last axis stands for the copies of the grid.
+        The index after the last axis stands for the copies of the grid.
         """
         varying = tuple(
             axis for axis in range(len(self.axes) + 1) if len({self.coordinates[rank][axis] for rank in members}) > 1
@@ -47,25 +47,25 @@ class Grid:
 
 
 def grid_of(families: Families, world_size: int, weights: Mapping[Family, float] | None = None) -> Grid:
-    """Find the axes: as many as possible, of which the grid covers as much of the world as possible.
+    """Find the grid that covers the most ranks, and among these the grid with the most axes.
 
     Args:
         families: The families of groups.
-        world_size: Ranks of the job.
-        weights: How much was communicated in each family, which decides between grids of as many axes.
+        world_size: Number of ranks in the job.
+        weights: Bytes sent in each family, to choose between grids with equally many axes.
     """
     weights = weights or {}
     candidates = sorted(families.whole, key=lambda family: -weights.get(family, 0))[:MAX_CANDIDATES]
-    # A group of all ranks is the product of what other groups there are.
+    # A group of all ranks is the product of the other axes, if there are any.
     candidates = [family for family in candidates if family.size < world_size] or candidates
     labels = [family.labels() for family in candidates]
     orthogonal = {
         (a, b)
-        for (a, one), (b, other) in itertools.combinations(enumerate(labels), 2)
-        if len({*zip(one, other, strict=True)}) == world_size  # no two ranks are in one group of both
+        for (a, labels_a), (b, labels_b) in itertools.combinations(enumerate(labels), 2)
+        if len({*zip(labels_a, labels_b, strict=True)}) == world_size  # no two ranks share a group in both families
     }
     best: tuple[tuple[float, ...], tuple[int, ...], list[tuple[int, ...]]] = ((0, 0, 0, 0), (), [])
-    for chosen in _combinations(len(candidates), orthogonal, [one.size for one in candidates], world_size):
+    for chosen in _combinations(len(candidates), orthogonal, [family.size for family in candidates], world_size):
         axes = [candidates[place] for place in chosen]
         product = math.prod(axis.size for axis in axes)
         weight = sum(weights.get(axis, 0) for axis in axes)
@@ -81,62 +81,62 @@ def grid_of(families: Families, world_size: int, weights: Mapping[Family, float]
 def _combinations(
     count: int, orthogonal: set[tuple[int, int]], sizes: Sequence[int], world_size: int
 ) -> list[tuple[int, ...]]:
-    """All sets of candidates that are orthogonal to each other, and whose grid may fit in the world."""
-    found: list[tuple[int, ...]] = []
+    """Return all sets of mutually orthogonal candidates whose grid may fit in the world."""
+    combinations: list[tuple[int, ...]] = []
 
     def extend(chosen: tuple[int, ...], product: int) -> None:
         if chosen:
-            found.append(chosen)
+            combinations.append(chosen)
         for place in range(chosen[-1] + 1 if chosen else 0, count):
             fits = world_size % (product * sizes[place]) == 0
             if fits and all((other, place) in orthogonal for other in chosen):
                 extend((*chosen, place), product * sizes[place])
 
     extend((), 1)
-    return found
+    return combinations
 
 
 def _coordinates(axes: Sequence[Family], labels: Sequence[list[int]], world_size: int) -> list[tuple[int, ...]] | None:
-    """By rank, its coordinates and its copy of the grid; None if these families form no grid.
+    """Return each rank's coordinates and its copy of the grid, or None if these families do not form a grid.
 
     Ranks have the same coordinate on an axis if the groups of the other axes connect them.
     """
     copies = _connected(labels, world_size)
-    found: list[list[int]] = []
+    by_axis: list[list[int]] = []
     for nth, axis in enumerate(axes):
-        classes = _connected([*labels[:nth], *labels[nth + 1 :]], world_size)
-        coordinates = _numbered_within(classes, copies)
+        components = _connected([*labels[:nth], *labels[nth + 1 :]], world_size)
+        coordinates = _numbered_within(components, copies)
         if max(coordinates) >= axis.size:
             return None
         if any(len({coordinates[rank] for rank in members}) != axis.size for members in axis.groups):
             return None
-        found.append(coordinates)
-    rows = list(zip(*found, copies, strict=True))
+        by_axis.append(coordinates)
+    rows = list(zip(*by_axis, copies, strict=True))
     return rows if len({*rows}) == world_size else None
 
 
 def _connected(labels: Sequence[Sequence[int]], world_size: int) -> list[int]:
-    """By rank, the number of its class: ranks that groups connect, directly or through others, are in one class."""
+    """Return each rank's connected component: groups connect their members, directly or through other groups."""
     partition = Partition(range(world_size))
     for of_family in labels:
         first: dict[int, int] = {}
         for rank, label in enumerate(of_family):
             partition.join(rank, first.setdefault(label, rank))
-    found = [0] * world_size
+    components = [0] * world_size
     for number, ranks in enumerate(partition.classes()):
         for rank in ranks:
-            found[rank] = number
-    return found
+            components[rank] = number
+    return components
 
 
-def _numbered_within(classes: Sequence[int], copies: Sequence[int]) -> list[int]:
-    """Number classes anew in each copy of the grid, by their first ranks."""
+def _numbered_within(components: Sequence[int], copies: Sequence[int]) -> list[int]:
+    """Renumber components from 0 within each copy of the grid, by their first ranks."""
     numbers: dict[int, dict[int, int]] = {}
-    found: list[int] = []
-    for one, copy in zip(classes, copies, strict=True):
+    renumbered: list[int] = []
+    for component, copy in zip(components, copies, strict=True):
         known = numbers.setdefault(copy, {})
-        found.append(known.setdefault(one, len(known)))
-    return found
+        renumbered.append(known.setdefault(component, len(known)))
+    return renumbered
 
 
 def _ordered(axes: Sequence[Family], coordinates: Sequence[tuple[int, ...]], world_size: int) -> Grid:

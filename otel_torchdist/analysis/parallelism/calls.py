@@ -1,4 +1,4 @@
-"""What was called in each group, as far as it shows what the group is for."""
+"""Counts the calls in each group by the properties that reveal the group's purpose."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from otel_torchdist.sources.history.call_kinds import CallKind
 from otel_torchdist.sources.history.call_table import CallTable, RankCalls
 
 FIRST_STEADY: Final = 2
-"""Earlier steps create groups, broadcast weights and warm up."""
+"""First step that counts. Earlier steps create groups, broadcast weights and warm up."""
 SMALL_ELEMENTS: Final = 16
-"""Losses, norms and counters, which any group may exchange."""
+"""Upper bound on the elements of losses, norms and counters, which any group may exchange."""
 MAX_SIZES: Final = 256
 MAX_SPREAD: Final = 128
-"""Members of a group, between all pairs of which traffic is listed: thousands have millions of pairs."""
+"""Largest group for which the traffic between all pairs of members is listed. Thousands of members have millions."""
 _EXCHANGE: Final = "all_to_all"
 _BROADCAST: Final = "broadcast"
 _UNEVEN: Final = int(Flag.UNEVEN)
 UNKNOWN_SHAPE: Final = -1
-"""Dimensions of tensors whose shapes are not recorded, as in most traces of profilers."""
+"""Dimensions of tensors whose shapes are not recorded, as in most profiler traces."""
 
 
 class CallShape(NamedTuple):
-    """What distinguishes calls of a group by their purpose.
+    """The properties of a call that reveal its purpose.
 
     Attributes:
-        collective: `all_reduce`, `all_gather`, …, whichever form of it; `send` and `recv` for both directions.
-        reduce_op: `sum`, `avg`, …; '' where there is none.
-        dimensions: Of the largest tensor; `UNKNOWN_SHAPE` if only the number of its elements is known.
-        is_integer: Whether it holds integers: counts of what is sent next.
-        is_small: Whether it is a scalar or a list of at most `SMALL_ELEMENTS` elements.
-        site: Where it was called; None if that is not known.
-        phase: Whether a backward pass called it.
+        collective: The family: `all_reduce`, `all_gather`, `send`, `recv`, …
+        reduce_op: `sum`, `avg`, …; '' if there is none.
+        dimensions: Dimensions of the largest tensor; `UNKNOWN_SHAPE` if only its number of elements is known.
+        is_integer: Whether it holds integers, such as the sizes of the next exchange.
+        is_small: Whether it has at most one dimension and at most `SMALL_ELEMENTS` elements.
+        site: The call site; None if unknown.
+        phase: Whether a backward pass made the call.
     """
 
     collective: str
@@ -61,13 +61,13 @@ class CallShape(NamedTuple):
 
 @dataclass(slots=True)
 class KindCount:
-    """The calls of one kind.
+    """The count of calls of one shape.
 
     Attributes:
         calls: Calls of all members.
-        sent: Bytes that members sent in them, see `sent_bytes`.
-        elements: Different numbers of elements, at most `MAX_SIZES`.
-        is_uneven: Whether ranks sent others parts of different size in one of them.
+        sent: Bytes that members sent, see `sent_bytes`.
+        elements: Distinct numbers of elements, at most `MAX_SIZES`.
+        is_uneven: Whether any call was an exchange of parts of different size.
     """
 
     calls: int = 0
@@ -78,15 +78,15 @@ class KindCount:
 
 @dataclass(slots=True)
 class GroupCalls:
-    """The calls of one set of members, in however many groups.
+    """The calls of one set of members, over all of its groups.
 
     Attributes:
-        descriptions: What its groups are called.
-        kinds: The calls, by kind.
-        messages: How many messages one global rank sent to another.
-        message_bytes: How many bytes these had.
-        unaddressed: By rank, how many messages it sent or received of which the other end is not recorded.
-        exchanges: Its `all_to_all` of anything but integers.
+        descriptions: Descriptions of the groups.
+        kinds: Counts of calls, by shape.
+        messages: Number of messages, by global ranks of sender and receiver.
+        message_bytes: Bytes of messages, by global ranks of sender and receiver.
+        unaddressed: Number of messages without a recorded peer, by rank.
+        exchanges: The `all_to_all` calls, except of integers.
     """
 
     descriptions: set[str] = field(default_factory=set[str])
@@ -98,11 +98,11 @@ class GroupCalls:
 
     @property
     def sent(self) -> float:
-        """Bytes that were sent in all calls."""
+        """Bytes sent in all calls."""
         return sum(count.sent for count in self.kinds.values())
 
     def of_senders(self, ranks: Collection[int]) -> GroupCalls:
-        """The messages that some ranks sent, as those of a group of their own."""
+        """Return the messages sent by some ranks, as the calls of a separate group."""
         messages = Counter({pair: count for pair, count in self.messages.items() if pair[0] in ranks})
         sizes = Counter({pair: size for pair, size in self.message_bytes.items() if pair[0] in ranks})
         kind = CallShape(SEND, "", 0, False, False, None)
@@ -110,7 +110,7 @@ class GroupCalls:
         return GroupCalls(kinds={kind: count}, messages=messages, message_bytes=sizes)
 
     def without_messages(self) -> GroupCalls:
-        """The calls of all members together."""
+        """Return a copy without point-to-point calls."""
         kinds = {kind: count for kind, count in self.kinds.items() if kind.collective not in MESSAGES}
         return GroupCalls(self.descriptions, kinds, exchanges=self.exchanges)
 
@@ -121,11 +121,11 @@ class GroupCalls:
         self.message_bytes.update(other.message_bytes)
         self.unaddressed.update(other.unaddressed)
         for kind, count in other.kinds.items():
-            own = self.kinds.setdefault(kind, KindCount())
-            own.calls += count.calls
-            own.sent += count.sent
-            own.elements |= count.elements
-            own.is_uneven |= count.is_uneven
+            total = self.kinds.setdefault(kind, KindCount())
+            total.calls += count.calls
+            total.sent += count.sent
+            total.elements |= count.elements
+            total.is_uneven |= count.is_uneven
 
 
 @dataclass(slots=True)
@@ -133,15 +133,15 @@ class WorldCalls:
     """The calls of all ranks.
 
     Attributes:
-        world_size: Ranks of the job, as far as that is known.
-        ranks: Those with records.
-        hosts: The host of each, where that is known.
-        groups: By members.
-        sent: Bytes that each rank sent to each other, assuming rings where torch does not fix the route.
-        unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, and of messages to ranks that are not
-            recorded, which are not in `sent`.
-        has_steps: Whether only steps after the first ones were counted; otherwise all calls were.
-        steps: How many steps were counted, on the rank with most of them.
+        world_size: Number of ranks in the job, if known; else the number seen.
+        ranks: Ranks with records.
+        hosts: Known hosts, by rank.
+        groups: Calls, by the members of groups.
+        sent: Bytes by sender and receiver, assuming rings where torch does not fix the route.
+        unspread: Bytes that are not in `sent`: of `all_to_all` in groups of more than `MAX_SPREAD` ranks, and of
+            messages without a recorded peer.
+        has_steps: Whether only steps from `FIRST_STEADY` on were counted; else all calls were.
+        steps: Number of counted steps, on the rank with the most.
     """
 
     world_size: int = 0
@@ -155,27 +155,27 @@ class WorldCalls:
 
 
 class CallCounter:
-    """Counts the calls of one rank after the other."""
+    """Counts calls, one rank at a time."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without calls."""
         self._steady, self._every = WorldCalls(), WorldCalls()
 
     def add(self, calls: RankCalls) -> None:
-        """Count the calls of another rank."""
-        for found in (self._steady, self._every):
-            found.world_size = max(found.world_size, calls.world_size)
-            found.ranks.add(calls.rank)
+        """Count the calls of a rank."""
+        for world in (self._steady, self._every):
+            world.world_size = max(world.world_size, calls.world_size)
+            world.ranks.add(calls.rank)
             if calls.host:
-                found.hosts[calls.rank] = calls.host
+                world.hosts[calls.rank] = calls.host
         steady_steps = sum(step >= FIRST_STEADY for step in set(calls.step))
         self._steady.steps = max(self._steady.steps, steady_steps)
         for group in calls.known_groups:
             _register(self._every, group)
-        for alike in _alike(calls):
-            _count(self._every, calls.rank, alike, alike.calls)
-            if alike.steady:
-                _count(self._steady, calls.rank, alike, alike.steady)
+        for batch in _batches(calls):
+            _count(self._every, calls.rank, batch, batch.calls)
+            if batch.steady:
+                _count(self._steady, calls.rank, batch, batch.steady)
         for place, kind, group in _exchanges(calls):
             exchange = group.key, calls.rank, calls.sequence[place], kind.message_bytes, _received(calls, place, kind)
             _register(self._every, group).exchanges.add(*exchange)
@@ -183,7 +183,7 @@ class CallCounter:
                 _register(self._steady, group).exchanges.add(*exchange)
 
     def counted(self) -> WorldCalls:
-        """What there is: the calls of steady steps, or all, if there are no such steps."""
+        """Return the calls of steady steps, or all calls if there are no steady steps."""
         steady, every = self._steady, self._every
         if not steady.groups:
             every.has_steps = not any(group.kinds for group in every.groups.values())
@@ -195,10 +195,10 @@ class CallCounter:
 
 
 def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
-    """Count the calls of all ranks, one history after the other.
+    """Count the calls of all ranks.
 
     Args:
-        histories: One for each rank, in any order.
+        histories: One history per rank, in any order. Each is dropped before the next is taken.
     """
     counter, table = CallCounter(), CallTable()
     for history in histories:
@@ -207,15 +207,13 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
 
 
 @dataclass(slots=True)
-class _Alike:
-    """Calls in one group that differ in nothing that counts.
+class _Batch:
+    """Calls of one rank in one group that count alike.
 
     Attributes:
-        kind: Their kind.
-        group: Their group.
-        splits: How each of them is split; None if it is even or unknown.
+        splits: The split sizes of each call; None if even or unknown.
         calls: Number of calls.
-        steady: Number of them from `FIRST_STEADY` on.
+        steady: Number of calls from step `FIRST_STEADY` on.
     """
 
     kind: CallKind
@@ -225,14 +223,14 @@ class _Alike:
     steady: int = 0
 
 
-def _alike(calls: RankCalls) -> Iterable[_Alike]:
-    """Count the calls in groups; worlds made by hand are no axes of this one."""
+def _batches(calls: RankCalls) -> Iterable[_Batch]:
+    """Count the calls in groups. Groups of worlds created by hand are skipped: they are not axes of this world."""
     splits_of: Iterable[Splits | None] = itertools.repeat(None)
     if calls.splits:
         splits_of = map(calls.splits.get, range(len(calls)))
     are_steady = map(FIRST_STEADY.__le__, calls.step)
     counts = Counter(zip(calls.kind, splits_of, are_steady, strict=False))
-    found: dict[tuple[object, ...], _Alike] = {}
+    batches: dict[tuple[object, ...], _Batch] = {}
     for (number, splits, is_steady), count in counts.items():
         kind = calls.kinds[number]
         if kind.group is None or kind.record_kind is not RecordKind.OPERATION or kind.group.name.world:
@@ -241,86 +239,85 @@ def _alike(calls: RankCalls) -> Iterable[_Alike]:
             *(id(kind.group), id(kind.signature), id(kind.site), kind.operation, kind.message_bytes, kind.peer),
             *(kind.phase, splits, kind.flags & _UNEVEN),
         )
-        alike = found.setdefault(key, _Alike(kind, kind.group, splits))
-        alike.calls += count
-        alike.steady += count * is_steady
-    return found.values()
+        batch = batches.setdefault(key, _Batch(kind, kind.group, splits))
+        batch.calls += count
+        batch.steady += count * is_steady
+    return batches.values()
 
 
 def _exchanges(calls: RankCalls) -> Iterator[tuple[int, CallKind, GroupView]]:
-    """Yield the exchanges of data, and not those of how much is exchanged next, with their groups."""
-    found: dict[int, tuple[CallKind, GroupView]] = {}
+    """Yield the exchanges of data with their groups. Exchanges of integers, the sizes of the next one, are skipped."""
+    exchanges: dict[int, tuple[CallKind, GroupView]] = {}
     for number, kind in enumerate(calls.kinds):
         group = kind.group
-        # Positions that mean nothing to other ranks cannot be compared with theirs.
+        # Positions of unaligned groups cannot be compared between ranks.
         is_shared = group is not None and group.name.aligned and not group.name.world
         if group is not None and is_shared and kind.operation in EXCHANGES and not _shape_of(kind)[0].is_integer:
-            found[number] = kind, group
-    for place, number in enumerate(calls.kind if found else ()):
-        if number in found:
-            yield place, *found[number]
+            exchanges[number] = kind, group
+    for place, number in enumerate(calls.kind if exchanges else ()):
+        if number in exchanges:
+            yield place, *exchanges[number]
 
 
 def _received(calls: RankCalls, place: int, kind: CallKind) -> int | None:
-    """Return the bytes that a rank received in an `all_to_all`; None if it is uneven and that is not known."""
+    """Return the bytes that a rank received in an `all_to_all`, or None if its uneven parts are unknown."""
     splits = calls.splits.get(place)
     if splits is not None:
         return splits.received
     return None if kind.flags & _UNEVEN else kind.message_bytes
 
 
-def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
+def _register(world: WorldCalls, view: GroupView) -> GroupCalls:
     members, description = view.name.ranks, view.name.description
-    group = found.groups.get(members)
+    group = world.groups.get(members)
     if group is None:
-        group = found.groups[members] = GroupCalls()
-        found.world_size = max(found.world_size, members[-1] + 1) if members else found.world_size
+        group = world.groups[members] = GroupCalls()
+        world.world_size = max(world.world_size, members[-1] + 1) if members else world.world_size
     if description not in ("", "undefined"):
         group.descriptions.add(description)
     return group
 
 
-def _count(found: WorldCalls, rank: int, alike: _Alike, calls: int) -> None:
-    """Count calls that are alike."""
-    members, group = alike.group.name.ranks, _register(found, alike.group)
-    kind, elements = _shape_of(alike.kind)
+def _count(world: WorldCalls, rank: int, batch: _Batch, calls: int) -> None:
+    """Add calls of a batch to the counts and to the traffic between ranks."""
+    members, group = batch.group.name.ranks, _register(world, batch.group)
+    kind, elements = _shape_of(batch.kind)
     count = group.kinds.setdefault(kind, KindCount())
-    sent = calls * _sent(rank, members, alike)
+    sent = calls * _sent(rank, members, batch)
     count.calls += calls
     count.sent += sent
-    count.is_uneven |= bool(alike.kind.flags & _UNEVEN)
+    count.is_uneven |= bool(batch.kind.flags & _UNEVEN)
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
-    peer = alike.kind.peer
+    peer = batch.kind.peer
     if kind.collective in MESSAGES and peer < 0:
         group.unaddressed[rank] += calls
     if kind.collective == SEND and peer >= 0:
         group.messages[rank, peer] += calls
         group.message_bytes[rank, peer] += round(sent)
-        found.sent[rank, peer] += round(sent)
+        world.sent[rank, peer] += round(sent)
     elif kind.collective == SEND:
-        found.unspread += round(sent)
+        world.unspread += round(sent)
     elif kind.collective == _BROADCAST and peer == rank:
         for sender, receiver in _chain(peer, members):
-            found.sent[sender, receiver] += calls * alike.kind.message_bytes
+            world.sent[sender, receiver] += calls * batch.kind.message_bytes
     elif sent and kind.collective != _EXCHANGE:
         place = bisect_left(members, rank)
-        found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
+        world.sent[rank, members[(place + 1) % len(members)]] += round(sent)
     elif sent and len(members) <= MAX_SPREAD:
-        parts = _parts(members, alike.splits) or dict.fromkeys(members, sent / calls / (len(members) - 1))
+        parts = _parts(members, batch.splits) or dict.fromkeys(members, sent / calls / (len(members) - 1))
         for other, part in parts.items():
             if other != rank and part:
-                found.sent[rank, other] += round(calls * part)
+                world.sent[rank, other] += round(calls * part)
     else:
-        found.unspread += round(sent)
+        world.unspread += round(sent)
 
 
-def _sent(rank: int, members: Members, alike: _Alike) -> float:
-    kind, parts = alike.kind, _parts(members, alike.splits)
+def _sent(rank: int, members: Members, batch: _Batch) -> float:
+    kind, parts = batch.kind, _parts(members, batch.splits)
     root = kind.peer
-    if (
-        root >= 0 and family_of(kind.operation) == _BROADCAST
-    ):  # tapes have bytes of the root alone, traces of all members
+    # In a broadcast, tapes record bytes of the root only, profiler traces of all members.
+    if root >= 0 and family_of(kind.operation) == _BROADCAST:
         return float((len(members) - 1) * kind.message_bytes) if root == rank else 0.0
     if parts is None:
         return sent_bytes(kind.operation, kind.message_bytes, len(members))
@@ -328,21 +325,21 @@ def _sent(rank: int, members: Members, alike: _Alike) -> float:
 
 
 def _chain(root: int, members: Members) -> list[tuple[int, int]]:
-    """Return who passes a broadcast on to whom."""
+    """Return the senders and receivers of a broadcast along a chain from the root."""
     place = bisect_left(members, root)
     order = (*members[place:], *members[:place])
     return list(itertools.pairwise(order))
 
 
 def _parts(members: Members, splits: Splits | None) -> dict[int, int] | None:
-    """What each member gets in an uneven exchange; None in others, or if that is not known."""
+    """Return the bytes for each member of an uneven exchange, or None for an even or unknown split."""
     if splits is None or len(splits.sent) != len(members):
         return None
     return dict(zip(members, splits.sent, strict=True))
 
 
 def _shape_of(call: CallKind) -> tuple[CallShape, int]:
-    """The shape of a call, and the elements of its largest tensor."""
+    """Return the shape of a call, and the number of elements of its largest tensor."""
     signature = call.signature
     shapes = signature.shapes if signature is not None else ()
     largest = max(shapes, key=math.prod, default=())

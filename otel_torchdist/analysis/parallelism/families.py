@@ -1,6 +1,6 @@
-"""Families of process groups: groups of one size of which each rank is in exactly one, as along one axis of a mesh.
+"""Families of process groups: groups of equal size that partition the ranks, such as those along a mesh axis.
 
-Members decide, not names: these differ between frameworks, and may be wrong.
+Families are derived from members. Names differ between frameworks, and may be wrong.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ Members = tuple[int, ...]
 
 
 class Partition(Generic[_Item]):
-    """Items in classes, which grow as items are joined."""
+    """A union-find of items."""
 
     def __init__(self, items: Iterable[_Item] = ()) -> None:
-        """Start with each item in a class of its own."""
+        """Start with one class per item."""
         self._parent: dict[_Item, _Item] = {item: item for item in items}
 
-    def join(self, one: _Item, other: _Item) -> None:
-        """Make one class of those of two items, which are added if they are new."""
-        self._parent[self._root(one)] = self._root(other)
+    def join(self, item: _Item, other: _Item) -> None:
+        """Merge the classes of two items. New items are added."""
+        self._parent[self._root(item)] = self._root(other)
 
     def classes(self) -> list[list[_Item]]:
-        """The classes, and the items of each, in the order in which items were added."""
-        found: dict[_Item, list[_Item]] = {}
+        """Return the items of each class. Classes and items are in the order in which items were added."""
+        classes: dict[_Item, list[_Item]] = {}
         for item in self._parent:
-            found.setdefault(self._root(item), []).append(item)
-        return list(found.values())
+            classes.setdefault(self._root(item), []).append(item)
+        return list(classes.values())
 
     def _root(self, item: _Item) -> _Item:
         parent = self._parent
@@ -48,8 +48,8 @@ class Family:
     """Groups of one size that tile the world.
 
     Attributes:
-        groups: By first member.
-        is_inferred: Whether some of them were not seen, because there are no records of their ranks.
+        groups: Sorted by first member.
+        is_inferred: Whether some groups were not seen, because there are no records of their ranks.
     """
 
     groups: tuple[Members, ...]
@@ -57,31 +57,31 @@ class Family:
 
     @property
     def size(self) -> int:
-        """Ranks of each group."""
+        """Number of ranks in each group."""
         return len(self.groups[0])
 
     @property
     def stride(self) -> int | None:
-        """How far apart neighbours are; None if that is not the same everywhere."""
+        """The distance between neighbours; None if it is not the same everywhere."""
         strides = {after - before for members in self.groups for before, after in itertools.pairwise(members)}
         return strides.pop() if len(strides) == 1 else None
 
     def labels(self) -> list[int]:
-        """By rank, which of the groups it is in."""
-        found = [0] * (self.size * len(self.groups))
+        """Return the index of each rank's group."""
+        labels = [0] * (self.size * len(self.groups))
         for label, members in enumerate(self.groups):
             for rank in members:
-                found[rank] = label
-        return found
+                labels[rank] = label
+        return labels
 
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """How groups fall into families.
+    """All groups of a world, sorted into families.
 
     Attributes:
         whole: Families that tile the world, by size and stride.
-        rest: Groups that are in none, ascending.
+        rest: Groups without a family, ascending.
     """
 
     whole: tuple[Family, ...]
@@ -91,36 +91,36 @@ class Families:
 def families_of(groups: Mapping[Members, Collection[str]], world_size: int, unseen: Collection[int] = ()) -> Families:
     """Sort groups into families.
 
-    In a mesh whose ranks are in order, groups with the same distances between their members belong together. In others
-    such groups may be on different axes, so those belong together that are opposite sides of squares, and where groups
-    are missing or are none of a mesh, those of one description.
+    In a mesh whose ranks are in order, groups with equal distances between members form a family. In other meshes such
+    groups may lie on different axes, so opposite sides of squares form a family. If groups are missing or do not belong
+    to a mesh, groups with the same description form a family.
 
     Args:
         groups: Descriptions of each group, by its members. Groups of one rank are left out.
-        world_size: Ranks of the job.
-        unseen: Ranks without records, whose groups may be missing here.
+        world_size: Number of ranks in the job.
+        unseen: Ranks without records. Their groups may be missing.
     """
     left = {members for members in groups if len(members) > 1 and members[-1] < world_size}
     whole: list[Family] = []
 
-    def take(alike: Collection[Members]) -> None:
-        family = _tiling(alike, world_size, frozenset(unseen))
+    def take(candidates: Collection[Members]) -> None:
+        family = _tiling(candidates, world_size, frozenset(unseen))
         if family is not None:
             whole.append(family)
-            left.difference_update(alike)
+            left.difference_update(candidates)
 
     for of_size in _by(left, len):
         classes = _by(of_size, _distances)
-        if all(_tiling(alike, world_size, frozenset(unseen)) for alike in classes):
-            for alike in classes:
-                take(alike)
+        if all(_tiling(candidates, world_size, frozenset(unseen)) for candidates in classes):
+            for candidates in classes:
+                take(candidates)
     if left:
-        for alike in _by_squares([*left, *(members for family in whole for members in family.groups)]):
-            take([members for members in alike if members in left])
+        for candidates in _by_squares([*left, *(members for family in whole for members in family.groups)]):
+            take([members for members in candidates if members in left])
     for size, text in sorted({(len(members), text) for members in left for text in groups[members] if text}):
         take([members for members in left if len(members) == size and text in groups[members]])
-    for alike in _by(left, _distances):
-        take(alike)
+    for candidates in _by(left, _distances):
+        take(candidates)
     whole.sort(key=lambda family: (family.size, family.stride or world_size, family.groups))
     return Families(tuple(whole), tuple(sorted(left)))
 
@@ -130,35 +130,38 @@ def _distances(members: Members) -> Members:
 
 
 def _by(groups: Iterable[Members], key: Callable[[Members], object]) -> list[list[Members]]:
-    found: dict[object, list[Members]] = {}
+    by_key: dict[object, list[Members]] = {}
     for members in sorted(groups):
-        found.setdefault(key(members), []).append(members)
-    return list(found.values())
+        by_key.setdefault(key(members), []).append(members)
+    return list(by_key.values())
 
 
-def _tiling(alike: Collection[Members], world_size: int, unseen: frozenset[int]) -> Family | None:
-    """A family of these groups; those of ranks without records are added if their places follow from the others."""
-    ranks = {rank for members in alike for rank in members}
-    if not alike or len(ranks) != sum(map(len, alike)):
+def _tiling(candidates: Collection[Members], world_size: int, unseen: frozenset[int]) -> Family | None:
+    """Return a family of these groups, or None if they do not tile the world.
+
+    Groups of ranks without records are added if their members follow from the other groups.
+    """
+    ranks = {rank for members in candidates for rank in members}
+    if not candidates or len(ranks) != sum(map(len, candidates)):
         return None
     if len(ranks) == world_size:
-        return Family(tuple(sorted(alike)))
-    size, stride = len(min(alike)), Family(tuple(alike)).stride
+        return Family(tuple(sorted(candidates)))
+    size, stride = len(min(candidates)), Family(tuple(candidates)).stride
     if stride is None or world_size % (size * stride):
         return None
     firsts = [rank for rank in range(world_size) if rank // stride % size == 0]
     every = tuple(tuple(range(first, first + size * stride, stride)) for first in firsts)
-    missing = {*every} - {*alike}
-    is_sound = {*alike} <= {*every} and all(unseen.issuperset(members) for members in missing)
+    missing = {*every} - {*candidates}
+    is_sound = {*candidates} <= {*every} and all(unseen.issuperset(members) for members in missing)
     return Family(every, is_inferred=True) if is_sound else None
 
 
 def _by_squares(groups: Collection[Members]) -> list[list[Members]]:
-    """Sort groups by the axis of the grid that they lie on, whatever the numbers of the ranks.
+    """Sort groups by their axis of the grid, independent of how ranks are numbered.
 
-    Two groups lie on one axis if each member of one shares a group with another member of the other: these groups and
-    they are opposite sides of squares. A grid can be divided into axes in no other way (the unique factors of a
-    Cartesian product of graphs). Groups that contain others are left out: they are products of axes.
+    Two groups lie on one axis if each member of one shares a third group with a different member of the other: the two
+    groups are opposite sides of squares. This division of a grid into axes is unique (the prime factors of a Cartesian
+    product of graphs). Groups that contain other groups are left out: they are products of axes.
     """
     sizes = _uniform_sizes(groups)
     sides = [members for members in groups if len(members) in sizes]
@@ -175,7 +178,7 @@ def _by_squares(groups: Collection[Members]) -> list[list[Members]]:
 
 
 def _opposite(side: Members, of_rank: Mapping[int, list[Members]]) -> Iterable[Members]:
-    """The groups that are joined to a group member by member."""
+    """Return the groups that other groups connect to this group, member by member."""
     reached: dict[Members, set[int]] = {}
     for rank in side:
         for joining in of_rank[rank]:
@@ -189,9 +192,9 @@ def _opposite(side: Members, of_rank: Mapping[int, list[Members]]) -> Iterable[M
 
 
 def _uniform_sizes(groups: Collection[Members]) -> set[int]:
-    """Sizes of which each rank that is in any group is in as many groups."""
+    """Return the group sizes for which all ranks are in equally many groups of the size."""
     ranks = {rank for members in groups for rank in members}
     counts: dict[int, Counter[int]] = {}
     for members in groups:
         counts.setdefault(len(members), Counter()).update(members)
-    return {size for size, of in counts.items() if len(of) == len(ranks) and len({*of.values()}) == 1}
+    return {size for size, by_rank in counts.items() if len(by_rank) == len(ranks) and len({*by_rank.values()}) == 1}

@@ -1,4 +1,4 @@
-"""The parallelism graph of a job: the axes of its world, what each is for, and what moves along them."""
+"""The parallelism graph of a job: the axes of its world, their roles, and the traffic along them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from otel_torchdist.model.kinds import Phase
 
 
 class ParallelGroups(msgspec.Struct, frozen=True):
-    """Groups that are for the same.
+    """Groups with the same purpose.
 
     Attributes:
-        members: The members of each, by first member.
-        size: Ranks of each.
+        members: The members of each group, by first member.
+        size: Number of ranks in each group.
         stride: Distance of neighbours in a group; null if it is not the same everywhere.
-        span: The axes whose product each group is, from 0, the copies of the grid behind the last; null for parts of
-            such a product.
-        inferred: Whether some of them were not seen.
-        names: Names that frameworks give them.
-        misnamed: Names that promise something else than the calls show.
-        roles: What their calls speak for, the largest share first; empty if they make none that says anything.
-        sent_bytes: Bytes that were sent in them.
-        across_hosts: Number of them with members on different hosts; null if hosts are not known.
-        imbalance: How unevenly members take part in `all_to_all`, in the group where that is worst; null if there are
-            no such calls, or none is known of all members of a group.
+        span: Indices of the axes whose product each group is, from 0; the index after the last axis stands for the
+            copies of the grid. Null for parts of such a product.
+        inferred: Whether some groups were not seen.
+        names: Names that frameworks give the groups.
+        misnamed: Names that contradict the roles shown by the calls.
+        roles: Roles shown by the calls, the largest share first; empty if no call shows a role.
+        sent_bytes: Bytes sent in the groups.
+        across_hosts: Number of groups with members on different hosts; null if hosts are unknown.
+        imbalance: Imbalance of `all_to_all` in the most unbalanced group; null if no such call is known on all members
+            of a group.
     """
 
     members: tuple[Members, ...]
@@ -48,12 +48,12 @@ class ParallelGroups(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, rename={"sender": "from", "receiver": "to"}):
-    """What moves from one rank to another, if libraries use rings in the order of the ranks.
+    """Bytes from one rank to another, assuming that libraries use rings in rank order.
 
     Attributes:
         sender: The rank that sends.
         receiver: The rank that receives.
-        bytes: Bytes of all calls that count.
+        bytes: Bytes of all counted calls.
     """
 
     sender: int
@@ -65,17 +65,17 @@ class Graph(msgspec.Struct, frozen=True):
     """The parallel world of a job.
 
     Attributes:
-        world_size: Ranks of the job.
+        world_size: Number of ranks in the job.
         unseen: Ranks without records, ascending.
-        steady: Whether only calls from the third step on were counted; otherwise all were.
-        copies: Number of grids of this shape that the world holds.
-        coordinates: By rank, its coordinate on each axis, and as the last one its copy of the grid.
-        axes: The groups along each axis of the grid, the axis with the nearest neighbours first.
+        steady: Whether only calls from the third step on were counted; else all were.
+        copies: Number of grids of this shape in the world.
+        coordinates: For each rank: its coordinate on each axis, then the index of its copy of the grid.
+        axes: The groups along each axis of the grid, nearest neighbours first.
         groups: Groups along no axis: products of axes, then parts of such products.
         traffic: Bytes from rank to rank.
-        unattributed_bytes: Bytes of `all_to_all` in groups of more than 128 ranks, and of messages to unknown ranks,
-            which are not in it.
-        hosts: The host of each rank, as far as that is known.
+        unattributed_bytes: Bytes that are not in `traffic`: of `all_to_all` in groups of more than 128 ranks, and of
+            messages to unknown ranks.
+        hosts: Known hosts, by rank.
     """
 
     world_size: int
@@ -91,8 +91,8 @@ class Graph(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> dict[tuple[int, int], int]:
-        """Bytes from rank to rank, by both."""
-        return {(one.sender, one.receiver): one.bytes for one in self.traffic}
+        """Bytes by sender and receiver."""
+        return {(traffic.sender, traffic.receiver): traffic.bytes for traffic in self.traffic}
 
 
 def graph_of(calls: WorldCalls) -> Graph:
@@ -107,8 +107,8 @@ def graph_of(calls: WorldCalls) -> Graph:
     axes = [builder.axis(place, axis) for place, axis in enumerate(grid.axes)]
     rest = [family for family in families.whole if family not in grid.axes]
     others = [builder.others(family.groups, family.is_inferred) for family in rest]
-    others += [builder.others(alike) for alike in _alike(families.rest, descriptions if unseen else {})]
-    others.sort(key=lambda one: (one.span is None, len(one.span or ()), one.members))
+    others += [builder.others(similar) for similar in _similar(families.rest, descriptions if unseen else {})]
+    others.sort(key=lambda groups: (groups.span is None, len(groups.span or ()), groups.members))
     return Graph(
         world_size=calls.world_size,
         unseen=unseen,
@@ -129,39 +129,39 @@ def _sent(by_members: Mapping[Members, GroupCalls], members: Members) -> float:
 
 
 def _with_senders(calls: WorldCalls) -> dict[Members, GroupCalls]:
-    """The groups, and those of ranks that send each other messages in a larger group, as stages of pipelines may do."""
-    found = dict(calls.groups)
+    """Return the calls of all groups, with pipelines split off from larger groups in which they send messages."""
+    groups = dict(calls.groups)
     for members, group in calls.groups.items():
         pipelines = _connected(group.messages)
         if not pipelines or pipelines == [members]:
             continue
         if len(members) < calls.world_size and not calls.ranks.issuperset(members):
-            continue  # what ranks without records have sent may connect the others
-        found[members] = group.without_messages()
+            continue  # messages from ranks without records may connect the others
+        groups[members] = group.without_messages()
         for ranks in pipelines:
-            found.setdefault(ranks, GroupCalls()).add(group.of_senders(ranks))
-    return found
+            groups.setdefault(ranks, GroupCalls()).add(group.of_senders(ranks))
+    return groups
 
 
 def _connected(pairs: Iterable[tuple[int, int]]) -> list[Members]:
-    """Sets of ranks that messages connect, directly or through others."""
+    """Return the sets of ranks that messages connect, directly or through other ranks."""
     partition = Partition[int]()
-    for one, other in pairs:
-        partition.join(one, other)
+    for sender, receiver in pairs:
+        partition.join(sender, receiver)
     return sorted(tuple(sorted(ranks)) for ranks in partition.classes())
 
 
-def _alike(groups: Iterable[Members], descriptions: Mapping[Members, Collection[str]]) -> list[list[Members]]:
-    """Sort groups by size, and by name where groups are missing that would show which of them belong together."""
-    found: dict[tuple[int, tuple[str, ...]], list[Members]] = {}
+def _similar(groups: Iterable[Members], descriptions: Mapping[Members, Collection[str]]) -> list[list[Members]]:
+    """Sort groups by size and by description. Descriptions are empty unless groups may be missing."""
+    by_key: dict[tuple[int, tuple[str, ...]], list[Members]] = {}
     for members in groups:
         key = len(members), tuple(sorted(descriptions.get(members, ())))
-        found.setdefault(key, []).append(members)
-    return list(found.values())
+        by_key.setdefault(key, []).append(members)
+    return list(by_key.values())
 
 
 class _Builder:
-    """Puts together what is known of groups."""
+    """Builds the description of groups from their calls."""
 
     def __init__(self, calls: WorldCalls, by_members: Mapping[Members, GroupCalls], grid: Grid) -> None:
         self._calls = calls
@@ -171,21 +171,23 @@ class _Builder:
         self._has_backward = any(kind.phase is Phase.BACKWARD for group in by_members.values() for kind in group.kinds)
 
     def axis(self, place: int, axis: Family) -> ParallelGroups:
-        """The groups along an axis."""
+        """Describe the groups along an axis."""
         return self._groups(axis.groups, (place,), axis.is_inferred)
 
     def others(self, members: Sequence[Members], is_inferred: bool = False) -> ParallelGroups:
-        """Groups of one size that are along no axis."""
-        spans = {self._grid.span(one) for one in members}
+        """Describe groups of one size that lie along no axis."""
+        spans = {self._grid.span(group) for group in members}
         return self._groups(members, spans.pop() if len(spans) == 1 else None, is_inferred)
 
     def _groups(self, members: Sequence[Members], span: tuple[int, ...] | None, is_inferred: bool) -> ParallelGroups:
         calls = GroupCalls()
-        for one in members:
-            if one in self._by_members:
-                calls.add(self._by_members[one])
-        own = set(members)
-        scattered = {elements for of, found in self._scattered.items() if of not in own for elements in found}
+        for group in members:
+            if group in self._by_members:
+                calls.add(self._by_members[group])
+        described = set(members)
+        scattered = {
+            elements for group, of_group in self._scattered.items() if group not in described for elements in of_group
+        }
         around = Surroundings(scattered, _round(members, calls, self._calls.ranks), self._has_backward)
         roles = roles_of(calls, around)
         family = Family(tuple(members))
@@ -201,7 +203,7 @@ class _Builder:
             sent_bytes=round(calls.sent),
             across_hosts=self._across_hosts(members),
             imbalance=worst(
-                self._by_members[one].exchanges.imbalance(one) for one in members if one in self._by_members
+                self._by_members[group].exchanges.imbalance(group) for group in members if group in self._by_members
             ),
         )
 
@@ -209,48 +211,48 @@ class _Builder:
         hosts = self._calls.hosts
         if not hosts:
             return None
-        return sum(len({hosts[rank] for rank in one if rank in hosts}) > 1 for one in members)
+        return sum(len({hosts[rank] for rank in group if rank in hosts}) > 1 for group in members)
 
 
 def _round(members: Sequence[Members], calls: GroupCalls, known: Collection[int]) -> Round | None:
-    """The messages around rings of more than two ranks; None if groups have a first and a last rank."""
+    """Count the messages around rings of more than two ranks. Return None if the groups are no rings."""
     if calls.unaddressed and not calls.messages:
         return _unaddressed_round(members, calls)
     between: Counter[tuple[int, int]] = Counter()
     neighbours: dict[int, set[int]] = {}
-    for (one, other), count in calls.messages.items():
-        between[min(one, other), max(one, other)] += count
-        neighbours.setdefault(one, set()).add(other)
-        neighbours.setdefault(other, set()).add(one)
+    for (sender, receiver), count in calls.messages.items():
+        between[min(sender, receiver), max(sender, receiver)] += count
+        neighbours.setdefault(sender, set()).add(receiver)
+        neighbours.setdefault(receiver, set()).add(sender)
     rings = [
-        one
-        for one in members
-        if len(one) > 2 and all(len(neighbours.get(rank, ())) > 1 for rank in one if rank in known)
+        group
+        for group in members
+        if len(group) > 2 and all(len(neighbours.get(rank, ())) > 1 for rank in group if rank in known)
     ]
     rings = [ring for ring in rings if not neighbours.keys().isdisjoint(ring)]
     if not rings:
         return None
     if not all(rank in known for ring in rings for rank in ring):
-        return Round(0, 0)  # the numbers of some are not known
+        return Round(0, 0)  # some ranks have no records, so their messages are not counted
     ranks = {rank for ring in rings for rank in ring}
     counts = [count for pair, count in between.items() if ranks.issuperset(pair)]
     return Round(min(counts), max(counts))
 
 
 def _scattered(groups: Mapping[Members, GroupCalls]) -> dict[Members, set[int]]:
-    """By group, how many elements a rank is left with after a reduce_scatter."""
-    found: dict[Members, set[int]] = {}
+    """Return the numbers of elements that each rank holds after a reduce_scatter, by group."""
+    scattered: dict[Members, set[int]] = {}
     for members, group in groups.items():
         for kind, count in group.kinds.items():
             if kind.collective == "reduce_scatter":
-                found.setdefault(members, set()).update(one // len(members) for one in count.elements)
-    return found
+                scattered.setdefault(members, set()).update(elements // len(members) for elements in count.elements)
+    return scattered
 
 
 def _unaddressed_round(members: Sequence[Members], calls: GroupCalls) -> Round | None:
-    """The same where it is not recorded to whom messages go: the first and last stages of a pipeline have fewer."""
-    rings = [one for one in members if len(one) > 2]
-    whole = [one for one in rings if all(calls.unaddressed[rank] for rank in one)]
+    """Count messages per rank if peers are not recorded: the first and last stages of a pipeline have fewer."""
+    rings = [group for group in members if len(group) > 2]
+    whole = [ring for ring in rings if all(calls.unaddressed[rank] for rank in ring)]
     if not rings:
         return None
     counts = [calls.unaddressed[rank] for ring in whole for rank in ring]

@@ -1,7 +1,7 @@
-"""How unevenly the members of a group take part in `all_to_all`: with experts, how unevenly these have work.
+"""Measures the imbalance of `all_to_all` between the members of a group: with experts, the imbalance of their work.
 
-On the way to the experts, members differ in what they receive; on the way back, in what they send. So each exchange is
-judged by the side on which they differ more.
+On the way to the experts, members differ in the bytes they receive; on the way back, in the bytes they send. So each
+exchange is judged by the side with the larger differences.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import msgspec
 from otel_torchdist.tape.layout import MAX_NUMBER
 
 MAX_COMPARED: Final = 1_024
-"""Exchanges of a group that are compared, the newest ones."""
+"""Upper bound on the compared exchanges of a group. The newest are kept."""
 
 
 class Imbalance(msgspec.Struct, frozen=True):
-    """How unevenly the members of a group take part in exchanges, of those that are known of all of them.
+    """The imbalance of a group over the exchanges that are known on all members.
 
     Attributes:
         members: The members of the group.
-        rank: The member with most bytes in all exchanges together, received or sent, where members differ more.
-        ratio: Its bytes, by the mean of all members.
-        exchanges: Number of exchanges that are compared.
-        typical_ratio: In the median exchange, the bytes of the member with most in it, by the mean.
+        rank: The member with the most bytes over all exchanges, received or sent, whichever differs more.
+        ratio: Bytes of that member divided by the mean of all members.
+        exchanges: Number of compared exchanges.
+        typical_ratio: Largest bytes of a member divided by the mean, in the median exchange.
     """
 
     members: tuple[int, ...]
@@ -40,7 +40,7 @@ class Imbalance(msgspec.Struct, frozen=True):
 
 
 class _Sizes:
-    """What one rank sent and received in exchanges, by their sequence."""
+    """Bytes that one rank sent and received in exchanges, with their sequences."""
 
     __slots__ = ("received", "sent", "sequences")
 
@@ -62,7 +62,7 @@ class _Sizes:
 
 @dataclass(slots=True)
 class Exchanges:
-    """The exchanges of data of a set of members, in however many groups."""
+    """The exchanges of data between a set of members, over all of its groups."""
 
     _by_group: dict[str, dict[int, _Sizes]] = field(default_factory=dict[str, dict[int, _Sizes]])
 
@@ -70,21 +70,21 @@ class Exchanges:
         """Add a call.
 
         Args:
-            group: Key of its group.
-            rank: The rank that called.
-            sequence: Its position in the group.
+            group: Key of the group.
+            rank: The calling rank.
+            sequence: Position in the group.
             sent: Bytes that the rank sent.
-            received: Bytes that it received; None if unknown: then the call is left out.
+            received: Bytes that the rank received. If None, for unknown, the call is skipped.
         """
         if received is not None:
             self._by_group.setdefault(group, {}).setdefault(rank, _Sizes()).add(sequence, sent, received)
 
     def imbalance(self, members: tuple[int, ...]) -> Imbalance | None:
-        """Compare the members; None if no exchange is known of all of them."""
+        """Compare the members, or return None if no exchange is known on all of them."""
         totals: Counter[int] = Counter()
         ratios: list[float] = []
         for sides in self._complete(len(members)):
-            ratio, sizes = max(((_ratio(side), side) for side in sides), key=lambda one: one[0])
+            ratio, sizes = max(((_ratio(side), side) for side in sides), key=lambda pair: pair[0])
             if ratio:
                 totals.update(sizes)
                 ratios.append(ratio)
@@ -94,26 +94,27 @@ class Exchanges:
         return Imbalance(members, busiest, totals[busiest] * len(totals) / totals.total(), len(ratios), median(ratios))
 
     def _complete(self, members: int) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-        """Yield what each member received, and what it sent, in one exchange after the other."""
+        """Yield the bytes that each member received and sent in each exchange known on all members."""
         for by_rank in self._by_group.values():
             if len(by_rank) < max(members, 2):
                 continue
             places = {rank: sizes.places() for rank, sizes in by_rank.items()}
-            common = sorted(set[int].intersection(*(set(of) for of in places.values())))
+            common = sorted(set[int].intersection(*(set(sequences) for sequences in places.values())))
             for sequence in common[-MAX_COMPARED:]:
-                here = {rank: (by_rank[rank], of[sequence]) for rank, of in places.items()}
+                exchange = {rank: (by_rank[rank], sequences[sequence]) for rank, sequences in places.items()}
                 yield (
-                    {rank: sizes.received[place] for rank, (sizes, place) in here.items()},
-                    {rank: sizes.sent[place] for rank, (sizes, place) in here.items()},
+                    {rank: sizes.received[place] for rank, (sizes, place) in exchange.items()},
+                    {rank: sizes.sent[place] for rank, (sizes, place) in exchange.items()},
                 )
 
 
 def _ratio(sizes: Mapping[int, int]) -> float:
-    """The largest size by the mean; 0 if all are 0."""
+    """Return the largest size divided by the mean; 0 if all are 0."""
     total = sum(sizes.values())
     return max(sizes.values()) * len(sizes) / total if total else 0.0
 
 
-def worst(found: Iterable[Imbalance | None]) -> Imbalance | None:
-    """The largest imbalance among those of groups that are for the same."""
-    return max((one for one in found if one is not None), key=lambda one: one.typical_ratio, default=None)
+def worst(imbalances: Iterable[Imbalance | None]) -> Imbalance | None:
+    """Return the largest imbalance, or None if there is none."""
+    known = (imbalance for imbalance in imbalances if imbalance is not None)
+    return max(known, key=lambda imbalance: imbalance.typical_ratio, default=None)

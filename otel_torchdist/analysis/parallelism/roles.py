@@ -1,7 +1,7 @@
-"""What groups are for, from what is called in them: data, tensor, pipeline, expert, context parallelism.
+"""Derives the roles of groups from their calls: data, tensor, pipeline, expert, context parallelism.
 
-Each kind of call speaks for one role. The rules were fixed on small jobs of known parallelism; what the calls leave
-open is reported as open. Names of groups are compared with the outcome, and decide nothing.
+Each shape of call is evidence for one role. The rules come from small jobs of known parallelism. Ambiguous calls are
+reported as ambiguous. Names of groups do not count; they are only compared with the result.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from otel_torchdist.model.names import CallSiteName
 
 
 class Role(Enum):
-    """What a group is for."""
+    """The purpose of a group."""
 
     DATA = "DP"
     """Gradients are averaged: the model is replicated."""
     SHARDED = "FSDP"
     """Parameters are gathered and gradients scattered: the model is sharded."""
     REPLICA = "HSDP replicas"
-    """Gradients that another group has scattered are averaged."""
+    """Gradients are averaged after another group has scattered them."""
     TENSOR = "TP"
     """Activations are reduced within a layer."""
     SEQUENCE = "TP with SP"
@@ -38,23 +38,23 @@ class Role(Enum):
     PIPELINE = "PP"
     """Neighbours send each other activations and gradients."""
     ATTENTION_RING = "CP (ring)"
-    """Neighbours send each other tensors all the way round, equally many everywhere."""
+    """Neighbours send each other tensors around a ring, equally many between all neighbours."""
     RING = "PP or ring CP"
-    """Neighbours send each other tensors all the way round: interleaved stages, or ring attention."""
+    """Neighbours send each other tensors around a ring: interleaved stages, or ring attention."""
     EXPERT = "EP"
-    """Tokens are exchanged, as many as the router decides."""
+    """Tokens are exchanged. The router decides how many."""
     CONTEXT = "CP (Ulysses)"
-    """Heads are exchanged for parts of the sequence, always as many."""
+    """Heads are exchanged for parts of the sequence, in constant amounts."""
 
 
 class RoleEvidence(msgspec.Struct, frozen=True):
-    """A role of groups, and why they have it.
+    """A role of groups, with the calls that show it.
 
     Attributes:
         role: `DP`, `TP`, …
-        calls: Calls that speak for it, of all members.
-        sent_bytes: Bytes that members sent in them.
-        share: Their share of the bytes of the groups; of their calls, if nothing was sent.
+        calls: Calls that show the role, over all members.
+        sent_bytes: Bytes that members sent in these calls.
+        share: Share of the groups' bytes, or of their calls if nothing was sent.
         evidence: The calls, in words.
     """
 
@@ -66,16 +66,16 @@ class RoleEvidence(msgspec.Struct, frozen=True):
 
 
 MIN_SHARE: Final = 0.1
-"""Of the bytes, that a second role has at least; of the calls, where each rank sends others different data."""
+"""Least share of a second role in the bytes, or in the calls for roles in which ranks exchange distinct data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Messages that go round a ring of ranks.
+    """The numbers of messages between neighbours of a ring.
 
     Attributes:
-        fewest: Messages between the two neighbours that send each other the fewest.
-        most: Between those that send each other the most.
+        fewest: Messages between the two neighbours with the fewest.
+        most: Messages between the two neighbours with the most.
     """
 
     fewest: int
@@ -83,21 +83,24 @@ class Round:
 
 
 MIN_FORWARD: Final = 0.1
-"""Of the bytes of unshaped tensors, that move in forward if these are activations; statistics of a batch are less."""
+"""Tensors of unknown shape are activations if at least this share of their bytes moves outside of backward. Batch
+statistics have less."""
 MANY: Final = 8
-"""Messages between two neighbours, from which on their number says something."""
+"""Least number of messages between two neighbours for which evenness is significant."""
 EVEN: Final = 0.98
+"""Least ratio of `fewest` to `most` in ring attention."""
 UNEVEN: Final = 0.9
+"""Greatest ratio of `fewest` to `most` in a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is known besides the calls of the groups in question.
+    """The context of the groups in question.
 
     Attributes:
-        scattered: Numbers of elements that a rank is left with after a `reduce_scatter` in other groups.
-        round: Where messages also go from the last rank of the groups to the first, how many; None elsewhere.
-        has_backward: Whether any rank is known to have called something in a backward pass.
+        scattered: Numbers of elements that each rank holds after a `reduce_scatter` in other groups.
+        round: Numbers of messages if the groups are rings; None if the last rank does not send to the first.
+        has_backward: Whether any rank is known to have made calls in a backward pass.
     """
 
     scattered: Collection[int] = ()
@@ -106,11 +109,11 @@ class Surroundings:
 
 
 def roles_of(calls: GroupCalls, around: Surroundings) -> list[RoleEvidence]:
-    """Return the roles that calls speak for, the one with the largest share first; none if they show nothing.
+    """Return the roles that calls show, the largest share first; empty if they show none.
 
     Args:
-        calls: Those of groups that are for the same.
-        around: What else is known of these groups.
+        calls: The calls of groups with the same purpose.
+        around: The context of these groups.
     """
     whole = _Whole.of(calls.kinds, around)
     by_role: dict[Role, list[tuple[CallShape, KindCount]]] = {}
@@ -118,29 +121,30 @@ def roles_of(calls: GroupCalls, around: Surroundings) -> list[RoleEvidence]:
         role = _role_of(kind, count, around, whole)
         if role is not None:
             by_role.setdefault(role, []).append((kind, count))
-    sent = sum(count.sent for of in by_role.values() for _, count in of)
-    total = sum(count.calls for of in by_role.values() for _, count in of)
-    found = [_evidence(role, of, sent, total) for role, of in by_role.items()]
-    found.sort(key=lambda one: -one.share)
-    return [one for nth, one in enumerate(found) if not nth or _is_relevant(one, total)]
+    sent = sum(count.sent for counts in by_role.values() for _, count in counts)
+    total = sum(count.calls for counts in by_role.values() for _, count in counts)
+    roles = [_evidence(role, counts, sent, total) for role, counts in by_role.items()]
+    roles.sort(key=lambda evidence: -evidence.share)
+    return [evidence for nth, evidence in enumerate(roles) if not nth or _is_relevant(evidence, total)]
 
 
-def _is_relevant(one: RoleEvidence, total: int) -> bool:
-    """Whether a second role is shown: few bytes may be a by-product, unless ranks send others different data."""
-    is_exchange = one.role in (Role.EXPERT, Role.CONTEXT, Role.PIPELINE, Role.ATTENTION_RING, Role.RING)
-    return one.share >= MIN_SHARE or (is_exchange and one.calls / total >= MIN_SHARE)
+def _is_relevant(evidence: RoleEvidence, total: int) -> bool:
+    """Return whether to report a second role. Few bytes may be a by-product, unless ranks exchange distinct data."""
+    is_exchange = evidence.role in (Role.EXPERT, Role.CONTEXT, Role.PIPELINE, Role.ATTENTION_RING, Role.RING)
+    return evidence.share >= MIN_SHARE or (is_exchange and evidence.calls / total >= MIN_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What all calls of groups show together.
+    """The evidence of all calls of the groups together.
 
     Attributes:
-        flat: Where flat tensors are reduced: gradients have all shapes, activations of a layer have one.
-        averages: Whether tensors with dimensions are only reduced by backward passes, as gradients are: activations are
-            reduced in forward.
-        scatters: Whether they are only scattered by backward passes: what is gathered in forward are parameters.
-        unshaped: The same for tensors of which the shapes are not recorded.
+        flat: Call sites that reduce flat tensors. They reduce gradients, which have all shapes; activations of a layer
+            have one shape.
+        averages: Whether only backward passes reduce tensors of several dimensions. These are then gradients, because
+            activations are reduced in forward.
+        scatters: Whether only backward passes scatter such tensors. Tensors gathered in forward are then parameters.
+        unshaped: The same for tensors of unknown shape.
     """
 
     flat: frozenset[CallSiteName | None]
@@ -164,7 +168,7 @@ class _Whole:
 
 
 def _role_of(kind: CallShape, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
-    """The role that calls of one kind speak for; None if any group may make them."""
+    """Return the role that calls of one shape show, or None if any group may make such calls."""
     if kind.collective in MESSAGES:
         return _role_of_messages(around.round)
     if kind.collective == "all_to_all":
@@ -194,9 +198,10 @@ def _role_of_unshaped(kind: CallShape, count: KindCount, around: Surroundings, w
 
 
 def _role_of_messages(around: Round | None) -> Role:
-    """Tell ring attention from a pipeline with v stages on each rank, whose last one sends nothing to the first.
+    """Distinguish ring attention from an interleaved pipeline.
 
-    Around the ring of such a pipeline, v messages go from rank to rank for each microbatch, and v - 1 where it closes.
+    In a pipeline with v stages on each rank, v messages per microbatch go from each rank to the next, but only v - 1
+    from the last rank to the first: the last stage sends nothing to the first stage.
     """
     if around is None:
         return Role.PIPELINE
@@ -214,25 +219,25 @@ def _role_of_exchange(kind: CallShape, count: KindCount) -> Role | None:
     return Role.EXPERT if count.is_uneven or len(count.elements) > 1 else Role.CONTEXT
 
 
-def _evidence(role: Role, of: Iterable[tuple[CallShape, KindCount]], sent: float, total: int) -> RoleEvidence:
-    of = list(of)
-    calls, own_sent = sum(count.calls for _, count in of), sum(count.sent for _, count in of)
+def _evidence(role: Role, counts: Iterable[tuple[CallShape, KindCount]], sent: float, total: int) -> RoleEvidence:
+    counts = list(counts)
+    calls, role_sent = sum(count.calls for _, count in counts), sum(count.sent for _, count in counts)
     names: Counter[str] = Counter()
     in_backward: Counter[str] = Counter()
-    for kind, count in of:
+    for kind, count in counts:
         names[_described(kind)] += count.calls
         in_backward[_described(kind)] += count.calls * (kind.phase is Phase.BACKWARD)
     listed = ", ".join(
         f"{number:,} {name}{_share_in_backward(in_backward[name], number)}" for name, number in names.most_common()
     )
-    share = own_sent / sent if sent else calls / max(total, 1)
-    return RoleEvidence(role, calls, round(own_sent), share, listed)
+    share = role_sent / sent if sent else calls / max(total, 1)
+    return RoleEvidence(role, calls, round(role_sent), share, listed)
 
 
-def _share_in_backward(calls: int, of: int) -> str:
+def _share_in_backward(calls: int, total: int) -> str:
     if not calls:
         return ""
-    return " (all in backward)" if calls == of else f" ({calls:,} in backward)"
+    return " (all in backward)" if calls == total else f" ({calls:,} in backward)"
 
 
 def _described(kind: CallShape) -> str:
@@ -266,40 +271,40 @@ _WORDS: Final[Mapping[str, frozenset[Role]]] = {
 
 
 def roles_named(description: str) -> frozenset[Role]:
-    """The roles that a group's description promises; none if it promises nothing, or more than one thing."""
+    """Return the roles that a group's description names; empty if it contains no known word, or several."""
     words = [word for word in re.split(r"[^a-z0-9]+", description.lower()) if word in _WORDS]
     return _WORDS[words[0]] if len(words) == 1 else frozenset()
 
 
-def is_misnamed(description: str, found: Collection[RoleEvidence]) -> bool:
-    """Whether groups are named after a role, and their calls speak for other roles alone."""
-    promised = roles_named(description)
-    return bool(promised and found) and not any(one.role in promised for one in found)
+def is_misnamed(description: str, roles: Collection[RoleEvidence]) -> bool:
+    """Return whether groups are named after a role, and their calls show only other roles."""
+    named = roles_named(description)
+    return bool(named and roles) and not any(evidence.role in named for evidence in roles)
 
 
 class Content(Enum):
-    """What tensors hold."""
+    """The content of tensors."""
 
     GRADIENTS = "gradients"
-    """Or parameters, where they are gathered."""
+    """Gradients, or parameters in an `all_gather`."""
     ACTIVATIONS = "activations"
     UNKNOWN = "unknown"
 
 
 class UnshapedCalls:
-    """The calls of groups whose tensors have no known shape.
+    """The content of tensors with unknown shapes, derived from the phases of their calls.
 
     Attributes:
-        reduced: What `all_reduce` is called with.
-        scattered: What `reduce_scatter` is called with, and so what `all_gather` gathers.
+        reduced: Content of `all_reduce`.
+        scattered: Content of `reduce_scatter`, and so of `all_gather`.
     """
 
     def __init__(self, kinds: Mapping[CallShape, KindCount], has_backward: bool) -> None:
-        """Look when calls are made.
+        """Derive the content.
 
         Args:
             kinds: All calls of the groups.
-            has_backward: Whether any rank is known to have called something in a backward pass, in any group.
+            has_backward: Whether any rank is known to have made calls in a backward pass, in any group.
         """
         self.reduced: Final = _content(kinds, "all_reduce", has_backward)
         self.scattered: Final = _content(kinds, "reduce_scatter", has_backward)
@@ -319,5 +324,5 @@ def _content(kinds: Mapping[CallShape, KindCount], collective: str, has_backward
         return Content.UNKNOWN
     if inside and outside >= MIN_FORWARD * (inside + outside):
         return Content.ACTIVATIONS
-    # Without any backward pass it is not training: there are no gradients.
+    # Without a backward pass this is not training, and there are no gradients.
     return Content.GRADIENTS if inside or has_backward else Content.UNKNOWN

@@ -1,4 +1,4 @@
-"""A parallelism graph in words."""
+"""Sentences about a parallelism graph."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ TIMES: Final = " \N{MULTIPLICATION SIGN} "
 UNKNOWN: Final = "unclear"
 
 
-def shape_of(found: Graph) -> str:
-    """Return the world as a product of its axes, with how many ranks there are."""
-    factors = [f"{role_of(axis)} {len(axis.members[0])}" for axis in found.axes]
-    if found.copies > 1 and found.axes:
-        factors.append(f"{found.copies} copies")
-    ranks = "1 rank" if found.world_size == 1 else f"{found.world_size} ranks"
+def shape_of(graph: Graph) -> str:
+    """Return the world size as a product of the axes, with their roles."""
+    factors = [f"{role_of(axis)} {len(axis.members[0])}" for axis in graph.axes]
+    if graph.copies > 1 and graph.axes:
+        factors.append(f"{graph.copies} copies")
+    ranks = "1 rank" if graph.world_size == 1 else f"{graph.world_size} ranks"
     return f"{ranks} = {TIMES.join(factors)}" if factors else f"{ranks}, no groups"
 
 
 def role_of(groups: ParallelGroups) -> str:
-    """Return the purpose of groups, in a word; `unclear` if calls do not show it."""
-    return " + ".join(one.role.value for one in groups.roles) or UNKNOWN
+    """Return the roles of groups: `DP`, `TP + EP`; `unclear` if calls do not show any."""
+    return " + ".join(evidence.role.value for evidence in groups.roles) or UNKNOWN
 
 
 def span_of(groups: ParallelGroups, axes: int) -> str:
-    """Return the axes of which groups are a product, in words; `other` for parts of such a product."""
+    """Return the axes whose product the groups are, in words; `other` for parts of such a product."""
     if groups.span is None:
         return "other"
     names = [f"axis {place + 1}" if place < axes else "copies" for place in groups.span]
@@ -39,49 +39,49 @@ def span_of(groups: ParallelGroups, axes: int) -> str:
 
 
 def balance_of(groups: ParallelGroups) -> str:
-    """Describe how evenly experts are used, in a sentence; '' for groups without experts, or where it is not known."""
-    found = groups.imbalance
-    if found is None or not any(one.role is Role.EXPERT for one in groups.roles):
+    """Describe the balance of experts in a sentence; '' for groups without experts, or if unknown."""
+    imbalance = groups.imbalance
+    if imbalance is None or not any(evidence.role is Role.EXPERT for evidence in groups.roles):
         return ""
-    where = f" among {compress_ranks(found.members)}" if len(groups.members) > 1 else ""
-    exchanges = "1 exchange" if found.exchanges == 1 else f"the median of {found.exchanges:,} exchanges"
+    where = f" among {compress_ranks(imbalance.members)}" if len(groups.members) > 1 else ""
+    exchanges = "1 exchange" if imbalance.exchanges == 1 else f"the median of {imbalance.exchanges:,} exchanges"
     return (
-        f"balance: rank {found.rank} has the most bytes{where}, {found.ratio:.2f} times the mean; in {exchanges} the "
-        f"busiest rank has {found.typical_ratio:.2f} times the mean"
+        f"balance: rank {imbalance.rank} has the most bytes{where}, {imbalance.ratio:.2f} times the mean; in "
+        f"{exchanges} the busiest rank has {imbalance.typical_ratio:.2f} times the mean"
     )
 
 
-def between_hosts(found: Graph) -> Counter[tuple[str, str]]:
+def between_hosts(graph: Graph) -> Counter[tuple[str, str]]:
     """Return the bytes from host to host."""
-    hosts = found.hosts
+    hosts = graph.hosts
     between: Counter[tuple[str, str]] = Counter()
-    for (source, destination), size in found.sent.items():
+    for (source, destination), size in graph.sent.items():
         if source in hosts and destination in hosts and hosts[source] != hosts[destination]:
             between[hosts[source], hosts[destination]] += size
     return between
 
 
-def remarks_of(found: Graph) -> Iterator[str]:
-    """Yield remarks on what is not known, and what does not fit."""
-    if found.unattributed_bytes:
+def remarks_of(graph: Graph) -> Iterator[str]:
+    """Yield sentences about missing data and contradictions."""
+    if graph.unattributed_bytes:
         yield (
-            f"{amount(found.unattributed_bytes)} of all_to_all in groups of more than {MAX_SPREAD} ranks, and of "
-            "messages to ranks that are not recorded, are in no line from rank to rank"
+            f"{amount(graph.unattributed_bytes)} of all_to_all in groups of more than {MAX_SPREAD} ranks, and of "
+            "messages to unknown ranks, are missing from the bytes between ranks"
         )
-    if found.unseen:
-        yield f"not known: the calls of {name_ranks(found.unseen)}"
-    if not found.steady:
-        yield "there are no steps after the second: all calls are counted, with those of the start"
-    for groups in (*found.axes, *found.groups):
+    if graph.unseen:
+        yield f"not known: the calls of {name_ranks(graph.unseen)}"
+    if not graph.steady:
+        yield "there are no steps after the second: all calls are counted, including the start"
+    for groups in (*graph.axes, *graph.groups):
         for name in groups.misnamed:
-            yield f"named {name}, but its calls are those of {role_of(groups)}"
-        if any(one.role is Role.RING for one in groups.roles):
+            yield f"named {name}, but its calls look like {role_of(groups)}"
+        if any(evidence.role is Role.RING for evidence in groups.roles):
             yield (
-                f"{_listed(groups)}: stages of an interleaved pipeline and ring attention both send round a ring; "
-                "these calls are too few to tell"
+                f"{_listed(groups)}: an interleaved pipeline and ring attention both send messages around a ring; "
+                "there are too few calls to tell which this is"
             )
         if groups.inferred:
-            yield f"{_listed(groups)}: some of these groups follow from the others; there are no records of their ranks"
+            yield f"{_listed(groups)}: some of these groups are inferred from the others; their ranks have no records"
 
 
 def _listed(groups: ParallelGroups) -> str:

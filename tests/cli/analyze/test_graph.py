@@ -60,7 +60,7 @@ def test_a_misleading_name(base: Path, tmp_path: Path) -> None:
     dump = {**document(calls, {"0": range(2)}), "pg_config": {"0": {"name": "0", "desc": "mesh_pp", "ranks": "[0, 1]"}}}
     answer = graph(base, write_json(tmp_path, dict.fromkeys(range(2), dump)))
     assert "2 ranks = DP 2\n" in answer.out
-    assert "named mesh_pp, but its calls are those of DP\n" in answer.out
+    assert "named mesh_pp, but its calls look like DP\n" in answer.out
 
 
 def test_groups_of_one(base: Path, tmp_path: Path) -> None:
