@@ -1,4 +1,4 @@
-"""Computes the statistics of a run from the histories of its ranks."""
+"""Computes the statistics of a run from the calls of its ranks."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def statistics_of(
     """Compute the statistics of a run.
 
     Args:
-        histories: One history per rank, in any order. Each is reduced to numbers before the next one is taken.
-        parts: What distinguishes rows.
-        only: The ranks whose calls are in rows and totals; None for all. Waiting depends on the others as well.
+        histories: One history per rank, in any order. Each is reduced to columns before the next is taken.
+        parts: The keys by which calls are grouped into rows.
+        only: The ranks whose calls count in rows and totals; None for all. Waiting times depend on the others as well.
     """
     return statistics_of_calls(table_of(histories).ranks, parts, only)
 
 
 class Observer(Protocol):
-    """What looks at meetings as well."""
+    """A receiver of all matched calls, besides the statistics."""
 
     def add(self, meeting: Meeting) -> None:
-        """Look at a meeting."""
+        """Receive a meeting."""
         ...
 
 
@@ -56,31 +56,33 @@ def statistics_of_calls(
     only: Collection[int] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Statistics:
-    """Compute the statistics of calls that are in columns already.
+    """Compute the statistics of calls in columns.
 
     Args:
         taken: The calls, by rank.
-        parts: What distinguishes rows.
-        only: The ranks whose calls are in rows and totals; None for all.
-        observers: See all meetings too: to go over them takes most of the time.
+        parts: The keys by which calls are grouped into rows.
+        only: The ranks whose calls count in rows and totals; None for all.
+        observers: Receive all meetings in the same pass, because a second pass would take nearly as long.
     """
     parts = tuple(part for part in Part if part in set(parts))
     ranks = {rank: taken[rank] for rank in sorted(taken)}
     chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
     rows: dict[RowKey, Tally] = {}
     counted = {rank.rank: _count(rank, rows, Grouping(parts)) for rank in chosen}
-    splitter = Splitter(ranks, {rank: one.rows for rank, one in counted.items()})
-    shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
+    splitter = Splitter(ranks, {rank: of_rank.rows for rank, of_rank in counted.items()})
+    shared = [
+        channel for channel in shared_channels(ranks) if only is None or not set(only).isdisjoint(channel.expected)
+    ]
     labels = labels_of(rank.groups for rank in ranks.values())
     groups = _correlated(shared, (splitter, *observers), ranks, labels)
     splitter.finish()
-    found = differences(shared, labels)
+    differing = differences(shared, labels)
     members = {key: len(view.members) for rank in ranks.values() for key, view in rank.groups.items()}
     return Statistics(
         by=parts,
-        differences=tuple(found),
+        differences=tuple(differing),
         rows=tuple(
-            _row(key, tally, labels.get(key.group or "", ""), members.get(key.group or "", 0), found)
+            _row(key, tally, labels.get(key.group or "", ""), members.get(key.group or "", 0), differing)
             for key, tally in rows.items()
         ),
         ranks=tuple(_totals(rank, counted[rank.rank], splitter) for rank in chosen),
@@ -90,11 +92,11 @@ def statistics_of_calls(
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The calls of one rank, counted.
+    """The counts of one rank's calls.
 
     Attributes:
-        rows: By index of kind, the row that the calls are in.
-        open: Calls that have not ended.
+        rows: The row of each kind, by index.
+        open: Calls in flight.
         failed: Calls that raised.
         message_bytes: Bytes that the rank contributed.
     """
@@ -107,18 +109,18 @@ class _Counted:
 
 def _count(calls: RankCalls, rows: dict[RowKey, Tally], grouping: Grouping) -> _Counted:
     """Add the calls of one rank to the rows."""
-    counted = tallies_of(calls)
-    own: list[KindRow] = []
-    for kind, tally in zip(calls.kinds, counted, strict=True):
+    tallies = tallies_of(calls)
+    kind_rows: list[KindRow] = []
+    for kind, tally in zip(calls.kinds, tallies, strict=True):
         size = size_of(kind)
         row = rows.setdefault(grouping.key_of(kind, size, calls.rank), Tally())
-        own.append(KindRow(kind, row, size, bus_factor(kind.operation, kind.members)))
-        row.count(calls.rank, own[-1], tally)
+        kind_rows.append(KindRow(kind, row, size, bus_factor(kind.operation, kind.members)))
+        row.count(calls.rank, kind_rows[-1], tally)
     return _Counted(
-        rows=own,
-        open=sum(one.open for one in counted),
-        failed=sum(one.failed for one in counted),
-        message_bytes=sum(kind.message_bytes * one.calls for kind, one in zip(calls.kinds, counted, strict=True)),
+        rows=kind_rows,
+        open=sum(tally.open for tally in tallies),
+        failed=sum(tally.failed for tally in tallies),
+        message_bytes=sum(kind.message_bytes * tally.calls for kind, tally in zip(calls.kinds, tallies, strict=True)),
     )
 
 
@@ -128,20 +130,22 @@ def _correlated(
     ranks: Mapping[int, RankCalls],
     labels: Mapping[str, str],
 ) -> list[GroupCorrelation]:
-    """Show all meetings to observers; returns how the calls of each group fit together."""
+    """Pass all meetings to observers, and return the correlation of each group's calls."""
     correlators: dict[tuple[str, bool], Correlator] = {}
-    for one in shared:
-        if one.channel.kind is not RecordKind.OPERATION:
+    for shared_channel in shared:
+        channel = shared_channel.channel
+        if channel.kind is not RecordKind.OPERATION:
             continue
-        correlator = correlators.setdefault((one.channel.group, one.channel.is_point_to_point), Correlator(one))
-        for meeting in one.meetings():
+        key = channel.group, channel.is_point_to_point
+        correlator = correlators.setdefault(key, Correlator(shared_channel))
+        for meeting in shared_channel.meetings():
             correlator.add(meeting)
             for observer in observers:
                 observer.add(meeting)
     return [correlator.result(ranks, labels) for correlator in correlators.values()]
 
 
-def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterable[CountDifference]) -> Row:
+def _row(key: RowKey, tally: Tally, group_name: str, members: int, differing: Iterable[CountDifference]) -> Row:
     durations = sorted_ns(tally.durations)
     calls = sum(tally.calls.values())
     return Row(
@@ -155,7 +159,7 @@ def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterab
         calls_by_rank=dict(sorted(tally.calls.items())),
         calls_of_a_rank_min=min(tally.calls.values()),
         calls_of_a_rank_max=max(tally.calls.values()),
-        counts_differ=any(_concerns(one, tally) for one in found),
+        counts_differ=any(_concerns(difference, tally) for difference in differing),
         open=tally.open,
         failed=tally.failed,
         not_timed=calls - tally.open - tally.failed - len(durations),
@@ -174,7 +178,7 @@ def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterab
 
 
 def _concerns(difference: CountDifference, tally: Tally) -> bool:
-    """Whether calls of a row are among those whose number differs."""
+    """Return whether a row contains calls whose number differs between ranks."""
     if difference.group.key not in tally.groups:
         return False
     return any(count.operation in tally.operations and count.rank in tally.calls for count in difference.counts)
@@ -189,11 +193,11 @@ def _bandwidth(tally: Tally) -> Bandwidth | None:
 
 
 def _latecomers(tally: Tally) -> tuple[Latecomer, ...]:
-    found = [
+    latecomers = [
         Latecomer(rank, len(lateness), percentile(sorted_ns(lateness), 0.5))
         for rank, lateness in tally.lateness.items()
     ]
-    return tuple(sorted(found, key=lambda one: (-one.times, -one.median_ns, one.rank)))
+    return tuple(sorted(latecomers, key=lambda latecomer: (-latecomer.times, -latecomer.median_ns, latecomer.rank)))
 
 
 def _totals(calls: RankCalls, counted: _Counted, splitter: Splitter) -> CallTotals:

@@ -1,4 +1,4 @@
-"""By what calls are put into one row."""
+"""The keys by which calls are grouped into rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_torchdist.sources.history.call_kinds import CallKind
 
 
 class Part(Enum):
-    """A property of calls that may distinguish rows."""
+    """A property of calls by which rows may be grouped."""
 
     OPERATION = "operation"
     GROUP = "group"
@@ -28,13 +28,13 @@ NO_SIZE: Final = "none"
 
 
 class RowKey(NamedTuple):
-    """What all calls of a row have in common; None for what does not distinguish rows.
+    """The properties that all calls of a row share; None for properties that rows are not grouped by.
 
     Attributes:
         operation: `all_reduce`, `send`, …
-        group: The group's key; never its name, which may differ between its members.
-        size_class: See `units.size_class`; `none` for what moves no data, `unknown` for unknown sizes.
-        site: Function, file and line; ('', '', 0) if no call site is known.
+        group: The group's key; never its name, which may differ between members.
+        size_class: See `units.size_class`; `none` for operations that move no data, `unknown` for unknown sizes.
+        site: Function, file and line; ('', '', 0) if the call site is unknown.
         rank: Global rank.
         phase: `backward`, `outside_backward` or `unknown`.
     """
@@ -48,14 +48,14 @@ class RowKey(NamedTuple):
 
 
 class Grouping:
-    """Chooses the row of each call."""
+    """Assigns calls to rows."""
 
     def __init__(self, parts: Iterable[Part] = DEFAULT_PARTS) -> None:
-        """Distinguish rows by these properties."""
+        """Group rows by these properties."""
         self.parts = frozenset(parts)
 
     def key_of(self, kind: CallKind, size: int | None, rank: int) -> RowKey:
-        """Return the row of a rank's calls of one kind; `size` is that of the operation, see `traffic.size_of`."""
+        """Return the row of a rank's calls of one kind; `size` is the operation's size, see `traffic.size_of`."""
         parts = self.parts
         return RowKey(
             operation=kind.operation if Part.OPERATION in parts else None,

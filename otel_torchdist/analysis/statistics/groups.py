@@ -1,6 +1,6 @@
-"""How the calls of a group's members fit together: how far apart they arrive, and who has called less than others.
+"""Correlates the calls of a group's members: the skew of their arrivals, and differences in the number of calls.
 
-A rank that has called an operation less often than the others is the first thing to look at in a job that hangs.
+In a job that hangs, look first at the rank that called an operation less often than the others.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _LONGEST: Final = 24
 
 
 def labels_of(ranks: Iterable[Mapping[str, GroupView]]) -> Mapping[str, str]:
-    """By key, what to call each group: its name, with its ranks where several have that name.
+    """Return a unique label for each group, by key: its name, with its ranks if several groups have that name.
 
     Args:
-        ranks: The groups of each rank by their keys, ranks ascending; members may have different names for a group,
-            and that of the first one is taken.
+        ranks: The groups of each rank by key, ranks ascending. If members have different names for a group, the first
+            member's name counts.
     """
     groups: dict[str, GroupView] = {}
-    for own in ranks:
-        groups |= {key: view for key, view in own.items() if key not in groups}
+    for of_rank in ranks:
+        groups |= {key: view for key, view in of_rank.items() if key not in groups}
     names = Counter(view.label for view in groups.values())
     with_ranks = {key: _with_ranks(view) if names[view.label] > 1 else view.label for key, view in groups.items()}
-    again = Counter(with_ranks.values())
-    return {key: f"{label} {key}" if again[label] > 1 else label for key, label in with_ranks.items()}
+    duplicates = Counter(with_ranks.values())
+    return {key: f"{label} {key}" if duplicates[label] > 1 else label for key, label in with_ranks.items()}
 
 
 def _with_ranks(view: GroupView) -> str:
@@ -48,10 +48,10 @@ def _with_ranks(view: GroupView) -> str:
 
 
 class Correlator:
-    """Adds up the meetings of a group's channels."""
+    """Counts the meetings of a group's channels."""
 
     def __init__(self, shared: SharedChannel) -> None:
-        """Start with no meeting of the channel's group."""
+        """Start without meetings."""
         self._shared = shared
         self._first = shared.first
         self._last = 0
@@ -80,7 +80,7 @@ class Correlator:
             self._skews.append(max(arrived) - min(arrived))
 
     def result(self, ranks: Mapping[int, RankCalls], labels: Mapping[str, str]) -> GroupCorrelation:
-        """What has been counted; `labels` has what groups are called, by their keys."""
+        """Return the counts; `labels` maps the keys of groups to labels."""
         group, channel = self._shared.group, self._shared.channel
         skews = sorted_ns(self._skews)
         return GroupCorrelation(
@@ -102,19 +102,20 @@ class Correlator:
 
 
 def differences(shared: Iterable[SharedChannel], labels: Mapping[str, str]) -> list[CountDifference]:
-    """The differences in all channels; what one rank sends another counts over all tags.
+    """Return the differences in the number of calls. Messages between two ranks are counted over all tags.
 
     Args:
         shared: The channels.
-        labels: How groups are called, by their keys.
+        labels: Labels of groups, by key.
     """
     found: list[CountDifference] = []
     pairs: defaultdict[tuple[str, int, int], list[SharedChannel]] = defaultdict(list)
-    for one in shared:
-        if one.channel.is_point_to_point:
-            pairs[one.channel.group, one.channel.source, one.channel.destination].append(one)
+    for shared_channel in shared:
+        channel = shared_channel.channel
+        if channel.is_point_to_point:
+            pairs[channel.group, channel.source, channel.destination].append(shared_channel)
         else:
-            found += _in_collectives(one, labels[one.channel.group])
+            found += _in_collectives(shared_channel, labels[channel.group])
     for (key, source, destination), channels in pairs.items():
         found += _between(source, destination, channels, labels[key])
     return found
@@ -134,7 +135,7 @@ def _between(source: int, destination: int, channels: list[SharedChannel], label
     totals: dict[str, tuple[int, int]] = dict.fromkeys(sides, (0, 0))
     for shared in channels:
         if len(shared.members) + len(shared.absent) < len(shared.expected):
-            return  # one of them has no history, or may have lost these calls
+            return  # a side has no history, or may have lost these calls
         for member in shared.members.values():
             for operation, (calls, still_open) in _counts(member, shared.first).items():
                 before = totals.get(operation, (0, 0))
@@ -151,14 +152,14 @@ def _group(shared: SharedChannel, label: str) -> GroupRef:
 
 
 def _counts(member: Member, first: int) -> dict[str, tuple[int, int]]:
-    """By operation, how many calls from position `first` on, and how many of them are open."""
+    """Return the number of calls from position `first` on, and of calls in flight among them, by operation."""
     calls = member.calls
     places = [place for place, at in zip(member.places, member.sequences, strict=True) if at >= first]
     kinds = Counter(map(calls.kind.__getitem__, places))
     still_open = Counter(calls.kind[place] for place in places if calls.ended[place] == OPEN)
-    found: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for kind, number in kinds.items():
         operation = calls.kinds[kind].operation
-        before = found.get(operation, (0, 0))
-        found[operation] = before[0] + number, before[1] + still_open[kind]
-    return found
+        before = counts.get(operation, (0, 0))
+        counts[operation] = before[0] + number, before[1] + still_open[kind]
+    return counts

@@ -1,4 +1,4 @@
-"""The statistics of a run, as they stand in JSON: numbers are raw, in bytes, nanoseconds and bytes per second."""
+"""The statistics of a run as JSON. Numbers are raw, in bytes, nanoseconds and bytes per second."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import msgspec
 from otel_torchdist.analysis.statistics.grouping import Part
 
 MAX_LISTED: int = 32
-"""Unfinished operations that a group lists."""
+"""Upper bound on the unfinished operations that a group lists."""
 
 
 class GroupRef(msgspec.Struct, frozen=True):
     """A process group.
 
     Attributes:
-        key: Its key, the same on all its members.
-        name: Its name in sentences.
-        members: Number of its ranks; 0 if that is not known.
+        key: Key of the group, the same on all members.
+        name: Name of the group in sentences.
+        members: Number of ranks; 0 if unknown.
     """
 
     key: str
@@ -28,7 +28,7 @@ class GroupRef(msgspec.Struct, frozen=True):
 
 
 class CallSite(msgspec.Struct, frozen=True):
-    """A line of code that calls operations; all empty if it is not known.
+    """A line of code that calls operations. All fields are empty if it is unknown.
 
     Attributes:
         function: Name of the function.
@@ -51,12 +51,12 @@ class BandwidthOver(Enum):
 
 
 class Bandwidth(msgspec.Struct, frozen=True):
-    """Bandwidth in the sense of nccl-tests.
+    """Bandwidth as defined by nccl-tests.
 
     Attributes:
-        algorithm_bytes_per_second: Bytes of the operation by its time.
-        bus_bytes_per_second: The same, comparable with the hardware for any number of ranks.
-        over: `transfer`, or `duration` if only that is known: then it is a lower bound.
+        algorithm_bytes_per_second: Size of the operation divided by its time.
+        bus_bytes_per_second: Algorithm bandwidth times a factor, comparable with the hardware for any number of ranks.
+        over: `transfer`; or `duration` if the last arrival is unknown, which gives a lower bound.
     """
 
     algorithm_bytes_per_second: float
@@ -69,8 +69,8 @@ class Latecomer(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: Global rank.
-        times: Number of operations at which it arrived last.
-        median_ns: Time for which the others waited for it alone, at the median.
+        times: Number of operations at which the rank arrived last.
+        median_ns: Median time for which the others waited for this rank alone.
     """
 
     rank: int
@@ -79,34 +79,33 @@ class Latecomer(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Calls with something in common.
+    """Calls that share the properties by which rows are grouped.
 
     Attributes:
-        operation: `all_reduce`, `send`, …; null if it does not distinguish rows, as all up to `phase`.
+        operation: `all_reduce`, `send`, …; like the fields up to `phase`, null if rows are not grouped by it.
         group: The process group.
-        size_class: Class of the message size; `none` for what moves no data, `unknown` for unknown sizes.
-        call_site: The line that calls.
+        size_class: Class of the message size; `none` for operations that move no data, `unknown` for unknown sizes.
+        call_site: The call site.
         rank: Global rank.
         phase: `backward`, `outside_backward` or `unknown`.
         calls: Calls of all ranks.
         calls_by_rank: Calls of each rank.
         calls_of_a_rank_min: Calls of the rank with the fewest.
         calls_of_a_rank_max: Calls of the rank with the most.
-        counts_differ: Whether members of a group have called one of these operations a different number of times.
-        open: Calls that have not ended.
+        counts_differ: Whether members of a group called one of these operations a different number of times.
+        open: Calls in flight.
         failed: Calls that raised.
-        not_timed: Calls that have ended without an exception, and whose begin or end is not known well.
-        timed: Calls whose begin and end are known well: not those that only a poll or a watchdog saw end.
+        not_timed: Calls that ended without an exception, but without an exact begin and end.
+        timed: Calls with an exact begin and end. Ends seen by a poll or a watchdog are not exact.
         message_bytes: Bytes that ranks contributed.
         time_ns: Sum of the durations of timed calls.
-        median_ns: Median of their durations; null if there is none. Percentiles are exact, by the nearest rank.
-        p99_ns: 99th percentile of their durations.
-        split: Timed calls for which the arrival is known that they waited for.
-        wait_ns: Time for which these waited for it.
-        transfer_ns: Time that these took after that.
-        bandwidth: Null if no timed call moved bytes.
-        compared: Operations at which the last arrival is known, counted where the last rank has its calls; those at
-            which several arrived last do not count.
+        median_ns: Median duration of timed calls; null if there are none. Percentiles are exact (nearest rank).
+        p99_ns: 99th percentile of the durations of timed calls.
+        split: Timed calls with a known last arrival.
+        wait_ns: Time that split calls waited for the last arrival.
+        transfer_ns: Time that split calls took after the last arrival.
+        bandwidth: Bandwidth of timed calls; null if none moved bytes.
+        compared: Operations with a single known last arrival, counted in the row of the rank that arrived last.
         latecomers: The ranks that arrived last, most frequent first.
     """
 
@@ -143,8 +142,8 @@ class CallCount(msgspec.Struct, frozen=True):
     Attributes:
         rank: Global rank.
         operation: `all_reduce`, `send`, …
-        calls: Number of its calls.
-        open: Number of them that have not ended.
+        calls: Number of calls.
+        open: Number of calls in flight.
     """
 
     rank: int
@@ -154,14 +153,14 @@ class CallCount(msgspec.Struct, frozen=True):
 
 
 class CountDifference(msgspec.Struct, frozen=True):
-    """Ranks that should have called an operation the same number of times, and have not.
+    """A difference in the number of calls between ranks that should call an operation equally often.
 
     Attributes:
         group: The process group.
         operation: The operation; `send` for a send and its receive.
         ends: Sender and receiver; null for a collective.
-        first_sequence: The sequence from which on calls count, because some before it are missing; null if all count.
-        counts: By ascending rank, ranks without a call too.
+        first_sequence: First sequence that counts, because earlier calls are missing; null if all count.
+        counts: Counts by ascending rank, including ranks without a call.
     """
 
     group: GroupRef
@@ -176,20 +175,20 @@ class CallTotals(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: Global rank.
-        host: Host name; null if it is not known.
-        calls: Its calls.
-        open: Calls that have not ended.
+        host: Host name; null if unknown.
+        calls: Number of calls.
+        open: Calls in flight.
         failed: Calls that raised.
-        lost: Calls that are known to be missing, before `from_ns` or damaged.
-        message_bytes: Bytes that it contributed.
-        from_ns: Entry of its first call, in nanoseconds since the epoch; null without calls.
-        until_ns: Entry or end of its last call.
+        lost: Calls known to be missing, before `from_ns` or damaged.
+        message_bytes: Bytes that the rank contributed.
+        from_ns: Entry of the first call, in nanoseconds since the epoch; null without calls.
+        until_ns: Entry or end of the last call, in nanoseconds since the epoch; null without calls.
         span_ns: Time from the first to the last.
-        communicating_ns: Time in which at least one of its calls was in flight; open ones do not count. Null if that
-            is not known of any.
-        waiting_ns: Time in which it waited for another rank, each moment once; null if that is not known of any call.
-        compared: Operations at which its arrival was compared with those of all other members.
-        came_last: Number of these at which it arrived last.
+        communicating_ns: Time in which at least one call was in flight, not counting calls without an end; null if
+            unknown for all calls.
+        waiting_ns: Time in which the rank waited for others, overlaps counted once; null if unknown for all calls.
+        compared: Operations at which the rank's arrival was compared with all other members.
+        came_last: Compared operations at which the rank arrived last.
     """
 
     rank: int
@@ -212,11 +211,11 @@ class Unfinished(msgspec.Struct, frozen=True):
     """An operation that not all members have left.
 
     Attributes:
-        sequence: Its position in the group.
+        sequence: Position in the group.
         ends: Sender and receiver; null for a collective.
-        operations: Operations that members called there, in alphabetical order.
-        missing: Members that have not entered it.
-        open: Members that are in it.
+        operations: Operations that members called at this position, in alphabetical order.
+        missing: Members that have not entered.
+        open: Members that have entered and not left.
     """
 
     sequence: int
@@ -227,23 +226,23 @@ class Unfinished(msgspec.Struct, frozen=True):
 
 
 class GroupCorrelation(msgspec.Struct, frozen=True):
-    """How well the calls of a group's members fit together, and how far apart they arrive.
+    """The completeness of a group's operations, and the skew of its members' arrivals.
 
     Attributes:
         group: The process group.
-        point_to_point: Whether these are its sends and receives, which count by sender, receiver and tag.
-        known: Members whose calls are known.
-        first_sequence: The sequence from which on the calls of all of these are known; 0 if none is missing.
+        point_to_point: Whether these are the group's sends and receives, which are counted by sender, receiver and tag.
+        known: Number of members with records.
+        first_sequence: First sequence from which the calls of all known members are recorded; 0 if none is missing.
         last_sequence: The highest sequence; null for sends and receives.
-        complete: Operations that all of these have entered and left.
+        complete: Operations that all known members have entered and left.
         open: Operations that all have entered, and not all have left.
         incomplete: Operations that not all have entered.
-        mismatched: Operations at which members called something different.
-        unfinished: The newest that are open or incomplete, at most 32.
-        skewed: Complete operations whose times of arrival could be compared.
-        skew_median_ns: Time between the first arrival and the last, at the median; null if none could be compared.
-        skew_p99_ns: The same, 99th percentile.
-        skew_max_ns: The same, at most.
+        mismatched: Operations at which members made different calls.
+        unfinished: The newest open or incomplete operations, at most 32.
+        skewed: Complete operations with comparable arrival times.
+        skew_median_ns: Time between the first and the last arrival, median; null if no arrivals are comparable.
+        skew_p99_ns: Time between the first and the last arrival, 99th percentile.
+        skew_max_ns: Time between the first and the last arrival, maximum.
     """
 
     group: GroupRef
@@ -266,10 +265,10 @@ class Statistics(msgspec.Struct, frozen=True):
     """The statistics of a run.
 
     Attributes:
-        by: Properties that distinguish rows: some of `operation`, `group`, `size`, `site`, `rank`, `phase`.
-        differences: Where members of a group have not called an operation equally often.
-        rows: Calls, by the properties that they have in common.
-        ranks: The ranks that were asked for and whose calls are known, ascending.
+        by: Properties that rows are grouped by: some of `operation`, `group`, `size`, `site`, `rank`, `phase`.
+        differences: Operations that members of a group did not call equally often.
+        rows: Calls, grouped by these properties.
+        ranks: Totals of the requested ranks with records, ascending.
         groups: Groups of these ranks whose members can be compared.
     """
 

@@ -1,6 +1,6 @@
-"""Splits the time of calls into waiting for another rank and the transfer after its arrival.
+"""Splits the duration of calls into the wait for the last rank and the transfer after its arrival.
 
-Times of different clocks are never compared.
+Times on different clocks are never compared.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from otel_torchdist.sources.history.call_kinds import TIMED
 from otel_torchdist.sources.history.meetings import Meeting
 
 DEFERRED_NS: Final = 1_000_000
-"""If a thread begins to wait for a call so long after it was entered, and the last rank had arrived by then, the
-transfer may have ended before the wait: nothing shows when."""
+"""Calls whose wait begins more than this after their entry, and after the last arrival, are not split: the transfer may
+have ended at an unknown time before the wait."""
 
 
 class Splitter:
-    """Splits the calls of all channels, and finds out who arrived last.
+    """Splits the calls of all channels, and counts the last arrivals.
 
     Attributes:
-        came_last: By rank, at how many operations it arrived last.
-        compared: By rank, at how many operations its arrival was compared with that of all others.
+        came_last: Number of operations at which each rank arrived last.
+        compared: Number of operations at which each rank's arrival was compared with all others.
     """
 
     def __init__(self, ranks: Iterable[int], rows: Mapping[int, Sequence[KindRow]]) -> None:
-        """Set up the sums.
+        """Start with empty sums.
 
         Args:
             ranks: All ranks.
-            rows: By rank and index of kind, what to add to; ranks whose calls are in no row are left out.
+            rows: The rows to add to, by rank and index of kind. Ranks whose calls are in no row are missing.
         """
         self._ranks = {rank: _RankSums(rows.get(rank)) for rank in ranks}
         self.came_last: Final[defaultdict[int, int]] = defaultdict(int)
         self.compared: Final[defaultdict[int, int]] = defaultdict(int)
 
     def waiting_ns(self, rank: int) -> int | None:
-        """Return the time in which a rank waited for another, each moment once; None if none of its calls was split."""
-        own = self._ranks[rank]
-        return union_ns(zip(own.begins, own.ends, strict=True)) if own.sums else None
+        """Return the time in which a rank waited for others, overlaps counted once; None if no call was split."""
+        sums = self._ranks[rank]
+        return union_ns(zip(sums.begins, sums.ends, strict=True)) if sums.by_kind else None
 
     def finish(self) -> None:
-        """Add the calls of all meetings to their rows."""
-        for own in self._ranks.values():
-            for kind, (split, waits_ns, transfers_ns) in own.sums.items():
-                if own.rows is not None:
-                    own.rows[kind].tally.add_split(own.rows[kind], split, waits_ns, transfers_ns)
+        """Add the sums to the rows."""
+        for sums in self._ranks.values():
+            for kind, (split, waits_ns, transfers_ns) in sums.by_kind.items():
+                if sums.rows is not None:
+                    sums.rows[kind].tally.add_split(sums.rows[kind], split, waits_ns, transfers_ns)
 
     def add(self, meeting: Meeting) -> None:
-        """Split the calls of one meeting, if all who take part are there and their arrivals are known."""
+        """Split the calls of a meeting if the arrivals of all participants are known."""
         arrived = meeting.arrived
         if arrived is None or meeting.waiting is Waiting.UNKNOWN:
             return
@@ -69,17 +69,17 @@ class Splitter:
             if watched_ns > ready_ns and watched_ns - arrived_ns > DEFERRED_NS:
                 continue
             transfers_ns = ended_ns - (ready_ns if ready_ns > arrived_ns else arrived_ns)
-            if transfers_ns < 0:  # it left before that rank came: a clock's resolution, or a damaged time
+            if transfers_ns < 0:  # the call ended before the last arrival: clock resolution, or a damaged time
                 transfers_ns = 0
             waits_ns = ended_ns - arrived_ns - transfers_ns
-            own = ranks[calls.rank]
+            sums = ranks[calls.rank]
             if waits_ns:
-                own.begins.append(arrived_ns)
-                own.ends.append(arrived_ns + waits_ns)
-            sums = own.sums[calls.kind[place]]
-            sums[0] += 1
-            sums[1] += waits_ns
-            sums[2] += transfers_ns
+                sums.begins.append(arrived_ns)
+                sums.ends.append(arrived_ns + waits_ns)
+            of_kind = sums.by_kind[calls.kind[place]]
+            of_kind[0] += 1
+            of_kind[1] += waits_ns
+            of_kind[2] += transfers_ns
 
     def _count_last(self, meeting: Meeting) -> None:
         if len(meeting.members) < 2:
@@ -97,18 +97,18 @@ class Splitter:
 
 
 class _RankSums:
-    """The calls of one rank that were split.
+    """The split calls of one rank.
 
     Attributes:
-        rows: By index of kind, what to add to; None if its calls are in no row.
-        begins: When it began to wait for others.
-        ends: When each of these waits was over.
-        sums: By index of kind, the number of calls, the time for which they waited, and that of their transfers.
+        rows: The rows to add to, by index of kind; None if the rank's calls are in no row.
+        begins: Begins of the waits for others.
+        ends: Ends of these waits.
+        by_kind: Number of calls, nanoseconds of waits and nanoseconds of transfers, by index of kind.
     """
 
-    __slots__ = ("begins", "ends", "rows", "sums")
+    __slots__ = ("begins", "by_kind", "ends", "rows")
 
     def __init__(self, rows: Sequence[KindRow] | None) -> None:
         self.rows: Final = rows
         self.begins, self.ends = array("q"), array("q")
-        self.sums: Final[defaultdict[int, list[int]]] = defaultdict(lambda: [0, 0, 0])
+        self.by_kind: Final[defaultdict[int, list[int]]] = defaultdict(lambda: [0, 0, 0])

@@ -1,4 +1,4 @@
-"""What the calls of one row add up to."""
+"""Sums over the calls of one row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from otel_torchdist.sources.history.call_table import OPEN, RankCalls
 
 
 class Moved:
-    """Bytes that operations moved, and the time that it took: sums that do not depend on the order of additions.
+    """Bytes moved and the time taken, summed independently of the order of additions.
 
     Attributes:
-        ns: The time.
+        ns: Sum of times, in nanoseconds.
     """
 
     __slots__ = ("_bytes", "ns")
@@ -26,7 +26,7 @@ class Moved:
         self._bytes: Counter[float] = Counter()
 
     def add(self, size: int, factor: float, ns: int) -> None:
-        """Add operations of `size` bytes in all, whose bus bandwidth is `factor` times the algorithm bandwidth."""
+        """Add operations of `size` bytes in total. Their bus bandwidth is `factor` times the algorithm bandwidth."""
         self._bytes[factor] += size
         self.ns += ns
 
@@ -48,10 +48,9 @@ class KindTally:
     """Counts the calls of one rank and one kind.
 
     Attributes:
-        calls: Number of calls.
-        open: Number of calls that have not ended.
+        open: Number of calls in flight.
         failed: Number of calls that raised.
-        durations: Durations of the others whose begin and end are known well, in nanoseconds.
+        durations: Durations of timed calls, in nanoseconds.
     """
 
     __slots__ = ("calls", "durations", "failed", "open")
@@ -67,10 +66,9 @@ class KindRow(NamedTuple):
     """The row of a rank's calls of one kind.
 
     Attributes:
-        kind: The kind.
         tally: The tally of the row.
-        size: Bytes that each operation moves, see `size_of`.
-        factor: Its bus bandwidth divided by its algorithm bandwidth; None if it has none.
+        size: Size of each operation in bytes, see `size_of`.
+        factor: Bus bandwidth divided by algorithm bandwidth; None if it is not defined.
     """
 
     kind: CallKind
@@ -81,38 +79,38 @@ class KindRow(NamedTuple):
 
 def tallies_of(calls: RankCalls) -> list[KindTally]:
     """Count the calls of one rank, by index of their kind."""
-    found = [KindTally() for _ in calls.kinds]
+    tallies = [KindTally() for _ in calls.kinds]
     for kind, number in Counter(calls.kind).items():
-        found[kind].calls = number
+        tallies[kind].calls = number
     columns = zip(calls.kind, calls.begun, calls.ended, calls.known, strict=True)
     for place, (kind, begun_ns, ended_ns, known) in enumerate(columns):
         if known & TIMED:
-            found[kind].durations.append(ended_ns - begun_ns)
+            tallies[kind].durations.append(ended_ns - begun_ns)
         elif ended_ns == OPEN:
-            found[kind].open += 1
+            tallies[kind].open += 1
         elif calls.has_raised(place):
-            found[kind].failed += 1
-    return found
+            tallies[kind].failed += 1
+    return tallies
 
 
 class Tally:
     """Counts the calls of one row.
 
     Attributes:
-        calls: Calls, by rank.
-        open: Those that have not ended.
-        failed: Those that raised.
+        calls: Number of calls, by rank.
+        open: Number of calls in flight.
+        failed: Number of calls that raised.
         message_bytes: Bytes that ranks contributed.
-        durations: How long calls took whose begin and end are known well, in nanoseconds.
-        lasted: What those of them moved that move data, in the time from their begin to their end.
-        split: For how many of them the last arrival is known.
-        waited_ns: How long those waited for it.
-        transfer_ns: How long those took after it.
-        transferred: What those of them moved that move data, in the time after it.
-        lateness: By rank, how long the others waited for it alone, each time it arrived last.
-        compared: Operations whose arrivals were compared, counted where the rank that arrived last has its calls.
-        groups: Keys of the groups of these calls.
-        operations: Names of these calls.
+        durations: Durations of timed calls, in nanoseconds.
+        lasted: Bytes moved by timed calls, over their durations.
+        split: Number of timed calls with a known last arrival.
+        waited_ns: Time that split calls waited for the last arrival.
+        transfer_ns: Time that split calls took after the last arrival.
+        transferred: Bytes moved by split calls, over the time after the last arrival.
+        lateness: Nanoseconds for which the others waited for a rank alone, by rank, for each time it arrived last.
+        compared: Number of operations with compared arrivals, counted in the row of the rank that arrived last.
+        groups: Keys of the groups of the calls.
+        operations: Operations of the calls.
     """
 
     __slots__ = (
@@ -162,7 +160,7 @@ class Tally:
             self.lasted.add(size * len(counted.durations), factor, sum(counted.durations))
 
     def add_split(self, row: KindRow, split: int, waits_ns: int, transfers_ns: int) -> None:
-        """Add calls of one row and kind that were split: their number, and how long they waited and took after that."""
+        """Add split calls of one row and kind: their number, their waits and their transfers."""
         self.split += split
         self.waited_ns += waits_ns
         self.transfer_ns += transfers_ns
@@ -170,37 +168,37 @@ class Tally:
             self.transferred.add(row.size * split, row.factor, transfers_ns)
 
     def came_last(self, rank: int, late_ns: int) -> None:
-        """Count an operation at which `rank` arrived last, `late_ns` after the last but one."""
+        """Count an operation at which `rank` arrived last, `late_ns` after the second to last."""
         self.compared += 1
         self.lateness.setdefault(rank, array("q")).append(late_ns)
 
 
 def union_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return the time that intervals (begin, end) cover, each moment once."""
+    """Return the time that intervals (begin, end) cover, overlaps counted once."""
     return sum(end - begin for begin, end in joined(intervals))
 
 
 def joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join intervals that overlap or touch, in order; those that last no time are left out."""
-    found: list[tuple[int, int]] = []
+    """Return the intervals in order, merged where they overlap or touch, without empty intervals."""
+    merged: list[tuple[int, int]] = []
     since = until = 0
     for begin, end in sorted(intervals):
         if begin >= end:
             continue
         if since == until or begin > until:
             if since != until:
-                found.append((since, until))
+                merged.append((since, until))
             since, until = begin, end
         elif end > until:
             until = end
-    return [*found, (since, until)] if since != until else found
+    return [*merged, (since, until)] if since != until else merged
 
 
 def percentile(ascending: array[int] | list[int], share: float) -> int:
-    """Return the smallest of the values that is not below `share` of them (the nearest rank): one that occurred."""
+    """Return a percentile by the nearest-rank method, which returns one of the values."""
     return ascending[max(math.ceil(share * len(ascending)) - 1, 0)]
 
 
 def sorted_ns(values: Iterable[int]) -> array[int]:
-    """Return the values in ascending order, as eight bytes each."""
+    """Return the values in ascending order, in an array of eight-byte integers."""
     return array("q", sorted(values))

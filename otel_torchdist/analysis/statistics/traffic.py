@@ -1,8 +1,8 @@
-"""How many bytes an operation moves, and how bandwidth follows from them, as in NVIDIA's nccl-tests.
+"""Sizes and bandwidths of operations, as defined by NVIDIA's nccl-tests.
 
-Source: `doc/PERFORMANCE.md` and the `GetBw` functions of https://github.com/NVIDIA/nccl-tests. There the *size* S of an
-operation is that of the largest buffer that it has on any rank, algorithm bandwidth is S / t, and bus bandwidth is that
-times a factor, so that it can be compared with what the hardware can do, whatever the number of ranks n.
+Source: `doc/PERFORMANCE.md` and the `GetBw` functions of https://github.com/NVIDIA/nccl-tests. The *size* S of an
+operation is its largest buffer on any rank. Algorithm bandwidth is S / t. Bus bandwidth is algorithm bandwidth times a
+factor, which makes it comparable with the hardware's bandwidth for any number of ranks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from otel_torchdist.model.units import item_bytes
 from otel_torchdist.sources.history.call_kinds import CallKind
 
 _GIVES_SHARE: Final = operations_where(lambda row: row.family.has_output_parts and not row.family.has_input_parts)
-"""Operations to which each member contributes a share: the whole is as many times as large as the group."""
+"""Operations to which each member contributes an equal share of the size."""
 _KNOWN_TO_ALL: Final = operations_where(lambda row: row.contribution in (Contribution.ALL, Contribution.TIMES_GROUP))
-"""Operations whose size every rank's own record has, not only that of the root or sender."""
+"""Operations whose size is in every rank's record, not only in the root's or sender's."""
 
 
 def bus_factor(operation: str, members: int) -> float | None:
-    """Return bus bandwidth divided by algorithm bandwidth; None if nccl-tests defines none for the operation."""
+    """Return bus bandwidth divided by algorithm bandwidth, or None if nccl-tests does not define it."""
     row = COLLECTIVES.get(operation)
     if row is None or row.family.bus_factor is None or members <= 0:
         return None
@@ -31,15 +31,15 @@ def bus_factor(operation: str, members: int) -> float | None:
 
 
 def sent_bytes(operation: str, message_bytes: int, members: int) -> float:
-    """Return the bytes that a member sends, on average over all members, with the algorithm that sends the fewest.
+    """Return the bytes that a member sends, on average over all members, for the algorithm that sends the fewest.
 
     Args:
-        operation: Its name, in whichever form.
-        message_bytes: What this rank contributes.
-        members: Ranks of the group.
+        operation: Name of the operation.
+        message_bytes: Bytes that this rank contributes.
+        members: Number of ranks in the group.
 
     Returns:
-        A lower bound, for libraries may choose other algorithms; 0 for what moves no data or is received.
+        A lower bound, because libraries may choose other algorithms; 0 for receives and operations that move no data.
     """
     row = COLLECTIVES.get(operation)
     if row is None or row.family.sent_factor is None or members < 2:
@@ -48,14 +48,14 @@ def sent_bytes(operation: str, message_bytes: int, members: int) -> float:
 
 
 def size_of(kind: CallKind) -> int | None:
-    """Return the size of an operation in bytes, in the sense of nccl-tests.
+    """Return the size of an operation in bytes, as defined by nccl-tests.
 
     Args:
-        kind: The operation as one rank has recorded it.
+        kind: The operation as recorded by one rank.
 
     Returns:
-        The same on all ranks, except for an `all_to_all` with uneven parts: there it is what this rank sends. 0 for
-        what moves no data; None where the record does not have it.
+        The size, which is the same on all ranks; for an `all_to_all` with uneven parts, the bytes that this rank sends.
+        0 for operations that move no data; None if the record does not show the size.
     """
     row = COLLECTIVES.get(kind.operation)
     contributed = kind.message_bytes
@@ -63,7 +63,7 @@ def size_of(kind: CallKind) -> int | None:
         is_empty = kind.operation in BARRIERS or kind.record_kind is RecordKind.RENDEZVOUS
         return 0 if is_empty else contributed or None
     if not contributed and kind.signature is not None and not kind.signature.tensors:
-        return None  # a profiler has not recorded what was passed
+        return None  # the profiler did not record the tensors
     if kind.operation in _GIVES_SHARE:
         return contributed * kind.members if kind.members else None
     if kind.operation in _KNOWN_TO_ALL:
@@ -75,7 +75,7 @@ def size_of(kind: CallKind) -> int | None:
 
 
 def described_bytes(signature: SignatureName | None) -> int | None:
-    """Return the bytes of the tensors that a signature describes; None if it does not describe all of them."""
+    """Return the bytes of all tensors in a signature, or None if it does not describe all of them."""
     if signature is None or len(signature.shapes) != signature.tensors or not signature.dtypes:
         return None
     dtypes = signature.dtypes

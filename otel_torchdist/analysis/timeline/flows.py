@@ -1,4 +1,4 @@
-"""Flows between ranks: from the call of the last to arrive at a meeting to the ends of those that waited for it."""
+"""Flow arrows between ranks: from the last arrival at an operation to the ends of the calls that waited for it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from otel_torchdist.sources.history.call_table import OPEN
 from otel_torchdist.sources.history.meetings import Meeting, SharedChannel, shared_channels
 
 MAX_ALL: Final = 16
-"""Members of a meeting up to which each has a flow; above, only the one that waited longest."""
+"""Largest number of members for which every waiting member gets a flow. Above, only the first to arrive gets one."""
 
 
 @dataclass(slots=True)
 class RankFlows:
-    """Flows of one rank, by the place of its slice.
+    """Flows of one rank, by the place of the slice.
 
     Attributes:
-        leaving: Ids of flows that begin where a slice begins.
-        arriving: Ids of flows that end where a slice ends.
-        incident: Ids of flows that begin at its stall.
+        leaving: Ids of flows that leave from the begin of a slice.
+        arriving: Ids of flows that arrive at the end of a slice.
+        incident: Ids of flows that leave from the rank's stall marker.
     """
 
     leaving: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
@@ -33,7 +33,7 @@ class RankFlows:
 def flows_of(ranks: Sequence[RankTimeline], stall: DrawnStall | None = None) -> list[RankFlows]:
     """Return the flows between ranks, in the order of the ranks.
 
-    Only meetings whose members are all drawn have flows: else the last of them may be another one.
+    Only operations whose members are all drawn have flows: else a rank that is not drawn may have arrived last.
     """
     flows = [RankFlows() for _ in ranks]
     ids = count(1)
@@ -55,7 +55,7 @@ def _is_whole(shared: SharedChannel) -> bool:
 
 
 def _join(meeting: Meeting, nth_of: dict[int, int], flows: list[RankFlows], ids: count[int]) -> None:
-    """Lead from the last to arrive to those that waited; from the first of them alone if there are many."""
+    """Connect the last arrival to the calls that waited; if there are many members, only to the first of these."""
     arrivals = [
         (member.calls.begun[place], nth_of[member.calls.rank], place)
         for member, place in zip(meeting.members, meeting.places, strict=True)
@@ -83,7 +83,7 @@ def _connect(flows: list[RankFlows], start: tuple[int, int], end: tuple[int, int
 
 
 def _mark(stall: DrawnStall, ranks: Sequence[RankTimeline], flows: list[RankFlows], ids: count[int]) -> None:
-    """Lead from the first rank that holds the job up to the calls of those that wait for it."""
+    """Connect the first blamed rank to the calls that wait for it."""
     start = next((nth for nth, rank in enumerate(ranks) if rank.rank in stall.blamed), None)
     if start is None:
         return
@@ -101,7 +101,7 @@ def _waiting_place(rank: RankTimeline, stall: DrawnStall) -> int | None:
     channel, sequence = stall.operation_id
     calls = rank.calls
     for place, ended_ns in enumerate(calls.ended):
-        is_there = ended_ns == OPEN and calls.sequence[place] == sequence
-        if is_there and calls.channels[calls.channel[place]].channel == channel:
+        is_open_there = ended_ns == OPEN and calls.sequence[place] == sequence
+        if is_open_there and calls.channels[calls.channel[place]].channel == channel:
             return place
     return None

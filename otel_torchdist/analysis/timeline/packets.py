@@ -1,7 +1,7 @@
-"""Packets of Perfetto's trace format, written by hand: its protobuf classes are not needed to write, and are slow.
+"""Encodes packets of Perfetto's trace format by hand, because the generated protobuf classes are slow.
 
-Each track is a sequence of its own. So its number, its clock and its names are declared once, and times are the
-differences to the packet before, as in the traces of Perfetto's own SDK.
+Each track is a separate packet sequence. Its number, clock and names are declared once, and each time is relative to
+the previous packet, as in the traces of Perfetto's SDK.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BOOTTIME: Final = 6
 """Perfetto's main clock."""
 REALTIME: Final = 1
 _INCREMENTAL: Final = 64
-"""A clock of one sequence."""
+"""Id of a clock that belongs to one sequence."""
 _CLEARED, _NEEDED = 1, 2
 _BEGIN: Final = number(9, 1)
 _END: Final = number(9, 2)
@@ -35,29 +35,29 @@ def clock_packet(at_ns: int) -> bytes:
 
 
 def process_packet(uuid: int, rank: int, name: str, description: str) -> bytes:
-    """Declare the track of a rank. Process 0 means something else to Perfetto, so ranks count from 1 there."""
+    """Declare the track of a rank. Perfetto reserves process 0, so the process id is the rank plus 1."""
     process = number(1, rank + 1) + text(6, name)
     descriptor = number(1, uuid) + block(3, process) + text(14, description) + number(12, rank)
     return packet(block(60, descriptor) + number(10, 1))
 
 
 def track_packet(uuid: int, parent: int, name: str, place: int) -> bytes:
-    """Declare a track beneath another one, which keeps its place and is not merged with others of its name."""
+    """Declare a child track that keeps its place and is not merged with other tracks of the same name."""
     descriptor = number(1, uuid) + number(5, parent) + text(2, name)
     descriptor += number(11, 3) + number(12, place) + number(15, 2)
     return packet(block(60, descriptor) + number(10, 1))
 
 
 class TrackWriter:
-    """Encodes the events of one track, which must come in order of time."""
+    """Encodes the events of one track, in order of time."""
 
     def __init__(self, sequence: int, track: int, begin_ns: int) -> None:
         """Begin a track.
 
         Args:
-            sequence: Number of its sequence of packets, above 1.
+            sequence: Number of the packet sequence, above 1.
             track: Number of the track.
-            begin_ns: When its first event is, or earlier.
+            begin_ns: Time of the first event, or earlier.
         """
         self._newest_ns = begin_ns
         self._events: dict[str, int] = {}
@@ -72,7 +72,7 @@ class TrackWriter:
         self.head = packet(number(10, sequence) + number(13, _CLEARED) + block(6, clocks) + block(59, defaults))
 
     def begin(self, at_ns: int, content: bytes, flows: Iterable[int] = ()) -> bytes:
-        """Begin a slice, with what `name` and the other methods have encoded."""
+        """Begin a slice. `content` is encoded by `name` and the methods below."""
         return self._event(at_ns, _BEGIN + content + b"".join(fixed64(47, flow) for flow in flows))
 
     def end(self, at_ns: int, flows: Iterable[int] = ()) -> bytes:
@@ -88,7 +88,7 @@ class TrackWriter:
         return number(10, self._interned(2, self._events, name))
 
     def site(self, site: CallSiteName) -> bytes:
-        """Encode where it was called."""
+        """Encode the call site of an event."""
         iid = self._sites.get(site)
         if iid is None:
             iid = self._sites[site] = len(self._sites) + 1
@@ -97,7 +97,7 @@ class TrackWriter:
         return number(34, iid)
 
     def text(self, argument: str, value: str) -> bytes:
-        """Encode an argument that is text."""
+        """Encode a text argument."""
         iid = self._texts.get(value)
         if iid is None:
             iid = self._texts[value] = len(self._texts) + 1
@@ -105,7 +105,7 @@ class TrackWriter:
         return block(4, self._argument(argument) + number(17, iid))
 
     def number(self, argument: str, value: int) -> bytes:
-        """Encode an argument that is a number."""
+        """Encode a number argument."""
         return block(4, self._argument(argument) + number(4, value))
 
     def _argument(self, name: str) -> bytes:

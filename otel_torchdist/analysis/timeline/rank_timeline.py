@@ -1,4 +1,4 @@
-"""What is drawn of one rank: its calls in columns, its steps and activities."""
+"""The drawing of one rank: calls in columns, steps and activities."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from otel_torchdist.sources.history.call_table import OPEN, RankCalls
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The part of a run that is to be drawn.
+    """The part of a run to draw.
 
     Attributes:
         ranks: The ranks; None for all.
         steps: First and last step; None for all.
-        window_ns: Begin and end of the time, since the epoch; None for all.
+        window_ns: Begin and end, in nanoseconds since the epoch; None for all.
     """
 
     ranks: frozenset[int] | None = None
@@ -26,11 +26,11 @@ class Extent:
     window_ns: tuple[int, int] | None = None
 
     def has_step(self, step: int) -> bool:
-        """Return whether a step is to be drawn."""
+        """Return whether to draw a step."""
         return self.steps is None or self.steps[0] <= step <= self.steps[1]
 
     def has_time(self, begin_ns: int, end_ns: int) -> bool:
-        """Return whether something is to be drawn that lasted from one time to another, or is open."""
+        """Return whether to draw an interval, whose end may be `OPEN`."""
         if self.window_ns is None:
             return True
         return begin_ns <= self.window_ns[1] and (end_ns == OPEN or end_ns >= self.window_ns[0])
@@ -38,13 +38,11 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class DrawnSpan:
-    """A step, or an activity.
+    """A step or an activity to draw.
 
     Attributes:
-        name: Its name.
-        begin_ns: When it began, since the epoch.
-        end_ns: When it ended, or `OPEN`.
-        step: Its step.
+        begin_ns: Begin, in nanoseconds since the epoch.
+        end_ns: End, or `OPEN`.
     """
 
     name: str
@@ -55,17 +53,17 @@ class DrawnSpan:
 
 @dataclass(frozen=True, slots=True)
 class RankTimeline:
-    """The drawing of one rank. Times are since the epoch, those of its calls too.
+    """The drawing of one rank. All times are in nanoseconds since the epoch, including the times in `calls`.
 
     Attributes:
-        calls: Its calls that are drawn. Nobody may read the columns `returned`, `waited`, `resumed` and `known`.
-        waits: How long its rank waited for each, or `UNKNOWN`.
-        shift_ns: What was added to its times.
-        until_ns: Its last sign of life; 0 if that is not known.
-        groups: By the name of their track, the places of its calls, by ascending begin.
-        steps: Its steps, ascending.
-        activities: Its activities, such as steps of its optimizer, by ascending begin.
-        checkpoints: Its checkpoints, by ascending begin.
+        calls: The calls to draw. The columns `returned`, `waited`, `resumed` and `known` are dropped.
+        waits: Nanoseconds that the rank waited for each call, or `UNKNOWN`.
+        shift_ns: Nanoseconds that were added to the rank's times.
+        until_ns: The last sign of life; 0 if unknown.
+        groups: Places of calls by ascending begin, by the name of their track.
+        steps: Steps, ascending.
+        activities: Activities, such as optimizer steps, by ascending begin.
+        checkpoints: Checkpoints, by ascending begin.
     """
 
     calls: RankCalls
@@ -89,21 +87,21 @@ class RankTimeline:
 
     @property
     def newest_ns(self) -> int:
-        """The last of its times."""
+        """The latest time of the rank."""
         spans = [max(span.begin_ns, span.end_ns) for span in (*self.steps, *self.activities, *self.checkpoints)]
         return max([self.until_ns, max(self.calls.begun, default=0), max(self.calls.ended, default=0), *spans])
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnStall:
-    """A stall, as the verdict has it.
+    """A stall to draw, from its verdict.
 
     Attributes:
         text: The verdict's sentence.
-        since_ns: When the first rank began to wait, on the clock of the ranks.
-        blamed: Ranks that hold the job up.
+        since_ns: When the first rank began to wait, on the ranks' clock.
+        blamed: Ranks that hold up the job.
         waiting: Ranks that wait.
-        operation_id: The operation in which they wait.
+        operation_id: The operation that they wait in.
     """
 
     text: str
@@ -117,9 +115,9 @@ def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int | No
     """Assign overlapping slices to lanes, so that the slices of a lane are disjoint and a track can show them.
 
     Args:
-        places: The slices, by ascending begin. Each gets the first lane that is free then.
-        begin: When each of all slices begins.
-        end: When each ends; `OPEN` or None if it has not.
+        places: Indices of the slices to assign, by ascending begin. Each gets the first free lane.
+        begin: Begin of every slice.
+        end: End of every slice; `OPEN` or None if it has not ended.
 
     Returns:
         The places in each lane, in order.

@@ -1,4 +1,4 @@
-"""Reduces the calls of a rank to what is drawn of them."""
+"""Builds the drawing of a rank from its calls."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _CHECKPOINTS: Final = titles_on(Track.CHECKPOINTS)
 
 
 def timeline_of(calls: RankCalls, shift_ns: int, extent: Extent) -> RankTimeline:
-    """Return what is drawn of a rank.
+    """Return the drawing of a rank.
 
     Args:
-        calls: Its calls, whose columns are changed.
-        shift_ns: Add it to its times for nanoseconds since the epoch.
-        extent: The part that is to be drawn.
+        calls: The rank's calls. Their columns are changed in place.
+        shift_ns: Offset from the rank's times to nanoseconds since the epoch.
+        extent: The part to draw.
     """
-    own = calls if extent == Extent(extent.ranks) else calls.only(_drawn(calls, shift_ns, extent))
-    waits = array("q", map(own.wait_ns, range(len(own))))
-    own.drop("returned", "waited", "resumed", "known")
-    for place, (begun_ns, ended_ns) in enumerate(zip(own.begun, own.ended, strict=True)):
-        own.begun[place] = begun_ns + shift_ns
+    drawn = calls if extent == Extent(extent.ranks) else calls.only(_drawn(calls, shift_ns, extent))
+    waits = array("q", map(drawn.wait_ns, range(len(drawn))))
+    drawn.drop("returned", "waited", "resumed", "known")
+    for place, (begun_ns, ended_ns) in enumerate(zip(drawn.begun, drawn.ended, strict=True)):
+        drawn.begun[place] = begun_ns + shift_ns
         if ended_ns != OPEN:
-            own.ended[place] = max(ended_ns, begun_ns) + shift_ns
+            drawn.ended[place] = max(ended_ns, begun_ns) + shift_ns
     return RankTimeline(
-        calls=own,
+        calls=drawn,
         waits=waits,
         shift_ns=shift_ns,
         until_ns=calls.until_ns + shift_ns if calls.until_ns else 0,
-        groups=_tracks(own),
+        groups=_tracks(drawn),
         steps=tuple(_chosen(_steps(calls, shift_ns), extent)),
         activities=tuple(_chosen(_activities(calls, shift_ns, _ACTIVITIES), extent)),
         checkpoints=tuple(_chosen(_activities(calls, shift_ns, _CHECKPOINTS), extent)),
@@ -47,14 +47,14 @@ def timeline_of(calls: RankCalls, shift_ns: int, extent: Extent) -> RankTimeline
 
 
 def aligned(rank: RankTimeline, alignment: Alignment) -> RankTimeline:
-    """Move what is drawn of a rank to the time that all ranks are compared in; its columns are changed in place."""
+    """Move the drawing of a rank to the common clock of all ranks. Columns are changed in place."""
 
     def moved(time_ns: int) -> int:
         return alignment.epoch_ns(rank.rank, time_ns - rank.shift_ns)
 
-    def span(one: DrawnSpan) -> DrawnSpan:
-        end_ns = OPEN if one.end_ns == OPEN else moved(one.end_ns)
-        return replace(one, begin_ns=moved(one.begin_ns), end_ns=end_ns)
+    def moved_span(span: DrawnSpan) -> DrawnSpan:
+        end_ns = OPEN if span.end_ns == OPEN else moved(span.end_ns)
+        return replace(span, begin_ns=moved(span.begin_ns), end_ns=end_ns)
 
     calls, newest_ns = rank.calls, rank.newest_ns
     for place, (begin_ns, end_ns) in enumerate(zip(calls.begun, calls.ended, strict=True)):
@@ -66,9 +66,9 @@ def aligned(rank: RankTimeline, alignment: Alignment) -> RankTimeline:
         shift_ns=moved(newest_ns) - newest_ns + rank.shift_ns,
         until_ns=rank.until_ns and moved(rank.until_ns),
         groups=_tracks(calls),  # damaged times may have changed the order of calls
-        steps=tuple(sorted(map(span, rank.steps), key=_begin)),
-        activities=tuple(sorted(map(span, rank.activities), key=_begin)),
-        checkpoints=tuple(sorted(map(span, rank.checkpoints), key=_begin)),
+        steps=tuple(sorted(map(moved_span, rank.steps), key=_begin)),
+        activities=tuple(sorted(map(moved_span, rank.activities), key=_begin)),
+        checkpoints=tuple(sorted(map(moved_span, rank.checkpoints), key=_begin)),
     )
 
 
@@ -89,16 +89,17 @@ def _tracks(calls: RankCalls) -> dict[str, array[int]]:
     for place, kind in enumerate(calls.kind):
         places.setdefault(kind, []).append(place)
     owners: dict[str, str] = {}
-    found: dict[str, list[int]] = {}
-    for kind, own in places.items():
-        found.setdefault(_track(calls.kinds[kind], owners), []).extend(own)
+    tracks: dict[str, list[int]] = {}
+    for kind, of_kind in places.items():
+        tracks.setdefault(_track(calls.kinds[kind], owners), []).extend(of_kind)
     return {
-        title: array("i", sorted(own, key=lambda place: (calls.begun[place], place))) for title, own in found.items()
+        title: array("i", sorted(on_track, key=lambda place: (calls.begun[place], place)))
+        for title, on_track in tracks.items()
     }
 
 
 def _track(kind: CallKind, owners: dict[str, str]) -> str:
-    """The name of a group's track: its label, with its key if another one has the same label."""
+    """Return the name of a group's track: its label, with its key if another group has the same label."""
     group = kind.group
     if group is None:
         return _NO_GROUP
@@ -113,7 +114,7 @@ def _chosen(spans: Iterator[DrawnSpan], extent: Extent) -> Iterator[DrawnSpan]:
 
 
 def _steps(calls: RankCalls, shift_ns: int) -> Iterator[DrawnSpan]:
-    """Each step lasts from the end of the one before; the first one from its first call, if that is recorded."""
+    """Yield the steps. Each begins at the end of the previous step, the first at the first call, if recorded."""
     marks = sorted(calls.steps, key=lambda mark: mark.ended_ns)
     if not marks:
         return
@@ -129,7 +130,7 @@ def _steps(calls: RankCalls, shift_ns: int) -> Iterator[DrawnSpan]:
 
 def _activities(calls: RankCalls, shift_ns: int, names: Mapping[ActivityKind, str]) -> Iterator[DrawnSpan]:
     shown = (activity for activity in calls.activities if activity.kind in names)
-    for activity in sorted(shown, key=lambda one: one.entered_ns):
+    for activity in sorted(shown, key=lambda activity: activity.entered_ns):
         begin_ns = activity.entered_ns
         end_ns = OPEN if activity.completed_ns is None else max(activity.completed_ns, begin_ns) + shift_ns
         name = names[activity.kind]

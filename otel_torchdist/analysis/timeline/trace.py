@@ -1,4 +1,4 @@
-"""The whole timeline as the bytes of a trace, one piece after the other."""
+"""Encodes the timelines of all ranks as a Perfetto trace, piece by piece."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_torchdist.sources.history.call_kinds import CallKind
 from otel_torchdist.sources.history.call_table import OPEN, UNKNOWN
 
 MARK: Final = "written by otel_torchdist"
-"""Stands in the first bytes of each file."""
+"""Identifies our traces: in the first bytes of each file."""
 
 
 def _end(how: How) -> str:
@@ -44,7 +44,7 @@ _ENDS: Final = {0: "open; drawn up to the last sign of life"} | {int(how): _end(
 
 
 class TraceWriter:
-    """Encodes timelines."""
+    """Encodes the timelines of all ranks."""
 
     def __init__(
         self, ranks: Sequence[RankTimeline], incident: DrawnStall | None, description: str, moment_ns: int = 0
@@ -52,10 +52,10 @@ class TraceWriter:
         """Prepare a trace.
 
         Args:
-            ranks: What is drawn, by ascending rank.
+            ranks: The drawings, by ascending rank.
             incident: The stall; None if there is none.
-            description: How clocks were aligned and whatever else is true of all ranks.
-            moment_ns: Up to when what is open is drawn of ranks without a last sign of life, at least.
+            description: Notes that apply to all ranks, such as the alignment of clocks.
+            moment_ns: Earliest end for open slices of ranks without a last sign of life.
         """
         self._ranks = ranks
         self._incident = incident
@@ -64,7 +64,7 @@ class TraceWriter:
         self._tracks = count(2)
 
     def pieces(self) -> Iterator[bytes]:
-        """Encode the trace, in pieces of a packet or more."""
+        """Encode the trace in pieces of one or more packets."""
         yield track_packet(1, 0, MARK, 0)
         yield clock_packet(_oldest_ns(self._ranks))
         for rank, flows in zip(self._ranks, flows_of(self._ranks, self._incident), strict=True):
@@ -140,7 +140,7 @@ def _lane(writer: TrackWriter, rank: RankTimeline, lane: list[int], flows: RankF
 
 
 def _shared(writer: TrackWriter, kind: CallKind, how: int) -> bytes:
-    """Encode what calls of a kind that ended in the same way have in common."""
+    """Encode the content shared by calls of one kind that ended in the same way."""
     signature = kind.signature
     parts = [writer.name(kind.operation if how else f"{kind.operation} (open)")]
     if kind.site is not None:
