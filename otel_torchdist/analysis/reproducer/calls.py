@@ -1,4 +1,4 @@
-"""Calls of the script as Python expressions, and texts of the job as Python comments and strings."""
+"""Writes the script's calls as Python statements, and the job's texts as Python comments and strings."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from otel_torchdist.model.naming import readable
 
 WIDTH: Final = 100
 LONGEST: Final = 2_000
-"""Characters of one text that are shown."""
+"""Upper bound on the characters of one text."""
 
 
 def plain(text: str) -> str:
-    r"""The text in ASCII on one line: what is not printable, or not ASCII, is escaped, such as `\n` or `\u202e`."""
+    r"""Return a text as ASCII on one line, with all other characters escaped, such as `\n` or `\u202e`."""
     return readable(text.replace("…", "..."), LONGEST).encode("ascii", "backslashreplace").decode()
 
 
 def comment(text: str, indent: str = "", hanging: str = "") -> Iterator[str]:
-    """Lines of comment, wrapped; the second and following ones begin with `hanging`.
+    """Yield a text as wrapped comment lines; lines after the first begin with `hanging`.
 
-    Python reads an encoding from a comment in the first two lines of a file: these must be fixed text.
+    Python reads an encoding from a comment in the first two lines of a file, so these must be fixed text.
     """
     for line in textwrap.wrap(plain(text), WIDTH - 2 - len(indent), subsequent_indent=hanging) or [""]:
         yield f"{indent}# {line}".rstrip()
 
 
 def literal(text: str) -> str:
-    """A Python string, on one line."""
+    """Return a text as a Python string on one line."""
     written = ascii(text[:LONGEST])
     return f'"{written[1:-1]}"' if not {*written[1:-1]} & {*"\"'\\"} else written
 
@@ -40,9 +40,9 @@ _USUAL_DTYPE: Final = "float32"
 
 
 def statement(call: ScriptCall) -> list[str]:
-    """The call, such as `dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)`; an argument a line if it is long.
+    """Return the call, such as `dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)`, without later waits.
 
-    Later waits are not part of it.
+    A long call has one argument a line.
     """
     function = f"dist.{_function(call)}"
     if call.work:
@@ -55,12 +55,12 @@ def statement(call: ScriptCall) -> list[str]:
 
 
 def work_variable(number: int) -> str:
-    """The variable that holds what an asynchronous call returned."""
+    """Return the variable that holds the Work of an asynchronous call."""
     return f"work_{number}"
 
 
 def group_variable(number: int) -> str:
-    """The variable that holds a group."""
+    """Return the variable that holds a group."""
     return f"group_{number}"
 
 
@@ -71,7 +71,7 @@ def _function(call: ScriptCall) -> str:
 
 
 def _keywords(call: ScriptCall) -> list[str]:
-    """All arguments but the tensors. Every number is one of ours, and every name is from a table of ours."""
+    """Return all arguments but the tensors: only numbers, and names from our tables, never text of the job."""
     keywords: list[str] = []
     if call.reduce_op not in ("", "sum"):
         keywords.append(f"op=dist.ReduceOp.{call.reduce_op.upper()}")
@@ -97,7 +97,7 @@ def _first(call: ScriptCall) -> str:
 
 
 def _first_times(call: ScriptCall, multiplied: int, divided: int = 1) -> str:
-    """A tensor like the first one, with that many times as many rows."""
+    """Return a tensor like the first, with the number of rows multiplied and divided."""
     rows, *rest = call.shapes[0] or (1,)
     return _tensor((rows * multiplied // divided, *rest), call.dtypes[0])
 
@@ -116,7 +116,7 @@ def _exchange(call: ScriptCall) -> list[str]:
 
 
 def _joined(parts: Sequence[tuple[int, ...]], dtype: str) -> str:
-    """A tensor with the rows of all parts."""
+    """Return a tensor with the rows of all parts."""
     return _tensor((sum(shape[0] for shape in parts), *parts[0][1:]), dtype)
 
 
@@ -127,34 +127,34 @@ def _list_of_all(call: ScriptCall) -> str:
     return f"[{', '.join(tensors)}]"
 
 
-def _one_for_each_member(call: ScriptCall) -> str:
+def _tensor_per_member(call: ScriptCall) -> str:
     return f"[{_first(call)} for _ in range({len(call.group.ranks)})]"
 
 
-def _only_on_the_root(call: ScriptCall) -> str:
-    return f"{_one_for_each_member(call)} if rank == {call.peer} else None"
+def _tensors_on_root(call: ScriptCall) -> str:
+    return f"{_tensor_per_member(call)} if rank == {call.peer} else None"
 
 
 _TENSORS: Final[Mapping[str, Callable[[ScriptCall], list[str]]]] = MappingProxyType(
     {
-        "all_gather": lambda call: [_one_for_each_member(call), _first(call)],
+        "all_gather": lambda call: [_tensor_per_member(call), _first(call)],
         "all_gather_into_tensor": lambda call: [_first_times(call, len(call.group.ranks)), _first(call)],
         "all_reduce": lambda call: [_first(call)],
         "all_reduce_coalesced": lambda call: [_list_of_all(call)],
-        "all_to_all": lambda call: [_one_for_each_member(call)] * 2,
+        "all_to_all": lambda call: [_tensor_per_member(call)] * 2,
         "all_to_all_single": _exchange,
         "barrier": lambda call: [],
         "broadcast": lambda call: [_first(call)],
-        "gather": lambda call: [_first(call), _only_on_the_root(call)],
+        "gather": lambda call: [_first(call), _tensors_on_root(call)],
         "monitored_barrier": lambda call: [],
         "recv": lambda call: [_first(call)],
         "reduce": lambda call: [_first(call)],
-        "reduce_scatter": lambda call: [_first(call), _one_for_each_member(call)],
+        "reduce_scatter": lambda call: [_first(call), _tensor_per_member(call)],
         "reduce_scatter_tensor": lambda call: [_first_times(call, 1, len(call.group.ranks)), _first(call)],
-        "scatter": lambda call: [_first(call), _only_on_the_root(call)],
+        "scatter": lambda call: [_first(call), _tensors_on_root(call)],
         "send": lambda call: [_first(call)],
     }
 )
-"""By operation, its tensors: the output first, where there is one."""
+"""The tensor arguments of each operation, the output first if there is one."""
 OPERATIONS: Final = frozenset(_TENSORS)
 """The operations that a script can call."""

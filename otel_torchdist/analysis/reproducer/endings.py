@@ -1,4 +1,4 @@
-"""How the ranks that a verdict names end in the script, and the Python for that."""
+"""Chooses how the ranks that a verdict names end in the script, and writes the Python for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 FOREVER_S: Final = "1_000_000"
 SUDDEN: Final = frozenset({Ending.KILLS_ITSELF, Ending.RAISES, Ending.EXITS_AT_ONCE})
-"""Ends that the others notice: they should be in their calls by then."""
+"""Ends that the other ranks notice. By then, these must wait in their calls."""
 _UNTIL_OTHERS_WAIT_S: Final = 3
 _EXCEPTIONS: Final[Mapping[str, type[BaseException]]] = MappingProxyType(
     {
@@ -26,17 +26,17 @@ _EXCEPTIONS: Final[Mapping[str, type[BaseException]]] = MappingProxyType(
     }
 )
 _TAKE_MORE: Final = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
-"""Exceptions that cannot be made from one text."""
+"""Exceptions whose constructor needs more than one text."""
 _UNKNOWN: Final = End(Ending.KILLS_ITSELF)
 
 
 def end_of(verdict: Verdict, rank: int, remarks: tuple[str, ...]) -> End:
-    """How a rank of the job ends that does not come to the next call.
+    """Return the script's ending for a rank of the job that does not reach the next call.
 
     Args:
         verdict: The verdict.
-        rank: The rank.
-        remarks: Where it was, as lines of text.
+        rank: The job's rank.
+        remarks: The rank's position in the job, as lines of text.
     """
     if rank not in verdict.ranks:
         return End(Ending.STAYS_AWAY, remarks=remarks)
@@ -62,12 +62,12 @@ def end_of(verdict: Verdict, rank: int, remarks: tuple[str, ...]) -> End:
 
 
 def is_assumed(verdict: Verdict) -> bool:
-    """Whether it is not known how one of the dead ranks ended, so that `SIGKILL` is assumed."""
+    """Return whether a dead rank's signal or exit status is unknown, so that `SIGKILL` is assumed."""
     return verdict.kind is VerdictKind.DEAD and any(_death(verdict, rank) == _UNKNOWN for rank in verdict.ranks)
 
 
 def statements_of(end: End) -> list[str]:
-    """The Python with which a rank ends. Every name in it is from a table of ours."""
+    """Return the statements that end a rank. All names in them are from our tables."""
     before = [f"time.sleep({_UNTIL_OTHERS_WAIT_S})  # until the others wait"] if end.ending in SUDDEN else []
     return [*before, _statement(end)]
 

@@ -1,4 +1,4 @@
-"""What a script says about itself: what was found in the job, what stands for what, and what was left out."""
+"""Writes the comments at the top of a script: the verdict on the job, replacements, and omissions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.analysis.reproducer.cast import Cast, Involved
 from otel_torchdist.analysis.reproducer.endings import is_assumed
+from otel_torchdist.analysis.reproducer.rank_mapping import RankMapping, VerdictScope
 from otel_torchdist.analysis.reproducer.steps import Substituted
 from otel_torchdist.analysis.reproducer.tails import Tails
 from otel_torchdist.judge.verdict.roll_call import Standing
@@ -25,13 +25,13 @@ _FRAME: Final = re.compile(r'^  File "(.*)", (line \d+, in .*)$')
 
 @dataclass(frozen=True, slots=True)
 class ScriptOrigin:
-    """Where a verdict and the calls behind it come from.
+    """The origin of a verdict and of the calls behind it.
 
     Attributes:
-        source: What was read: a run and its time, or files.
+        source: The run and its time, or the files.
         sentence: The verdict's sentence.
-        world_size: Ranks of the job; 0 if that is not known.
-        versions: Of the programs that have read it.
+        world_size: Number of ranks in the job; 0 if unknown.
+        versions: Versions of the programs that wrote the script.
     """
 
     source: str
@@ -41,27 +41,32 @@ class ScriptOrigin:
 
 
 def facts_about(
-    involved: Involved, tails: Tails, cast: Cast, substituted: Substituted, origin: ScriptOrigin, sequence: int
+    scope: VerdictScope,
+    tails: Tails,
+    mapping: RankMapping,
+    substituted: Substituted,
+    origin: ScriptOrigin,
+    sequence: int,
 ) -> Iterator[str]:
-    """Yield a paragraph for each thing that a reader must know before running the script.
+    """Yield the paragraphs to read before running the script.
 
     Args:
-        involved: What the verdict is about.
+        scope: The ranks and channels that the verdict involves.
         tails: The last calls of the ranks.
-        cast: Who plays whom.
-        substituted: What is different from the job.
-        origin: Where all this comes from.
-        sequence: Where the script hangs; the job's own position is in the sentence.
+        mapping: The mapping between the job's ranks and the script's ranks.
+        substituted: The differences from the job.
+        origin: The origin of the verdict.
+        sequence: Position of the hang in the script. The verdict's sentence has the position in the job.
     """
-    verdict = involved.verdict
+    verdict = scope.verdict
     yield f"The job ({origin.source}): {origin.sentence}."
-    yield _ranks(cast, origin.world_size)
+    yield _ranks(mapping, origin.world_size)
     yield " ".join(_calls(verdict, sequence))
     changes = [*_changes(substituted)]
     if tails.several_threads:
-        changes.append("Several threads of a rank were in calls: here it makes the first of them.")
-    if cast.dropped:
-        changes.append(f"Left out, because few others did the same: {name_ranks(cast.dropped)}.")
+        changes.append("Several threads of a rank were in calls: here the rank hangs in the first of these calls.")
+    if mapping.dropped:
+        changes.append(f"Left out because few other ranks did the same: {name_ranks(mapping.dropped)}.")
     if changes:
         yield " ".join(changes)
     yield " ".join(_outcome(verdict))
@@ -69,74 +74,76 @@ def facts_about(
 
 
 def remarks_on(verdict: Verdict, rank: int) -> Iterator[str]:
-    """Yield where a rank of the job was that does not come to the next call here."""
+    """Yield the position in the job of a rank that does not reach the next call here."""
     if rank not in verdict.ranks:
         has_left = verdict.roll.standings.get(rank) is Standing.OUT
-        yield f"Rank {rank} had come out of it." if has_left else f"Rank {rank} was elsewhere."
+        yield f"Rank {rank} had left the operation." if has_left else f"Rank {rank} was elsewhere."
         return
     place = verdict.places.get(rank)
     clause = describe_place(place, f"rank {rank}") if place is not None else ""
-    yield f"The job's {clause}." if clause else "What it did instead is not recorded."
+    yield f"The job's {clause}." if clause else "The rank's position is not recorded."
     if place is not None:
         yield from [_short(line) for line in place.stacktrace.splitlines() if line.strip()][-MOST_FRAMES:]
 
 
 def _short(line: str) -> str:
-    """A line of a stack without the folders of the file, which say more about the user than about the hang."""
+    """Return a stack line without the folders of the file, which reveal more about the user than about the hang."""
     match = _FRAME.match(line)
     return f"    {PurePath(match[1]).name}, {match[2]}" if match else line
 
 
-def _ranks(cast: Cast, world_size: int) -> str:
-    kept = cast.kept
+def _ranks(mapping: RankMapping, world_size: int) -> str:
+    kept = mapping.kept
     if kept == tuple(range(world_size)):
-        return "Ranks have the numbers that they had in the job."
-    here = name_ranks(range(len(kept)))
+        return "Ranks are numbered as in the job."
+    script_ranks = name_ranks(range(len(kept)))
     verb = "is" if len(kept) == 1 else "are"
-    stand_in = [
+    represented = [
         f"Rank {place} here stands for {name_ranks(ranks)}."
-        for place, ranks in sorted(cast.stand_for.items())
+        for place, ranks in sorted(mapping.stand_for.items())
         if len(ranks) > 1
     ]
-    return " ".join([f"{here.capitalize()} here {verb} {name_ranks(kept)} of the job, in this order.", *stand_in])
+    return " ".join(
+        [f"{script_ranks.capitalize()} here {verb} {name_ranks(kept)} of the job, in this order.", *represented]
+    )
 
 
 def _calls(verdict: Verdict, sequence: int) -> Iterator[str]:
     yield "Only the last calls of the groups in question are repeated."
     where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
     if where.sequence != sequence and where.channel.kind is RecordKind.OPERATION:
-        yield f"So what was number {where.sequence} of its group is number {sequence} here."
+        yield f"So sequence {where.sequence} of the job is sequence {sequence} here."
     if verdict.group is not None and verdict.group.name.backend not in ("", "gloo", "cpu:gloo"):
         yield f"The job used {verdict.group.name.backend}; here it is gloo, with tensors on the CPU."
 
 
 def _changes(substituted: Substituted) -> Iterator[str]:
-    yield from _instead("operation", substituted.operations)
-    yield from _instead("dtype", substituted.dtypes)
-    yield from _instead("reduce op", substituted.reduce_ops)
+    yield from _replacements("operation", substituted.operations)
+    yield from _replacements("dtype", substituted.dtypes)
+    yield from _replacements("reduce op", substituted.reduce_ops)
     if substituted.sizes.factor > 1:
-        yield f"Tensors are flat and about {substituted.sizes.factor} times smaller, to fit into a gigabyte together."
+        yield f"Tensors are flat and about {substituted.sizes.factor} times smaller, so that all fit into one gigabyte."
     if substituted.without_shapes:
         yield "Shapes of some calls are not recorded: four elements are assumed."
     if substituted.without_reduce_ops:
         yield "Reduce ops are not recorded: sum is assumed."
     if substituted.without_splits:
-        yield "How some exchanges are split is not recorded: even parts are assumed."
+        yield "The split sizes of some exchanges are not recorded: even parts are assumed."
     if substituted.without_roots:
         yield "Roots of some calls are not recorded or not among these ranks: the first member is assumed."
 
 
-def _instead(what: str, replaced: Mapping[str, str]) -> Iterator[str]:
+def _replacements(kind: str, replaced: Mapping[str, str]) -> Iterator[str]:
     for original, other in sorted(replaced.items()):
-        yield f"{other} stands for the {what} {original}, which gloo does not have everywhere."
+        yield f"{other} replaces the {kind} {original}, which gloo does not always support."
 
 
 def _outcome(verdict: Verdict) -> Iterator[str]:
     if verdict.kind is VerdictKind.DEAD:
         if is_assumed(verdict):
-            yield "How the rank died is not recorded: SIGKILL is assumed."
-        yield "torchrun ends the other ranks when one has died, so this does not hang for long."
+            yield "The rank's signal or exit code is not recorded: SIGKILL is assumed."
+        yield "torchrun ends the other ranks when one dies, so the script does not hang for long."
         return
     if verdict.kind is VerdictKind.MISMATCHED:
-        yield "Where calls do not match, gloo may report an error, or abort a process, instead of hanging."
-    yield "What hangs does so until gloo's timeout, 30 minutes; Ctrl-C ends it before."
+        yield "If calls do not match, gloo may raise an error or abort a process instead of hanging."
+    yield "The script hangs until gloo's timeout of 30 minutes; press Ctrl-C to end it earlier."

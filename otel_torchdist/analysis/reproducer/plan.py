@@ -1,4 +1,4 @@
-"""From a verdict and the recorded calls to a script."""
+"""Plans a script from a verdict and the recorded calls."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.analysis.reproducer.cast import Cast, Involved, cast_for, involved_in
 from otel_torchdist.analysis.reproducer.endings import end_of
 from otel_torchdist.analysis.reproducer.facts import ScriptOrigin, facts_about, remarks_on
+from otel_torchdist.analysis.reproducer.rank_mapping import RankMapping, VerdictScope, choose_ranks, scope_of
 from otel_torchdist.analysis.reproducer.script import (
     DEFAULT_GROUP,
     Create,
@@ -30,7 +30,7 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MOST_RANKS: Final = 1_024
-"""More processes than this on one machine are of no use to anybody."""
+"""Upper bound on the script's ranks, all of which run on one machine."""
 
 
 def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory], origin: ScriptOrigin) -> Script:
@@ -38,51 +38,51 @@ def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory
 
     Args:
         verdict: The verdict on the job, with places.
-        world: The ranks as the verdict saw them.
-        histories: Their recorded calls.
-        origin: Where these come from.
+        world: The snapshot that the verdict is based on.
+        histories: The recorded calls of the ranks.
+        origin: The origin of the verdict.
 
     Raises:
-        NotReproducibleError: No script can show this verdict.
+        NotReproducibleError: No script can reproduce this verdict.
     """
     by_rank = {history.rank: _as_judged(history, world) for history in histories}
-    involved = involved_in(verdict, by_rank)
-    tails = tails_of([by_rank[rank] for rank in involved.ranks if rank in by_rank], involved.focus)
+    scope = scope_of(verdict, by_rank)
+    tails = tails_of([by_rank[rank] for rank in scope.ranks if rank in by_rank], scope.hangs_at)
     cut = {rank: _cut(verdict, rank, tail) for rank, tail in tails.of_rank.items()}
-    cast = cast_for(involved, cut)
-    if len(cast.kept) > MOST_RANKS:
-        raise NotReproducibleError(f"it takes {len(cast.kept)} ranks, more than {MOST_RANKS} processes on one machine")
-    kept = {rank: cut.get(rank, ()) for rank in cast.kept}
+    mapping = choose_ranks(scope, cut)
+    if len(mapping.kept) > MOST_RANKS:
+        raise NotReproducibleError(f"it needs {len(mapping.kept)} ranks, and one machine can run {MOST_RANKS}")
+    kept = {rank: cut.get(rank, ()) for rank in mapping.kept}
     views = _groups_in(verdict, kept)
-    groups = groups_for(views, cast, origin.world_size)
-    writer = StepWriter(kept, cast, groups, _earliest(kept))
-    before = _before(involved, groups, cast)
-    steps = tuple((*before, *_steps(verdict, rank, kept[rank], writer)) for rank in cast.kept)
+    groups = groups_for(views, mapping, origin.world_size)
+    writer = StepWriter(kept, mapping, groups, _earliest(kept))
+    before = _before(scope, groups, mapping)
+    steps = tuple((*before, *_steps(verdict, rank, kept[rank], writer)) for rank in mapping.kept)
     where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
-    sequence = _position(where, tails.first, groups, cast)
+    sequence = _position(where, tails.first, groups, mapping)
     return Script(
-        title=f"It hangs as a job of {origin.world_size or len(histories)} ranks did: `{verdict.kind.value}`.",
-        facts=tuple(facts_about(involved, tails, cast, writer.substituted, origin, sequence)),
+        title=f"This script hangs as a job of {origin.world_size or len(histories)} ranks did: `{verdict.kind.value}`.",
+        facts=tuple(facts_about(scope, tails, mapping, writer.substituted, origin, sequence)),
         steps=steps,
-        named=tuple(place for place, rank in enumerate(cast.kept) if rank in verdict.ranks),
-        stand_for=cast.stand_for,
+        named=tuple(place for place, rank in enumerate(mapping.kept) if rank in verdict.ranks),
+        stand_for=mapping.stand_for,
         outlives_errors=verdict.kind is VerdictKind.MISMATCHED,
         sequence=sequence,
     )
 
 
 def _as_judged(history: RankHistory, world: WorldSnapshot) -> RankHistory:
-    """A history in which open calls are as the verdict saw them: a dump alone does not show which of them waits."""
+    """Replace open calls by their state in the snapshot: a dump alone does not show which of them waits."""
     view = world.ranks.get(history.rank)
     if view is None:
         return history
-    judged = {one.operation_id: one for one in view.open}
-    operations = (judged.get(one.operation_id, one) if one.record.is_open else one for one in history.operations)
+    judged = {call.operation_id: call for call in view.open}
+    operations = (judged.get(call.operation_id, call) if call.record.is_open else call for call in history.operations)
     return replace(history, operations=tuple(operations))
 
 
 def _cut(verdict: Verdict, rank: int, tail: Sequence[Event]) -> tuple[Event, ...]:
-    """Leave out what a rank that does not come has done about the operation since: failed in it, or been killed."""
+    """Drop the calls of an absent rank from the stalled operation on: it may have failed in it, or died, later."""
     if rank not in verdict.ranks or not verdict.kind.traits.stays_away:
         return tuple(tail)
     count = next(
@@ -92,35 +92,37 @@ def _cut(verdict: Verdict, rank: int, tail: Sequence[Event]) -> tuple[Event, ...
 
 
 def _groups_in(verdict: Verdict, tails: Mapping[int, Sequence[Event]]) -> list[GroupView]:
-    found = [event.operation.group for tail in tails.values() for event in tail]
-    return [group for group in (verdict.group, *found) if group is not None]
+    used = [event.operation.group for tail in tails.values() for event in tail]
+    return [group for group in (verdict.group, *used) if group is not None]
 
 
-def _before(involved: Involved, groups: Mapping[str, ScriptGroup], cast: Cast) -> list[Step]:
-    """The groups that all ranks have created before: all but those whose creation is what hangs."""
-    in_question = {channel.group for channel in involved.focus if channel.kind is RecordKind.RENDEZVOUS}
-    created = {group.number: group for key, group in groups.items() if key not in in_question}
-    asked = {groups[key].number for key in in_question if key in groups}
-    if DEFAULT_GROUP not in asked:
-        created = {DEFAULT_GROUP: whole(cast), **created}
+def _before(scope: VerdictScope, groups: Mapping[str, ScriptGroup], mapping: RankMapping) -> list[Step]:
+    """Return the steps that create groups before the hang: all groups but those whose creation hangs."""
+    hanging = {channel.group for channel in scope.hangs_at if channel.kind is RecordKind.RENDEZVOUS}
+    created = {group.number: group for key, group in groups.items() if key not in hanging}
+    hanging_numbers = {groups[key].number for key in hanging if key in groups}
+    if DEFAULT_GROUP not in hanging_numbers:
+        created = {DEFAULT_GROUP: whole(mapping), **created}
     return [Create(group) for group in created.values()]
 
 
 def _earliest(tails: Mapping[int, Sequence[Event]]) -> int | None:
-    """The lowest number that torch has given to a group whose creation is in question; None if it has given none."""
+    """Return the lowest number that torch gave to a group created in the tails; None if torch gave no numbers."""
     operations = [event.operation for tail in tails.values() for event in tail]
-    created = [one.group for one in operations if one.operation_id.channel.kind is RecordKind.RENDEZVOUS]
+    created = [call.group for call in operations if call.operation_id.channel.kind is RecordKind.RENDEZVOUS]
     numbers = [number_of(group) for group in created if group is not None]
     return min((number for number in numbers if number is not None), default=None)
 
 
-def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[str, ScriptGroup], cast: Cast) -> int:
-    """Where an operation of the job is in the script: creations count the groups of the same ranks."""
+def _position(
+    where: OperationId, first: Mapping[Channel, int], groups: Mapping[str, ScriptGroup], mapping: RankMapping
+) -> int:
+    """Return the sequence in the script of an operation of the job. Creations count the groups of the same ranks."""
     if where.channel.kind is RecordKind.OPERATION:
         return where.sequence - first[where.channel] + 1
-    own = groups[where.channel.group]
-    created = {DEFAULT_GROUP: whole(cast), **{group.number: group for group in groups.values()}}
-    return sum(group.ranks == own.ranks for number, group in created.items() if number <= own.number)
+    hanging = groups[where.channel.group]
+    created = {DEFAULT_GROUP: whole(mapping), **{group.number: group for group in groups.values()}}
+    return sum(group.ranks == hanging.ranks for number, group in created.items() if number <= hanging.number)
 
 
 def _steps(verdict: Verdict, rank: int, tail: Sequence[Event], writer: StepWriter) -> list[Step]:

@@ -1,6 +1,6 @@
-"""What a script does: the groups that it creates, and what each of its ranks calls, in order. Frozen data only.
+"""The plan of a script: its groups, and the calls of each rank in order. Frozen data only.
 
-Ranks are those of the script, from 0 without gaps, wherever the data does not say otherwise.
+Unless stated otherwise, ranks are the script's ranks: from 0 without gaps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEFAULT_GROUP: Final = 0
 
 
 class NotReproducibleError(TorchDistError):
-    """No script can show this; the message says why."""
+    """No script can reproduce the verdict. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class ScriptGroup:
     """A process group.
 
     Attributes:
-        number: `DEFAULT_GROUP`, or a number of its own.
-        ranks: Its members.
-        description: What the job's group was called; any text.
+        number: `DEFAULT_GROUP`, or another unique number.
+        ranks: The members.
+        description: Name of the job's group. May be any text.
     """
 
     number: int
@@ -36,12 +36,11 @@ class ScriptGroup:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Creates a group.
+    """The creation of a group.
 
     Attributes:
-        group: The group.
-        hangs: Whether the rank does not come out of it.
-        site: Where the job did this, as text.
+        hangs: Whether the rank hangs in it.
+        site: The job's call site, as text.
     """
 
     group: ScriptGroup
@@ -51,10 +50,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class CreateExtra:
-    """Creates groups that other ranks do not create; a rank is alone in them, so it comes out.
+    """The creation of groups that other ranks do not create. The rank is the only member, so it does not hang.
 
     Attributes:
-        count: How many.
+        count: Number of groups.
     """
 
     count: int
@@ -62,22 +61,20 @@ class CreateExtra:
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall:
-    """Calls an operation.
+    """A call of an operation.
 
     Attributes:
-        operation: As in `SignatureName`; one that `calls.py` knows.
-        group: In which group.
-        shapes: One for each tensor that describes the call: its input or, for `reduce_scatter` and `scatter`, its
-            output. Of an uneven exchange, one for each member to which it sends, then one for each from which it
-            receives.
-        dtypes: One for each of these tensors.
-        reduce_op: `sum`, `max`, …; '' for `sum` or where there is none.
+        operation: One of `calls.OPERATIONS`.
+        shapes: Shapes of the tensors that describe the call: its inputs or, for `reduce_scatter` and `scatter`, its
+            outputs. For an uneven exchange: the parts sent to each member, then the parts received from each member.
+        dtypes: Types of these tensors.
+        reduce_op: `sum`, `max`, …; '' for `sum`, or if there is none.
         peer: Root or peer; -1 for none.
         tag: Tag of a send or receive.
-        work: Number under which a later `ScriptWait` refers to it; 0 if it is waited for at once.
-        is_uneven: Whether it is an `all_to_all_single` whose parts differ.
-        hangs: Whether the rank does not come out of it.
-        site: Where the job did this, as text.
+        work: Number by which a later `ScriptWait` refers to the call; 0 if the call waits itself.
+        is_uneven: Whether it is an `all_to_all_single` with parts of different size.
+        hangs: Whether the rank hangs in it.
+        site: The job's call site, as text.
     """
 
     operation: str
@@ -95,11 +92,11 @@ class ScriptCall:
 
 @dataclass(frozen=True, slots=True)
 class ScriptWait:
-    """Waits for an earlier call.
+    """A wait for an earlier call.
 
     Attributes:
         work: The number of the call.
-        hangs: Whether the rank does not come out of it.
+        hangs: Whether the rank hangs in it.
     """
 
     work: int
@@ -107,7 +104,7 @@ class ScriptWait:
 
 
 class Ending(enum.Enum):
-    """What a rank does that does not come to the next call."""
+    """The ways in which a rank ends that does not reach the next call."""
 
     STAYS_AWAY = "stays away"
     EXITS = "exits"
@@ -119,14 +116,13 @@ class Ending(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last that a rank does.
+    """The last step of a rank.
 
     Attributes:
-        ending: What that is.
-        signal: With which signal it kills itself; 0 if that of the job's rank is not known.
-        exit_code: With which code it exits at once.
-        exception: The type of the exception that it raises; any text.
-        remarks: Where the job's rank was, as lines of text.
+        signal: The signal with which the rank kills itself; 0 if the job's signal is unknown.
+        exit_code: The code with which the rank exits at once.
+        exception: The type of the exception to raise. May be any text.
+        remarks: Position of the job's rank, as lines of text.
     """
 
     ending: Ending
@@ -141,16 +137,16 @@ Step = Create | CreateExtra | ScriptCall | ScriptWait | End
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script.
+    """A script that hangs as a job did.
 
     Attributes:
-        title: What it shows, in one sentence.
-        facts: What is said above the code, a paragraph each.
-        steps: For each rank what it does.
+        title: Summary in one sentence.
+        facts: Paragraphs of comment above the code.
+        steps: Steps of each rank.
         named: The ranks that the verdict on the script must name, ascending.
-        stand_for: By rank of the script, the ranks of the job that it stands for, ascending.
-        outlives_errors: Whether a rank to which gloo reports an error stays, as it would hang with other backends.
-        sequence: The position in its group of the operation that the verdict on the script must be about.
+        stand_for: The job's ranks that each rank of the script stands for, ascending.
+        outlives_errors: Whether a rank stays alive after an error from gloo, because other backends would hang.
+        sequence: Position in its group of the operation that the verdict on the script must name.
     """
 
     title: str

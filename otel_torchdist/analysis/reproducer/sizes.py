@@ -1,4 +1,4 @@
-"""Sizes of tensors in the script, and what gloo takes in place of what it does not know."""
+"""Chooses the script's tensor sizes, and substitutes for operations, types and reduce ops that gloo lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.analysis.reproducer.cast import Cast
+from otel_torchdist.analysis.reproducer.rank_mapping import RankMapping
 from otel_torchdist.analysis.reproducer.script import ScriptCall
 from otel_torchdist.analysis.reproducer.tails import Event
 from otel_torchdist.model.calls import OperationId, OperationView
@@ -21,13 +21,13 @@ _BY_LENGTH: Final = {
     8: ("float64", "int64", "complex64"),
     16: ("complex128",),
 }
-"""Types that gloo's collectives take, by their bytes; 16-bit integers and most unsigned ones are missing."""
+"""Types that gloo's collectives support, by bytes. 16-bit integers and most unsigned integers are missing."""
 _LENGTHS: Final = {
     **{name: length for length, names in _BY_LENGTH.items() for name in names},
     **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8},
 }
 _REDUCE_OPS: Final = ("sum", "max", "min", "product")
-"""gloo has `avg` only in the newest versions of torch, and the bitwise ones only for integers."""
+"""gloo has `avg` only in the newest versions of torch, and bitwise reduce ops only for integers."""
 _NEAREST: Final = {
     "all_gather_coalesced": "all_gather",
     "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
@@ -35,67 +35,67 @@ _NEAREST: Final = {
     "gather_into_tensor": "gather",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
-"""gloo has no coalesced ones except `all_reduce_coalesced`, gathers only into lists, and exchanges only equal lists."""
+"""gloo coalesces only `all_reduce_coalesced`, gathers only into lists, and exchanges only equal lists."""
 _ANYWHERE: Final = ("barrier", "all_reduce", "broadcast")
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of an element; 1 for what is not known, which is most often one of the many types of eight bits."""
+    """Return the bytes of an element; 1 for unknown types, most of which have eight bits."""
     return _LENGTHS.get(dtype, 1)
 
 
 def operation_substitutes(used: Iterable[str], known: frozenset[str]) -> dict[str, str]:
-    """By operation of the job, that of the script: the same, the nearest one, or a barrier."""
+    """Map the job's operations to the script's: the same operation, the nearest one, or a barrier."""
     return _replaced(used, known, lambda name: [_NEAREST.get(name, "barrier"), *_ANYWHERE])
 
 
 def dtype_substitutes(used: Iterable[str]) -> dict[str, str]:
-    """By type of the job, that of the script: the same, or one of the same length."""
+    """Map the job's types to the script's: the same type, or a type of the same length."""
     known = frozenset(name for names in _BY_LENGTH.values() for name in names)
     return _replaced(used, known, lambda name: _BY_LENGTH[bytes_of(name)])
 
 
 def reduce_op_substitutes(used: Iterable[str]) -> dict[str, str]:
-    """By reduce op of the job, that of the script."""
+    """Map the job's reduce ops to the script's."""
     return _replaced(used, frozenset(("", *_REDUCE_OPS)), lambda name: _REDUCE_OPS)
 
 
 def _replaced(used: Iterable[str], known: frozenset[str], candidates: Callable[[str], Sequence[str]]) -> dict[str, str]:
-    """Replace what is not known by the first candidate that nothing else stands for, else by the first."""
+    """Replace unknown names by their first unused candidate, else by their first candidate."""
     names = {*used}
     chosen = {name: name for name in sorted(names & known)}
     for name in sorted(names - known):
-        possible = [one for one in candidates(name) if one in known]
-        chosen[name] = next((one for one in possible if one not in chosen.values()), possible[0])
+        possible = [candidate for candidate in candidates(name) if candidate in known]
+        chosen[name] = next((candidate for candidate in possible if candidate not in chosen.values()), possible[0])
     return chosen
 
 
 Shape = tuple[int, ...]
 
 MOST_BYTES: Final = 1 << 30
-"""All tensors of all ranks at the same time."""
+"""Upper bound on the tensors of all ranks together, in bytes."""
 PARTED: Final = operations_where(lambda row: row.describes_parts)
-"""Operations described by a tensor that has a part for each member."""
+"""Operations whose signature describes a tensor with a part for each member."""
 _FOR_EACH_MEMBER: Final = operations_where(
     lambda row: row.describes_share or (row.family.has_output_parts and not row.family.has_input_parts)
 )
-"""Operations that have a tensor for each member besides the one that describes them."""
+"""Operations with a tensor for each member besides the tensor in the signature."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptSizes:
-    """How tensors are made smaller.
+    """The reduction of tensor sizes.
 
     Attributes:
-        factor: By how much, about; 1 if they are left as they are.
-        elements: By number of elements in the job, that in the script; different ones stay different.
+        factor: Approximate factor; 1 if sizes are unchanged.
+        elements: Maps numbers of elements in the job to numbers in the script. Distinct numbers stay distinct.
     """
 
     factor: int
     elements: Mapping[int, int]
 
     def of(self, shape: Shape) -> Shape:
-        """The shape in the script: the same, or flat and smaller."""
+        """Return the shape in the script: the same, or flat and smaller."""
         count = math.prod(shape)
         smaller = self.elements.get(count, count)
         return shape if smaller == count else (smaller,)
@@ -105,34 +105,34 @@ def sizes_for(ranks: Iterable[Sequence[ScriptCall]]) -> ScriptSizes:
     """Choose sizes so that the script stays below `MOST_BYTES`.
 
     Args:
-        ranks: The calls of each rank, with the shapes of the job; of `PARTED` operations, those of one part.
+        ranks: The calls of each rank, with the job's shapes; for `PARTED` operations, the shape of one part.
     """
-    calls = [list(one) for one in ranks]
-    needed = sum(_peak(one) for one in calls)
+    calls = [list(of_rank) for of_rank in ranks]
+    needed = sum(_peak(of_rank) for of_rank in calls)
     factor = -(-needed // MOST_BYTES)
     if factor <= 1:
         return ScriptSizes(1, {})
     elements: dict[int, int] = {}
     last = 0
-    for count in sorted({math.prod(shape) for one in calls for call in one for shape in call.shapes} - {0}):
+    for count in sorted({math.prod(shape) for of_rank in calls for call in of_rank for shape in call.shapes} - {0}):
         elements[count] = last = max(last + 1, count // factor)
     return ScriptSizes(factor, elements)
 
 
 def _peak(calls: Sequence[ScriptCall]) -> int:
-    """Bytes that a rank needs at most: a synchronous call frees its tensors."""
+    """Return the peak bytes of a rank. Synchronous calls free their tensors."""
     pending = sum(_bytes(call) for call in calls if call.work)
     return pending + max((_bytes(call) for call in calls), default=0)
 
 
 def _bytes(call: ScriptCall) -> int:
-    own = sum(math.prod(shape) * bytes_of(dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True))
+    described = sum(math.prod(shape) * bytes_of(dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True))
     size = len(call.group.ranks)
     if call.is_uneven:
-        return own
+        return described
     if call.operation in PARTED or call.operation in EXCHANGES:
-        return 2 * size * own
-    return (size + 1) * own if call.operation in _FOR_EACH_MEMBER else own
+        return 2 * size * described
+    return (size + 1) * described if call.operation in _FOR_EACH_MEMBER else described
 
 
 LISTS: Final = "all_to_all"
@@ -142,11 +142,11 @@ _UNKNOWN_ITEM: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ExchangedParts:
-    """What a rank exchanges with the members of a group that have a rank in the script, in their order.
+    """The parts that a rank exchanges with the members that have a rank in the script, in rank order.
 
     Attributes:
-        sent: Shapes of what it sends to each.
-        received: Shapes of what it gets from each.
+        sent: Shapes of the parts sent to each member.
+        received: Shapes of the parts received from each member.
     """
 
     sent: tuple[Shape, ...]
@@ -157,18 +157,18 @@ class UnevenExchanges:
     """The uneven exchanges among the last calls of ranks.
 
     Attributes:
-        has_uneven_lists: Whether one of them is of lists, which gloo exchanges only if all tensors are alike.
-        are_unknown: Whether it is not recorded how one of them is split.
+        has_uneven_lists: Whether any exchanges lists with tensors of different size, which gloo does not support.
+        are_unknown: Whether the split sizes of any are not recorded.
     """
 
-    def __init__(self, tails: Mapping[int, Sequence[Event]], cast: Cast) -> None:
-        """Index them.
+    def __init__(self, tails: Mapping[int, Sequence[Event]], mapping: RankMapping) -> None:
+        """Index the exchanges.
 
         Args:
-            tails: By rank of the job that has a rank in the script, its last calls.
-            cast: The ranks.
+            tails: The last calls of the job's ranks that have a rank in the script.
+            mapping: The mapping between the job's ranks and the script's ranks.
         """
-        self._cast = cast
+        self._mapping = mapping
         self._calls: dict[OperationId, dict[int, OperationView]] = {}
         for rank, tail in tails.items():
             for view in (event.operation for event in tail):
@@ -179,25 +179,25 @@ class UnevenExchanges:
         self.are_unknown = any(not _listed(view) for view in uneven)
 
     def parts(self, rank: int, view: OperationView) -> ExchangedParts | None:
-        """How a call is split; None if all ranks split it evenly, as far as that is known.
+        """Return the parts of a call, or None if no rank is known to split it unevenly.
 
-        A rank gets what the others send; of those whose call is not recorded, such as one that does not come, an even
-        share of the rest of what it receives.
+        A rank receives the parts that the others send. From ranks without a recorded call, such as absent ranks, it
+        receives even shares of the remaining bytes.
 
         Args:
-            rank: The rank of the job that makes it.
+            rank: The job's rank that makes the call.
             view: The call.
         """
         calls = self._calls.get(view.operation_id, {})
         if view.group is None or rank not in view.group.members or not any(map(_listed, calls.values())):
             return None
         members = sorted(view.group.members)
-        sent = {sender: _sent(one, len(members)) for sender, one in calls.items()}
+        sent = {sender: _sent(call, len(members)) for sender, call in calls.items()}
         place = members.index(rank)
         received = {sender: parts[place] for sender, parts in sent.items()}
         unknown = len(members) - len(received)
         share = max(_received(view) - sum(received.values()), 0) // unknown if unknown else 0
-        kept = [member for member in members if self._cast.script_rank(member) is not None]
+        kept = [member for member in members if self._mapping.script_rank(member) is not None]
         return ExchangedParts(
             _shapes(view, [sent[rank][members.index(member)] for member in kept]),
             _shapes(view, [received.get(member, share) for member in kept]),
@@ -210,7 +210,7 @@ def _listed(view: OperationView) -> bool:
 
 
 def _sent(view: OperationView, members: int) -> tuple[int, ...]:
-    """Elements that a rank sends to each member."""
+    """Return the elements that a rank sends to each member."""
     splits = view.record.splits
     if splits is not None and len(splits.sent) == members:
         return tuple(part // _item(view) for part in splits.sent)
@@ -218,7 +218,7 @@ def _sent(view: OperationView, members: int) -> tuple[int, ...]:
 
 
 def _received(view: OperationView) -> int:
-    """Elements that a rank receives from all members together."""
+    """Return the elements that a rank receives from all members together."""
     splits = view.record.splits
     return (splits.received if splits is not None else view.record.message_bytes) // _item(view)
 
@@ -229,7 +229,7 @@ def _item(view: OperationView) -> int:
 
 
 def _shapes(view: OperationView, elements: Sequence[int]) -> tuple[Shape, ...]:
-    """Shapes of parts with so many elements: rows like those of the call's tensor, or flat."""
+    """Return shapes of parts with these numbers of elements: in rows of the call's tensor, or flat."""
     shapes = view.signature.shapes if view.signature is not None else ()
     rest = tuple(shapes[0][1:]) if shapes and view.name != LISTS else ()
     row = math.prod(rest)

@@ -1,4 +1,4 @@
-"""A script as Python source: needs torch and nothing else, and any names of the job stand in comments and strings."""
+"""Writes a script as Python source. It needs only torch, and the job's names occur only in comments and strings."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from otel_torchdist.analysis.reproducer.script import (
 
 _INDENT: Final = "    "
 MOST_REMARKED: Final = 4
-"""Ranks of which it is said where they were, of those that do the same in the script."""
+"""Upper bound on the remarks about ranks that do the same in the script."""
 
 
 def source_of(script: Script, file_name: str) -> str:
     """Write a script.
 
     Args:
-        script: What it does.
-        file_name: How the command that runs it names it.
+        script: The plan of the script.
+        file_name: The file name in the command that runs the script.
     """
     return "\n".join([*_header(script, file_name), "", *_imports(script), "", *_body(script), ""])
 
 
 def _header(script: Script, file_name: str) -> Iterator[str]:
-    # The first two lines are fixed text: an encoding that they name would change how Python reads the rest.
-    yield "# A reproducer for a hang in torch.distributed. It needs torch only, and no GPU:"
+    # The first two lines are fixed text: Python would read an encoding from them.
+    yield "# A reproducer for a hang in torch.distributed. It needs only torch, and no GPU:"
     yield "#"
     yield from comment(f"    torchrun --nproc-per-node {len(script.steps)} {file_name}")
     for fact in (script.title, *script.facts):
@@ -69,26 +69,26 @@ def _imports(script: Script) -> Iterator[str]:
 
 
 def _body(script: Script) -> Iterator[str]:
-    together = _common(script.steps)
-    if together:
-        yield from _lines(script.steps[0][:together], "")
+    common = _common(script.steps)
+    if common:
+        yield from _lines(script.steps[0][:common], "")
     parties: dict[tuple[Step, ...], list[int]] = {}
     for rank, steps in enumerate(script.steps):
-        parties.setdefault(steps[together:], []).append(rank)
-    if together:
+        parties.setdefault(steps[common:], []).append(rank)
+    if common:
         yield ""
     if not script.outlives_errors:
-        yield from _apart(script, parties, "")
+        yield from _branches(script, parties, "")
         return
     yield "try:"
-    yield from _apart(script, parties, _INDENT)
-    yield "except RuntimeError as error:  # of gloo; with other backends it hangs"
+    yield from _branches(script, parties, _INDENT)
+    yield "except RuntimeError as error:  # from gloo; other backends hang"
     yield f"{_INDENT}print(error, flush=True)"
     yield f"{_INDENT}time.sleep({FOREVER_S})"
 
 
-def _apart(script: Script, parties: Mapping[tuple[Step, ...], Sequence[int]], indent: str) -> Iterator[str]:
-    """What is not the same on all ranks: those that the verdict names come first."""
+def _branches(script: Script, parties: Mapping[tuple[Step, ...], Sequence[int]], indent: str) -> Iterator[str]:
+    """Yield one branch per party of ranks that do the same. Parties that the verdict names come first."""
     ordered = sorted(parties.items(), key=lambda party: (not {*party[1]} & {*script.named}, party[1]))
     for place, (steps, ranks) in enumerate(ordered):
         remarks = _remarks(script.steps[rank] for rank in ranks)
@@ -99,15 +99,15 @@ def _apart(script: Script, parties: Mapping[tuple[Step, ...], Sequence[int]], in
             yield from _lines(steps, indent + _INDENT, remarks)
 
 
-def _branch(ranks: Sequence[int], place: int, of: int) -> str:
+def _branch(ranks: Sequence[int], place: int, count: int) -> str:
     condition = f"rank == {ranks[0]}" if len(ranks) == 1 else f"rank in {tuple(ranks)}"
-    if place == of - 1:
+    if place == count - 1:
         return f"else:  # {condition}"
     return f"{'elif' if place else 'if'} {condition}:"
 
 
 def _common(ranks: Sequence[Sequence[Step]]) -> int:
-    """How many steps all ranks begin with; an end is never among them."""
+    """Return the number of leading steps that all ranks share. An end is never shared."""
     count = 0
     for steps in zip(*ranks, strict=False):
         if len(set(steps)) > 1 or isinstance(steps[0], End):
@@ -117,7 +117,7 @@ def _common(ranks: Sequence[Sequence[Step]]) -> int:
 
 
 def _remarks(ranks: Iterable[Sequence[Step]]) -> list[str]:
-    """What is said about the ends of ranks that do the same here."""
+    """Return the distinct remarks on ranks that do the same in the script."""
     ends = [step for steps in ranks for step in steps[-1:] if isinstance(step, End)]
     distinct = list(dict.fromkeys(end.remarks for end in ends))
     return [remark for remarks in distinct[:MOST_REMARKED] for remark in remarks]
@@ -152,7 +152,7 @@ def _step(step: Step, count: int, remarks: Sequence[str]) -> Iterator[str]:
 
 
 def _remarked(lines: list[str], hangs: bool, site: str) -> list[str]:
-    """A statement with where the job had it, behind it or, where that is too long, above it."""
+    """Add the job's call site as a comment after a statement, or above it if the line would be too long."""
     remark = plain("hangs" + (f": {site}" if site else "") if hangs else site)
     if not remark:
         return lines

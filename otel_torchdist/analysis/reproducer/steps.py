@@ -1,4 +1,4 @@
-"""From what a rank of the job has called to what a rank of the script calls, and in which groups."""
+"""Translates the calls and groups of the job's ranks to steps of the script's ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.analysis.reproducer.calls import OPERATIONS
-from otel_torchdist.analysis.reproducer.cast import Cast
+from otel_torchdist.analysis.reproducer.rank_mapping import RankMapping
 from otel_torchdist.analysis.reproducer.script import (
     DEFAULT_GROUP,
     Create,
@@ -38,31 +38,30 @@ from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 MOST_DIGITS: Final = 9
 
 
-def groups_for(views: Iterable[GroupView], cast: Cast, world_size: int) -> Mapping[str, ScriptGroup]:
-    """By key of the job's group, that of the script, in the order in which they are created.
+def groups_for(views: Iterable[GroupView], mapping: RankMapping, world_size: int) -> Mapping[str, ScriptGroup]:
+    """Map the keys of the job's groups to the script's groups, in order of creation.
 
     Args:
         views: The groups that matter.
-        cast: Which ranks have a rank in the script.
-        world_size: Ranks of the job; 0 if that is not known.
+        mapping: The mapping between the job's ranks and the script's ranks.
+        world_size: Number of ranks in the job; 0 if unknown.
     """
-    found: dict[str, ScriptGroup] = {}
+    groups: dict[str, ScriptGroup] = {}
     for view in sorted({view.key: view for view in views}.values(), key=_created):
-        members = tuple(place for place, rank in enumerate(cast.kept) if rank in view.members)
-        number = (
-            DEFAULT_GROUP if _is_default(view.name, world_size) else 1 + sum(one.number > 0 for one in found.values())
-        )
-        found[view.key] = ScriptGroup(number, members, view.label)
-    return found
+        members = tuple(place for place, rank in enumerate(mapping.kept) if rank in view.members)
+        is_default = _is_default(view.name, world_size)
+        number = DEFAULT_GROUP if is_default else 1 + sum(group.number > 0 for group in groups.values())
+        groups[view.key] = ScriptGroup(number, members, view.label)
+    return groups
 
 
-def whole(cast: Cast) -> ScriptGroup:
-    """The default group."""
-    return ScriptGroup(DEFAULT_GROUP, tuple(range(len(cast.kept))))
+def whole(mapping: RankMapping) -> ScriptGroup:
+    """Return the script's default group."""
+    return ScriptGroup(DEFAULT_GROUP, tuple(range(len(mapping.kept))))
 
 
 def number_of(view: GroupView) -> int | None:
-    """The number that torch has named a group by, in the order of their creation; None where names are hashes."""
+    """Return the number in torch's name of a group, which counts creations; None if the name is a hash."""
     name = view.name.name
     return int(name) if name.isascii() and name.isdecimal() and len(name) < MOST_DIGITS else None
 
@@ -73,7 +72,7 @@ def _created(view: GroupView) -> tuple[int, int, str, str]:
 
 
 def _is_default(name: GroupName, world_size: int) -> bool:
-    """Whether it is the default group: no other with all ranks was created before it."""
+    """Return whether this is the default group: the first one with all ranks."""
     if name.description == DEFAULT_DESCRIPTION:
         return True
     return name.nth == 0 and world_size > 0 and len(name.ranks) == world_size and not name.description
@@ -87,17 +86,17 @@ _REDUCING: Final = operations_where(lambda row: row.family.reduces)
 
 @dataclass(frozen=True, slots=True)
 class Substituted:
-    """What is different in the script because gloo or this machine could not do it, or because it is not recorded.
+    """The differences from the job, due to limits of gloo or of the machine, or to missing records.
 
     Attributes:
-        operations: By operation of the job, that of the script.
-        dtypes: By type of the job, that of the script.
-        reduce_ops: By reduce op of the job, that of the script.
-        sizes: How tensors were made smaller.
+        operations: Replaced operations.
+        dtypes: Replaced types.
+        reduce_ops: Replaced reduce ops.
+        sizes: The reduction of tensor sizes.
         without_shapes: Whether shapes of calls are not recorded.
         without_reduce_ops: Whether reduce ops of calls are not recorded.
         without_roots: Whether roots of calls are not recorded, or have no rank in the script.
-        without_splits: Whether it is not recorded how uneven exchanges are split.
+        without_splits: Whether split sizes of uneven exchanges are not recorded.
     """
 
     operations: Mapping[str, str]
@@ -114,53 +113,58 @@ class StepWriter:
     """Writes the steps of ranks.
 
     Attributes:
-        substituted: What is different from the job.
+        substituted: The differences from the job.
     """
 
     def __init__(
-        self, tails: Mapping[int, Sequence[Event]], cast: Cast, groups: Mapping[str, ScriptGroup], earliest: int | None
+        self,
+        tails: Mapping[int, Sequence[Event]],
+        mapping: RankMapping,
+        groups: Mapping[str, ScriptGroup],
+        earliest: int | None,
     ) -> None:
-        """Decide what stands for what, which depends on all calls.
+        """Choose the substitutes, which depend on all calls.
 
         Args:
-            tails: By rank of the job that has a rank in the script, its last calls.
-            cast: The ranks.
-            groups: The groups by their keys in the job.
-            earliest: The lowest of the numbers that torch has given to a group that is created in the tails; None if
-                it has given none.
+            tails: The last calls of the job's ranks that have a rank in the script.
+            mapping: The mapping between the job's ranks and the script's ranks.
+            groups: The script's groups, by the job's keys.
+            earliest: The lowest number that torch gave to a group created in the tails; None if torch gave no numbers.
         """
-        self._cast, self._groups, self._earliest = cast, groups, earliest
+        self._mapping, self._groups, self._earliest = mapping, groups, earliest
         views = [event.operation for tail in tails.values() for event in tail]
         calls = [view for view in views if view.operation_id.channel.kind is RecordKind.OPERATION]
         signatures = [view.signature for view in calls if view.signature is not None]
-        self._exchanges = UnevenExchanges(tails, cast)
+        self._exchanges = UnevenExchanges(tails, mapping)
         known = OPERATIONS - {LISTS} if self._exchanges.has_uneven_lists else OPERATIONS
         self._operations = operation_substitutes({view.name for view in calls}, known)
-        self._dtypes = dtype_substitutes({name for one in signatures for name in one.dtypes})
-        self._reduce_ops = reduce_op_substitutes({one.reduce_op for one in signatures} - {UNREAD})
+        self._dtypes = dtype_substitutes({name for signature in signatures for name in signature.dtypes})
+        self._reduce_ops = reduce_op_substitutes({signature.reduce_op for signature in signatures} - {UNREAD})
         self._sizes = ScriptSizes(1, {})
-        plain = {rank: [self._call(rank, event) for event in tail if _is_call(event)] for rank, tail in tails.items()}
-        self._sizes = sizes_for(plain.values())
-        reducing = [one for one in signatures if self._operations.get(one.operation) in _REDUCING]
+        unscaled = {
+            rank: [self._call(rank, event) for event in tail if _is_call(event)] for rank, tail in tails.items()
+        }
+        self._sizes = sizes_for(unscaled.values())
+        reducing = [signature for signature in signatures if self._operations.get(signature.operation) in _REDUCING]
         self.substituted = Substituted(
             operations=_changed(self._operations),
             dtypes=_changed(self._dtypes),
             reduce_ops=_changed(self._reduce_ops),
             sizes=self._sizes,
             without_shapes=any(_lacks_shapes(view) for view in calls),
-            without_reduce_ops=any(one.reduce_op in ("", UNREAD) for one in reducing),
+            without_reduce_ops=any(signature.reduce_op in ("", UNREAD) for signature in reducing),
             without_roots=any(self._lacks_root(view) for view in calls),
             without_splits=self._exchanges.are_unknown,
         )
 
     def steps(self, rank: int, tail: Sequence[Event], waits: bool) -> tuple[list[Step], bool]:
-        """The steps for the last calls of a rank, and whether it hangs in the last one.
+        """Return the steps for the last calls of a rank, and whether the rank hangs in the last step.
 
         Args:
-            rank: The rank, as in the job.
+            rank: The job's rank.
             tail: The calls.
-            waits: Whether the rank waits in the end for a call that is still open. A device waits without a record of
-                it, and so does torch's C++ code.
+            waits: Whether the rank finally waits for a call in flight. Devices and torch's C++ code wait without a
+                record of it.
         """
         steps: list[Step] = []
         works: dict[int, int] = {}
@@ -179,7 +183,7 @@ class StepWriter:
                 steps.append(call)
         if tail and tail[-1].hangs:
             return steps, True
-        still_open = [key for key in works if any(id(one.operation) == key and _is_open(one) for one in tail)]
+        still_open = [key for key in works if any(id(event.operation) == key and _is_open(event) for event in tail)]
         if waits and still_open:
             return [*steps, ScriptWait(works[still_open[0]], hangs=True)], True
         return steps, False
@@ -194,7 +198,7 @@ class StepWriter:
         yield Create(self._groups[group.key], event.hangs, _site(event.operation))
 
     def _call(self, rank: int, event: Event) -> ScriptCall:
-        """A call with the sizes of the job; of what has a part for each member, one part if they are alike."""
+        """Return a call with the job's sizes. A tensor of equal parts is represented by one part."""
         view = event.operation
         group = view.group
         assert group is not None
@@ -237,7 +241,7 @@ class StepWriter:
     def _resized(self, call: ScriptCall) -> ScriptCall:
         shapes = tuple(self._sizes.of(shape) for shape in call.shapes)
         if call.is_uneven:
-            # Parts of a tensor have rows of one kind: if one became flat, all do.
+            # All parts of a tensor have rows of one shape, so if one part became flat, all must.
             is_flat = shapes != call.shapes
             return replace(call, shapes=tuple((math.prod(shape),) for shape in shapes) if is_flat else shapes)
         if call.operation in PARTED:
@@ -248,12 +252,12 @@ class StepWriter:
     def _peer(self, view: OperationView) -> int:
         if view.record.peer < 0 and view.name not in ROOTED:
             return -1
-        found = self._cast.script_rank(view.record.peer)
+        script_rank = self._mapping.script_rank(view.record.peer)
         assert view.group is not None
-        return found if found is not None else self._groups[view.group.key].ranks[0]
+        return script_rank if script_rank is not None else self._groups[view.group.key].ranks[0]
 
     def _lacks_root(self, view: OperationView) -> bool:
-        return view.name in ROOTED and self._cast.script_rank(view.record.peer) is None
+        return view.name in ROOTED and self._mapping.script_rank(view.record.peer) is None
 
 
 def _is_call(event: Event) -> bool:
@@ -275,7 +279,7 @@ def _lacks_shapes(view: OperationView) -> bool:
 
 
 def _part(shape: tuple[int, ...], members: int) -> tuple[int, ...]:
-    """One member's part; as large as the largest where the rows cannot be shared evenly."""
+    """Return one member's part, rounded up if the rows cannot be shared evenly."""
     first, *rest = shape or (1,)
     return (-(-first // members), *rest)
 

@@ -1,4 +1,4 @@
-"""The last calls of each rank in the channels that matter, from shortly before the position at which they hang."""
+"""Cuts the histories of ranks to the last calls in the channels that hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How
 
 GOOD_CALLS: Final = 2
-"""Calls of a channel before the position at which it hangs: they show that the group works."""
+"""Number of calls to keep before the hang of a channel. They show that the group works."""
 _NEVER_NS: Final = 1 << 63
 
 
@@ -22,9 +22,9 @@ class Event:
 
     Attributes:
         operation: The call.
-        is_wait: Whether this is a later wait for it.
-        hangs: Whether the rank does not come out of it.
-        is_pending: Whether the rank went on before this call had ended.
+        is_wait: Whether this is a later wait for the call.
+        hangs: Whether the rank hangs in it.
+        is_pending: Whether the rank made its next call or wait before this call ended.
     """
 
     operation: OperationView
@@ -38,9 +38,9 @@ class Tails:
     """The last calls of ranks.
 
     Attributes:
-        of_rank: By rank, its calls and waits in order; what hangs is last.
-        first: By channel, the position at which the calls begin, on all ranks.
-        several_threads: Whether calls that hang came from several threads of a rank.
+        of_rank: Calls and waits of each rank in order. A hanging call or wait is last.
+        first: The first position kept in each channel, on all ranks.
+        several_threads: Whether several threads of a rank hang in calls.
     """
 
     of_rank: Mapping[int, tuple[Event, ...]]
@@ -49,87 +49,88 @@ class Tails:
 
 
 def is_stuck(operation: OperationView) -> bool:
-    """Whether a rank is in an operation, or was in it until an exception or a device's error ended the wait."""
+    """Return whether a rank waits in an operation, or waited until an exception or a device error ended the wait."""
     record = operation.record
     if record.completed_ns is not None:
         return record.how is How.FAILED
     return record.is_blocking or (operation.waiting_since_ns is not None and bool(record.flags & Flag.ON_DEVICE))
 
 
-def tails_of(histories: Sequence[RankHistory], focus: Mapping[Channel, int]) -> Tails:
+def tails_of(histories: Sequence[RankHistory], hangs_at: Mapping[Channel, int]) -> Tails:
     """Cut the histories of ranks.
 
     Args:
-        histories: Of the ranks that matter.
-        focus: By channel that matters, the position at which it hangs.
+        histories: The histories of the ranks that matter.
+        hangs_at: The position of the hang in each channel that matters.
     """
     in_channels = {
-        history.rank: [one for one in history.operations if one.operation_id.channel in focus] for history in histories
+        history.rank: [call for call in history.operations if call.operation_id.channel in hangs_at]
+        for history in histories
     }
-    first = {channel: _first(channel, focus[channel], in_channels) for channel in focus}
-    last = {channel: _last(channel, focus[channel], in_channels.values()) for channel in focus}
+    first = {channel: _first(channel, hangs_at[channel], in_channels) for channel in hangs_at}
+    last = {channel: _last(channel, hangs_at[channel], in_channels.values()) for channel in hangs_at}
     of_rank: dict[int, tuple[Event, ...]] = {}
     several_threads = False
     for rank, operations in in_channels.items():
         kept = [
-            one
-            for one in operations
-            if first[one.operation_id.channel] <= one.operation_id.sequence <= last[one.operation_id.channel]
+            call
+            for call in operations
+            if first[call.operation_id.channel] <= call.operation_id.sequence <= last[call.operation_id.channel]
         ]
-        of_rank[rank] = _events(kept, focus)
-        threads = {one.record.thread for one in kept if is_stuck(one)}
+        of_rank[rank] = _events(kept, hangs_at)
+        threads = {call.record.thread for call in kept if is_stuck(call)}
         several_threads = several_threads or len(threads) > 1
     return Tails(of_rank, first, several_threads)
 
 
-def _first(channel: Channel, focus: int, ranks: Mapping[int, Sequence[OperationView]]) -> int:
-    """Where to begin: a few calls before the focus, or later if a rank's calls there are lost or not like the others'.
+def _first(channel: Channel, hangs_at: int, ranks: Mapping[int, Sequence[OperationView]]) -> int:
+    """Return the first position to keep: a few calls before the hang, but after lost calls and mismatches.
 
-    Backends tolerate some calls that differ, but not all backends the same ones.
+    Backends tolerate some mismatches, but not all backends tolerate the same.
     """
-    first = max(1, focus - GOOD_CALLS)
+    first = max(1, hangs_at - GOOD_CALLS)
     at: dict[int, dict[int, Arrival]] = {}
     for rank, operations in ranks.items():
-        known = [one for one in operations if one.operation_id.channel == channel]
+        known = [call for call in operations if call.operation_id.channel == channel]
         if known:
-            first = max(first, min(known[0].operation_id.sequence, focus))
-        for one in known:
-            sequence = one.operation_id.sequence
-            if first <= sequence < focus:
-                at.setdefault(sequence, {})[rank] = Arrival(sequence, one.signature, one.record.peer)
+            first = max(first, min(known[0].operation_id.sequence, hangs_at))
+        for call in known:
+            sequence = call.operation_id.sequence
+            if first <= sequence < hangs_at:
+                at.setdefault(sequence, {})[rank] = Arrival(sequence, call.signature, call.record.peer)
     if channel.is_point_to_point:
         return first
     different = [sequence for sequence, calls in at.items() if compare(calls, OperationId(channel, sequence))]
     return max([first, *(sequence + 1 for sequence in different)])
 
 
-def _last(channel: Channel, focus: int, ranks: Iterable[Sequence[OperationView]]) -> int:
-    """Where to end: at the last call of the channel that a rank is in; what was issued beyond does not matter."""
+def _last(channel: Channel, hangs_at: int, ranks: Iterable[Sequence[OperationView]]) -> int:
+    """Return the last position to keep: the last call of the channel in which a rank hangs."""
     stuck = [
-        one.operation_id.sequence
+        call.operation_id.sequence
         for operations in ranks
-        for one in operations
-        if one.operation_id.channel == channel and is_stuck(one)
+        for call in operations
+        if call.operation_id.channel == channel and is_stuck(call)
     ]
-    return max([focus, *stuck])
+    return max([hangs_at, *stuck])
 
 
-def _events(operations: Sequence[OperationView], focus: Mapping[Channel, int]) -> tuple[Event, ...]:
-    """Calls and waits in the order of their beginnings, up to the first that hangs."""
+def _events(operations: Sequence[OperationView], hangs_at: Mapping[Channel, int]) -> tuple[Event, ...]:
+    """Return calls and waits in the order of their begins, up to the first that hangs."""
     timed: list[tuple[int, int, Event]] = []
-    for place, one in enumerate(operations):
-        record, (channel, sequence) = one.record, one.operation_id
-        stuck = is_stuck(one) and sequence >= focus[channel]  # an earlier one that failed was caught
+    for place, call in enumerate(operations):
+        record, (channel, sequence) = call.record, call.operation_id
+        stuck = is_stuck(call) and sequence >= hangs_at[channel]  # the program caught earlier failures
         waited_ns = record.wait_entered_ns if record.returned_ns is not None else None
-        timed.append((record.entered_ns, place, Event(one, hangs=stuck and waited_ns is None)))
+        timed.append((record.entered_ns, place, Event(call, hangs=stuck and waited_ns is None)))
         if waited_ns is not None:
-            timed.append((waited_ns, place, Event(one, is_wait=True, hangs=stuck)))
+            timed.append((waited_ns, place, Event(call, is_wait=True, hangs=stuck)))
     timed.sort(key=lambda item: item[:2])
     events: list[Event] = []
     next_times = [*(at_ns for at_ns, _, _ in timed[1:]), _NEVER_NS]
     for (_, _, event), next_ns in zip(timed, next_times, strict=False):
         if event.is_wait and events and events[-1].operation is event.operation:
-            # A wait directly after its call: one call that waits.
+            # A wait directly after its call becomes a synchronous call.
             events[-1] = replace(event, is_wait=False)
         else:
             events.append(replace(event, is_pending=_is_pending(event, next_ns)))
@@ -139,7 +140,7 @@ def _events(operations: Sequence[OperationView], focus: Mapping[Channel, int]) -
 
 
 def _is_pending(event: Event, next_ns: int) -> bool:
-    """Whether a rank went on to its next call or wait before a call had ended."""
+    """Return whether a rank made its next call or wait before a call ended."""
     record = event.operation.record
     if event.is_wait or event.hangs or record.returned_ns is None:
         return False

@@ -57,7 +57,7 @@ def test_lists() -> None:
     script = exchanged("all_to_all", unit=4).script()
     call = calls_of(script, 1)[0]
     assert (call.operation, call.shapes[:SIZE]) == ("all_to_all_single", ((3,), (4,), (5,)))
-    assert any("all_to_all_single stands for the operation all_to_all," in fact for fact in script.facts)
+    assert any("all_to_all_single replaces the operation all_to_all," in fact for fact in script.facts)
 
 
 def test_what_is_not_recorded() -> None:
@@ -67,7 +67,7 @@ def test_what_is_not_recorded() -> None:
         rank.enter(group, 0.0, "all_to_all_single", shape=(9,), message_bytes=36, splits=Splits((), 0, 48))
     script = world.script()
     assert not calls_of(script, 0)[0].is_uneven
-    assert any("How some exchanges are split is not recorded" in fact for fact in script.facts)
+    assert any("The split sizes of some exchanges are not recorded" in fact for fact in script.facts)
 
 
 def test_one_rank_is_even() -> None:

@@ -68,7 +68,7 @@ def test_only_the_last_calls() -> None:
     assert [len(calls_of(script, rank)) for rank in range(3)] == [3, 3, 2]
     assert script.sequence == 3
     assert isinstance(script.steps[2][-1], End)
-    assert "So what was number 101 of its group is number 3 here." in source_of(script, "hang.py").replace("\n# ", " ")
+    assert "So sequence 101 of the job is sequence 3 here." in source_of(script, "hang.py").replace("\n# ", " ")
 
 
 def test_overwritten_calls() -> None:
@@ -127,7 +127,7 @@ def test_many_ranks() -> None:
     source = source_of(script, "hang.py")
     assert calls_of(script, 0)[-1].shapes == ((6 * len(script.steps), 2),)
     assert "    torch.ones((6, 2), dtype=torch.bfloat16),\n" in source
-    assert "sum stands for the reduce op avg" in source
+    assert "sum replaces the reduce op avg" in source
     root = next(place for place, ranks in script.stand_for.items() if 300 in ranks)
     assert f"src={root})" in source
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from otel_torchdist.analysis.reproducer.cast import MOST_RANKS
 from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
 from otel_torchdist.analysis.reproducer.plan import plan
+from otel_torchdist.analysis.reproducer.rank_mapping import MOST_RANKS
 from otel_torchdist.analysis.reproducer.script import NotReproducibleError
 from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.judge.verdict.past.post_mortem import examine

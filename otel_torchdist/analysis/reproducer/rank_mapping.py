@@ -1,4 +1,4 @@
-"""Which ranks and channels of a job a verdict is about, and which of these ranks the script's ranks stand for."""
+"""Selects the ranks and channels that a verdict involves, and maps these ranks to the script's ranks."""
 
 from __future__ import annotations
 
@@ -19,39 +19,38 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
-class Involved:
-    """What a verdict is about.
+class VerdictScope:
+    """The ranks and channels that a verdict involves.
 
     Attributes:
-        verdict: The verdict.
         ranks: The ranks, ascending.
-        focus: By channel, the position at which it hangs; its calls shortly before that matter.
+        hangs_at: The position at which each channel hangs. The calls shortly before it matter.
     """
 
     verdict: Verdict
     ranks: tuple[int, ...]
-    focus: Mapping[Channel, int]
+    hangs_at: Mapping[Channel, int]
 
 
-def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Involved:
-    """Find what a verdict is about.
+def scope_of(verdict: Verdict, histories: Mapping[int, RankHistory]) -> VerdictScope:
+    """Select the ranks and channels that a verdict involves.
 
     Args:
         verdict: The verdict.
         histories: The recorded calls, by rank.
 
     Raises:
-        NotReproducibleError: No script can show it.
+        NotReproducibleError: No script can reproduce the verdict.
     """
     reason = verdict.kind.traits.not_by_a_script
     if reason:
         raise NotReproducibleError(f"the verdict is `{verdict.kind.value}`: {reason}")
     if any(link.remote is not None for link in verdict.circle):
-        raise NotReproducibleError("a rank of the circle waits in a remote procedure call, which no script makes")
-    focus: dict[Channel, int] = {}
+        raise NotReproducibleError("a rank of the circle waits in a remote procedure call, which no script reproduces")
+    hangs_at: dict[Channel, int] = {}
     for channel, sequence in _positions(verdict, histories):
-        focus[channel] = min(sequence, focus.get(channel, sequence))
-    return Involved(verdict, _ranks(verdict), focus)
+        hangs_at[channel] = min(sequence, hangs_at.get(channel, sequence))
+    return VerdictScope(verdict, _ranks(verdict), hangs_at)
 
 
 def _ranks(verdict: Verdict) -> tuple[int, ...]:
@@ -63,17 +62,17 @@ def _ranks(verdict: Verdict) -> tuple[int, ...]:
 
 
 def _positions(verdict: Verdict, histories: Mapping[int, RankHistory]) -> list[OperationId]:
-    """Every operation that the verdict refers to."""
+    """Return every operation that the verdict refers to."""
     if verdict.circle:
         return [link.operation_id for link in verdict.circle]
-    found = [verdict.operation_id]
+    positions = [verdict.operation_id]
     if verdict.mismatch is not None:
-        found.append(verdict.mismatch.operation_id)
+        positions.append(verdict.mismatch.operation_id)
     if verdict.kind is VerdictKind.UNMATCHED or _is_about_a_creation(verdict):
-        # The other side is in something else, which belongs to the picture.
+        # The other side hangs in another operation, which the script must contain too.
         elsewhere = [histories[rank] for rank in _ranks(verdict) if rank in histories]
-        found += [one.operation_id for history in elsewhere for one in history.operations if is_stuck(one)]
-    return found
+        positions += [call.operation_id for history in elsewhere for call in history.operations if is_stuck(call)]
+    return positions
 
 
 def _is_about_a_creation(verdict: Verdict) -> bool:
@@ -85,19 +84,19 @@ def _is_about_a_creation(verdict: Verdict) -> bool:
 
 
 MOST_RANKS: Final = 8
-"""A script of at most this many ranks has all of them."""
+"""A verdict on at most this many ranks keeps all of them in the script."""
 MOST_PARTIES: Final = 8
-"""Of ranks that do different things, the largest parties are kept, at most this many."""
+"""Upper bound on the parties in the script. A party is a set of ranks that do the same. The largest are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """Who plays whom.
+class RankMapping:
+    """The mapping between the job's ranks and the script's ranks.
 
     Attributes:
-        kept: Ranks of the job that have a rank in the script, ascending: their places here are the script's ranks.
-        stand_for: By rank of the script, the ranks of the job that do the same as it.
-        dropped: Ranks of the job that matter, but do something that few others do.
+        kept: Ranks of the job with a rank in the script, ascending. Their indices here are the script's ranks.
+        stand_for: The job's ranks that each rank of the script stands for, because they do the same.
+        dropped: Involved ranks of the job that are left out, because few others do the same.
     """
 
     kept: tuple[int, ...]
@@ -105,26 +104,26 @@ class Cast:
     dropped: tuple[int, ...]
 
     def script_rank(self, rank: int) -> int | None:
-        """The script's rank for a rank of the job; None if it has none of its own."""
+        """Return the script's rank for a rank of the job, or None if the rank is not kept."""
         return self.kept.index(rank) if rank in self.kept else None
 
 
-def cast_for(involved: Involved, tails: Mapping[int, Sequence[Event]]) -> Cast:
-    """Choose ranks.
+def choose_ranks(scope: VerdictScope, tails: Mapping[int, Sequence[Event]]) -> RankMapping:
+    """Choose the job's ranks to keep in the script.
 
     Args:
-        involved: What the verdict is about.
-        tails: The last calls of its ranks.
+        scope: The ranks and channels that the verdict involves.
+        tails: The last calls of these ranks.
     """
-    ranks = involved.ranks
-    if len(ranks) <= MOST_RANKS or involved.verdict.kind is VerdictKind.CIRCULAR:
-        return Cast(ranks, {place: (rank,) for place, rank in enumerate(ranks)}, ())
+    ranks = scope.ranks
+    if len(ranks) <= MOST_RANKS or scope.verdict.kind is VerdictKind.CIRCULAR:
+        return RankMapping(ranks, {place: (rank,) for place, rank in enumerate(ranks)}, ())
     roots = {event.operation.record.peer for tail in tails.values() for event in tail} & {*ranks}
     parties: dict[Hashable, list[int]] = {}
     for rank in sorted(ranks, key=lambda rank: (rank not in roots, rank)):
-        parties.setdefault(_doing(involved, rank, tails.get(rank, ())), []).append(rank)
-    largest = _largest(involved, parties)
-    kept = {rank for party in largest for rank in party[: _wanted(involved, party, largest)]}
+        parties.setdefault(_behaviour(scope, rank, tails.get(rank, ())), []).append(rank)
+    largest = _largest(scope, parties)
+    kept = {rank for party in largest for rank in party[: _ranks_to_keep(scope, party, largest)]}
     kept |= {event.operation.record.peer for rank in kept for event in tails.get(rank, ())} & {*ranks}
     ordered = tuple(sorted(kept))
     stand_for: dict[int, tuple[int, ...]] = {place: (rank,) for place, rank in enumerate(ordered)}
@@ -132,12 +131,12 @@ def cast_for(involved: Involved, tails: Mapping[int, Sequence[Event]]) -> Cast:
         first = party[0]
         others = [rank for rank in party if rank not in kept]
         stand_for[ordered.index(first)] = tuple(sorted([first, *others]))
-    shown = {rank for ranks_there in stand_for.values() for rank in ranks_there}
-    return Cast(ordered, stand_for, tuple(sorted({*ranks} - shown)))
+    shown = {rank for represented in stand_for.values() for rank in represented}
+    return RankMapping(ordered, stand_for, tuple(sorted({*ranks} - shown)))
 
 
-def _doing(involved: Involved, rank: int, tail: Sequence[Event]) -> Hashable:
-    """What a rank does, in the script's eyes: everything but times and places."""
+def _behaviour(scope: VerdictScope, rank: int, tail: Sequence[Event]) -> Hashable:
+    """Return a rank's last calls without times and call sites, to compare ranks."""
     calls = tuple(
         (
             event.operation.operation_id,
@@ -148,18 +147,18 @@ def _doing(involved: Involved, rank: int, tail: Sequence[Event]) -> Hashable:
         )
         for event in tail
     )
-    return rank in involved.verdict.ranks, _party(involved.verdict.mismatch, rank), calls
+    return rank in scope.verdict.ranks, _party(scope.verdict.mismatch, rank), calls
 
 
 def _party(mismatch: Mismatch | None, rank: int) -> int:
-    """Which party of a mismatch a rank belongs to; -1 for none."""
+    """Return the index of the mismatch party that a rank belongs to; -1 for none."""
     parties = mismatch.parties if mismatch is not None else ()
     return next((place for place, (_, ranks) in enumerate(parties) if rank in ranks), -1)
 
 
-def _largest(involved: Involved, parties: Mapping[Hashable, list[int]]) -> list[list[int]]:
-    """The largest parties, and of those with one rank that the verdict names at least one."""
-    named = {*involved.verdict.ranks}
+def _largest(scope: VerdictScope, parties: Mapping[Hashable, list[int]]) -> list[list[int]]:
+    """Return the largest parties, including at least one with a rank that the verdict names."""
+    named = {*scope.verdict.ranks}
     ordered = sorted(parties.values(), key=len, reverse=True)
     kept = ordered[:MOST_PARTIES]
     if not any(named & {*party} for party in kept):
@@ -167,13 +166,13 @@ def _largest(involved: Involved, parties: Mapping[Hashable, list[int]]) -> list[
     return kept
 
 
-def _wanted(involved: Involved, party: Sequence[int], parties: Sequence[Sequence[int]]) -> int:
-    """How many ranks of a party are kept: as many as leave the majority one."""
-    mismatch = involved.verdict.mismatch
+def _ranks_to_keep(scope: VerdictScope, party: Sequence[int], parties: Sequence[Sequence[int]]) -> int:
+    """Return the number of ranks of a party to keep, so that the majority remains the majority."""
+    mismatch = scope.verdict.mismatch
     if mismatch is None:
-        unnamed = [one for one in parties if one[0] not in involved.verdict.ranks]
+        unnamed = [other for other in parties if other[0] not in scope.verdict.ranks]
         return 2 if unnamed and party is unnamed[0] else 1
     if not mismatch.has_majority or _party(mismatch, party[0]) != 0:
         return 1
-    others = [_party(mismatch, one[0]) for one in parties]
-    return 1 + max(others.count(place) for place in others if place != 0)
+    indices = [_party(mismatch, other[0]) for other in parties]
+    return 1 + max(indices.count(index) for index in indices if index != 0)
