@@ -272,11 +272,11 @@ _FINDINGS: Final[Mapping[Topic, Callable[[Advice, Names], str]]] = {
     Topic.EXPERTS: _experts,
 }
 _CHECKS_OF_TIME: Final = {
-    TimeKind.DATA: "compare its storage, its samples and the processors that its loader's workers get with those of a "
-    "peer: otel-torchdist watch shows each rank's waits for data, py-spy dump --subprocesses shows what workers do",
-    TimeKind.CHECKPOINT: "compare the files that it writes, and its storage, with those of a peer: the spans of "
-    "checkpoints have stages, bytes and files",
-    TimeKind.OPTIMIZER: "compare the parameters that its optimizer holds with those of a peer",
+    TimeKind.DATA: "compare its storage, its samples and its loader workers' CPUs with a peer's: otel-torchdist watch "
+    "shows each rank's waits for data, py-spy dump --subprocesses shows what workers do",
+    TimeKind.CHECKPOINT: "compare its files and its storage with a peer's: the spans of checkpoints have stages, bytes "
+    "and files",
+    TimeKind.OPTIMIZER: "compare the parameters of its optimizer with a peer's",
     TimeKind.BACKWARD: "profile the backward pass of this rank and of a peer (py-spy record, torch.profiler), and "
     "compare their data, clocks of CPU and GPU, and neighbours on the machine",
     TimeKind.REMOTE_CALL: "look for the worker that it calls: spans of remote procedure calls have both sides",

@@ -1,1 +1,1 @@
-"""The values of the domain: what a job calls and does. They know no file, no format and no process."""
+"""The domain model: calls, activities and states of a job's ranks, independent of files, formats and processes."""

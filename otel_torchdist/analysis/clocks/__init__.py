@@ -1,1 +1,1 @@
-"""One time for the ranks of all nodes: how far their clocks are apart, from the operations in which they meet. Pure."""
+"""Clock alignment between nodes, from the collectives that their ranks share. Pure."""

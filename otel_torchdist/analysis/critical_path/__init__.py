@@ -1,1 +1,1 @@
-"""What determines how long a step takes, across all ranks. Pure."""
+"""The critical path of steps across all ranks. Pure."""

@@ -1,1 +1,1 @@
-"""The parallel world behind recorded calls: its axes, what each is for, and what moves along them. Pure."""
+"""The parallel world behind recorded calls: its axes, their roles, and the traffic along them. Pure."""

@@ -1,1 +1,1 @@
-"""Writes a small script that hangs as a job did: from a verdict and the recorded calls to a plan, then to Python."""
+"""Writes a small Python script that hangs as a job did, from its verdict and its recorded calls."""

@@ -30,7 +30,7 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MOST_RANKS: Final = 1_024
-"""Upper bound on the script's ranks, all of which run on one machine."""
+"""Upper bound on the script's ranks, which all run on one machine."""
 
 
 def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory], origin: ScriptOrigin) -> Script:

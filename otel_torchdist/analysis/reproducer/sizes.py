@@ -35,12 +35,12 @@ _NEAREST: Final = {
     "gather_into_tensor": "gather",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
-"""gloo coalesces only `all_reduce_coalesced`, gathers only into lists, and exchanges only equal lists."""
+"""gloo coalesces no operation but `all_reduce`, gathers only into lists, and exchanges only equal lists."""
 _ANYWHERE: Final = ("barrier", "all_reduce", "broadcast")
 
 
 def bytes_of(dtype: str) -> int:
-    """Return the bytes of an element; 1 for unknown types, most of which have eight bits."""
+    """Return the bytes of an element; 1 for unknown types, which mostly have eight bits."""
     return _LENGTHS.get(dtype, 1)
 
 

@@ -1,1 +1,1 @@
-"""What the recorded calls of all ranks add up to: counts, times, waiting, bandwidth, and what belongs together."""
+"""Statistics of the recorded calls of all ranks: counts, times, waits, bandwidth, and correlation between ranks."""

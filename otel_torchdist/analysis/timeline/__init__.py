@@ -1,1 +1,1 @@
-"""The timeline of a run as Perfetto shows it: what each rank called and when, in tracks, with flows between ranks."""
+"""The timeline of a run for Perfetto: each rank's calls on tracks, with flow arrows between ranks."""
