@@ -1,4 +1,4 @@
-"""Advice on jobs in simulated time: given where a figure is behind it, and only there."""
+"""Advice on jobs in simulated time: given only if a measurement supports it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HOSTS = ("a", "a", "b", "b", "c", "c")
 
 
 def advice_for(job: Job) -> list[Advice]:
-    """The advice on a job."""
+    """Return the advice on a job."""
     histories = job.histories()
     calls = calls_of(histories)
     return advise(graph_of(calls), calls, critical_path_of(histories))
 
 
 def job_of(step: Callable[[Job], None], ranks: int = 4, hosts: Sequence[str] = ()) -> Job:
-    """A job whose steps are all alike."""
+    """Return a job with equal steps."""
     job = Job(ranks, hosts)
     for _ in range(STEPS):
         step(job)
@@ -34,7 +34,7 @@ def job_of(step: Callable[[Job], None], ranks: int = 4, hosts: Sequence[str] = (
 
 
 def with_late(late: dict[int, float], ms: float = 0.1) -> Callable[[Job], None]:
-    """A step in which ranks compute for 10 ms, some longer, and meet."""
+    """Return a step in which ranks compute for 10 ms, some longer, and then meet."""
 
     def step(job: Job) -> None:
         for rank in range(len(job.now)):
@@ -51,26 +51,26 @@ def test_nothing_stands_out() -> None:
 
 def test_a_slow_rank() -> None:
     """A rank that is nearly all of the path is pointed out, with its line and the gain."""
-    [one] = advice_for(job_of(with_late({2: 5})))
-    assert (one.topic, one.ranks, one.gain_ns) == (Topic.SLOW_RANK, (2,), 5 * MS)
-    assert one.label is not None
-    assert one.label.site == site(20)
-    assert finding(one, {one.label.group: "mesh"}) == (
+    [advice] = advice_for(job_of(with_late({2: 5})))
+    assert (advice.topic, advice.ranks, advice.gain_ns) == (Topic.SLOW_RANK, (2,), 5 * MS)
+    assert advice.label is not None
+    assert advice.label.site == site(20)
+    assert finding(advice, {advice.label.group: "mesh"}) == (
         "the computing of rank 2 is 99% of the critical path; if it took as long as its peers before all_reduce in "
         "mesh at train (train.py:20), a step would be up to 5.00 ms shorter"
     )
 
 
 def test_a_slow_node_instead_of_its_ranks() -> None:
-    """If most ranks of a node are slow, the node is pointed out and not each rank."""
-    [one] = advice_for(job_of(with_late({2: 5, 3: 5}), 6, HOSTS))
-    assert (one.topic, one.host, one.ranks, one.gain_ns) == (Topic.SLOW_NODE, "b", (2, 3), 5 * MS)
+    """If most ranks of a node are slow, the node is pointed out instead of each rank."""
+    [advice] = advice_for(job_of(with_late({2: 5, 3: 5}), 6, HOSTS))
+    assert (advice.topic, advice.host, advice.ranks, advice.gain_ns) == (Topic.SLOW_NODE, "b", (2, 3), 5 * MS)
 
 
 def test_exposed_communication() -> None:
-    """Transfers of a third of the step are pointed out, with their call; those of a tenth are not."""
-    [one] = advice_for(job_of(with_late({}, ms=5)))
-    assert (one.topic, one.gain_ns, round(one.share, 3)) == (Topic.EXPOSED, 5 * MS, 0.333)
+    """Transfers of a third of the step are pointed out with their call, transfers of a tenth are not."""
+    [advice] = advice_for(job_of(with_late({}, ms=5)))
+    assert (advice.topic, advice.gain_ns, round(advice.share, 3)) == (Topic.EXPOSED, 5 * MS, 0.333)
     assert advice_for(job_of(with_late({}, ms=1))) == []
 
 
@@ -88,13 +88,13 @@ def test_unequal_stages() -> None:
         job.collective(30, (0, 2))
         job.collective(30, (1, 3))
 
-    [one] = [one for one in advice_for(job_of(step)) if one.topic is not Topic.EXPOSED]
-    assert (one.topic, one.ranks) == (Topic.UNEQUAL_STAGES, (1, 3))
-    assert one.gain_ns == pytest.approx(12 * MS, rel=0.1)
+    [advice] = [advice for advice in advice_for(job_of(step)) if advice.topic is not Topic.EXPOSED]
+    assert (advice.topic, advice.ranks) == (Topic.UNEQUAL_STAGES, (1, 3))
+    assert advice.gain_ns == pytest.approx(12 * MS, rel=0.1)
 
 
 def test_tensor_parallelism_across_nodes() -> None:
-    """Groups that reduce activations and have members on two nodes are pointed out, with what they send in a step."""
+    """Groups that reduce activations across two nodes are pointed out, with the bytes sent in a step."""
 
     def step(job: Job, groups: Sequence[tuple[int, int]]) -> None:
         for members in groups:
@@ -104,9 +104,9 @@ def test_tensor_parallelism_across_nodes() -> None:
             job.compute(rank, 10)
 
     hosts = ("a", "a", "b", "b")
-    [one] = advice_for(job_of(lambda job: step(job, [(0, 2), (1, 3)]), 4, hosts))
-    assert (one.topic, one.role, one.groups) == (Topic.ACROSS_NODES, "TP", 2)
-    assert one.step_bytes == 2 * 2 * 2 * 256 * 512 * 4
+    [advice] = advice_for(job_of(lambda job: step(job, [(0, 2), (1, 3)]), 4, hosts))
+    assert (advice.topic, advice.role, advice.groups) == (Topic.ACROSS_NODES, "TP", 2)
+    assert advice.step_bytes == 2 * 2 * 2 * 256 * 512 * 4
     assert advice_for(job_of(lambda job: step(job, [(0, 1), (2, 3)]), 4, hosts)) == []
 
 
@@ -123,13 +123,13 @@ def test_many_small_operations(operations: int, elements: int, topics: list[Topi
             job.compute(rank, 10)
 
     found = advice_for(job_of(step))
-    assert [one.topic for one in found] == topics
-    assert all((one.step_operations, one.operation_bytes) == (60, 6000) for one in found)
+    assert [advice.topic for advice in found] == topics
+    assert all((advice.step_operations, advice.operation_bytes) == (60, 6000) for advice in found)
 
 
 @pytest.mark.parametrize("topic", Topic)
 def test_every_topic_has_its_place_in_the_documentation(topic: Topic) -> None:
-    """The page that a piece of advice refers to has a section on it, and it says how to check it."""
+    """Each topic has a way to check it, and a section in the documentation page that it refers to."""
     page, _, anchor = PAGES[topic].partition("#")
     headings = [line[3:] for line in (REPOSITORY / page).read_text().splitlines() if line.startswith("## ")]
     assert anchor in [heading.lower().replace(" ", "-") for heading in headings]

@@ -82,7 +82,7 @@ class Alignment:
             text = f"{who} are aligned by the operations in which their ranks meet, to ± {duration(self.bound_ns)}"
             if by_wall:
                 alone = sorted(rank for clock in by_wall for rank in clock.ranks)
-                text += f"; {name_ranks(alone)} met no others and are aligned by wall clocks"
+                text += f"; {name_ranks(alone)} shared no operation with others, and wall clocks align them"
         if self.are_named:
             return f"{text}; ranks of one node are on its monotonic clock"
         return f"{text}; their source does not record which ranks share a clock"

@@ -231,7 +231,7 @@ class _Analysis:
         used = {timeline.rank for timeline in self._timelines}
         for clock in self._clocks:
             if clock.bound_ns is None and not used.isdisjoint(clock.ranks):
-                yield f"ranks {compress_ranks(clock.ranks)} met no others: their clocks are aligned by wall clocks"
+                yield f"ranks {compress_ranks(clock.ranks)} shared no operation with others: wall clocks align them"
 
 
 def _steady(ended: Mapping[int, int]) -> tuple[list[int], list[int]]:

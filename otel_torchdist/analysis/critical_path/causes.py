@@ -27,7 +27,9 @@ _LEAST_SURE: Final = 3.0
 """Least mean excess in standard errors. By chance alone, one or two of a thousand ranks exceed it."""
 _LEAST_STEPS: Final = 4
 _DOMINANT: Final = 0.8
+"""If one line has at least this share of a rank's excess, the line is the cause, not the rank."""
 _UNEQUAL: Final = 1.1
+"""Least ratio of the slowest stage's computing to the mean of the others."""
 _MOST_CAUSES: Final = 8
 _MOST_TRANSFERS: Final = 3
 _MOST_SAMPLED: Final = 64

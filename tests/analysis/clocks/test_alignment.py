@@ -1,4 +1,4 @@
-"""Clocks of nodes, compared by the operations in which their ranks meet, in simulated time."""
+"""Alignment of nodes' clocks by the operations in which their ranks meet, in simulated time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECOND = 1_000 * MS
 
 
 def alignment_of(histories: Iterable[RankHistory]) -> Alignment:
-    """How clocks are aligned."""
+    """Align the clocks of histories."""
     aligner = ClockAligner()
     for history in histories:
         aligner.add(RankCalls(history))
@@ -25,7 +25,7 @@ def alignment_of(histories: Iterable[RankHistory]) -> Alignment:
 
 
 def ddp(job: Job, steps: int) -> Job:
-    """Steps whose operations are awaited unseen, ten of them."""
+    """Add steps of ten asynchronous operations each, without recorded waits, as in DDP."""
     for _ in range(steps):
         for line in range(10):
             for rank in range(len(job.now)):
@@ -37,26 +37,26 @@ def ddp(job: Job, steps: int) -> Job:
 
 
 def ahead(job: Job, **wall_ms: int) -> list[RankHistory]:
-    """The histories, with wall clocks that are wrong by so much."""
+    """Return the histories, with an error added to each host's wall clock."""
     return [
         dataclasses.replace(history, wall_offset_ns=wall_ms.get(history.host, 0) * MS) for history in job.histories()
     ]
 
 
 def test_wall_clocks_do_not_count_where_ranks_meet() -> None:
-    """Of clocks 40 ms apart by wall time whose meetings show 0, nothing is moved, also where DDP waits unseen."""
-    found = alignment_of(ahead(ddp(Job(4, HOSTS), 6), b=40))
-    assert found.offset_ns(3, START_NS) == 0
-    assert found.bound_ns == 0.3 * MS
-    assert found.epoch_ns(0, START_NS) == found.epoch_ns(2, START_NS) == START_NS
-    assert found.sentence == (
+    """Wall clocks differ by 40 ms and meetings show an offset of 0: times do not move, even without recorded waits."""
+    alignment = alignment_of(ahead(ddp(Job(4, HOSTS), 6), b=40))
+    assert alignment.offset_ns(3, START_NS) == 0
+    assert alignment.bound_ns == 0.3 * MS
+    assert alignment.epoch_ns(0, START_NS) == alignment.epoch_ns(2, START_NS) == START_NS
+    assert alignment.sentence == (
         "2 nodes are aligned by the operations in which their ranks meet, to ± 300 µs; "
         "ranks of one node are on its monotonic clock"
     )
 
 
 def test_clocks_that_run_apart() -> None:
-    """Over minutes of a clock that gains 50 µs a second each time is within the bound, and back again to 1 µs."""
+    """A clock gains 50 µs a second for minutes: each aligned time is within the bound, and inverts to 1 µs."""
 
     def clock(true_ns: int) -> int:
         return true_ns + 7 * SECOND + (true_ns - START_NS) // 20_000
@@ -73,7 +73,7 @@ def test_clocks_that_run_apart() -> None:
 
 
 def test_over_other_clocks() -> None:
-    """A node that meets only the one between is aligned through it, and the bounds add up."""
+    """A node that meets only an intermediate node is aligned through it, and the bounds add up."""
     clocks: dict[str, Callable[[int], int]] = {"b": lambda ns: ns + 5 * SECOND, "c": lambda ns: ns - 9 * SECOND}
     job = Job(3, ["a", "b", "c"], clocks)
     for _ in range(9):
@@ -81,8 +81,8 @@ def test_over_other_clocks() -> None:
         job.compute(2, 1)
         job.collective(2, (1, 2), ms=2)
     found = alignment_of(job.histories())
-    shown = [(one.offset_ns, one.bound_ns) for one in found.clocks]
-    assert shown == [(0, 0), (-5 * SECOND, 1 * MS), (9 * SECOND, 3 * MS)]
+    offsets = [(clock.offset_ns, clock.bound_ns) for clock in found.clocks]
+    assert offsets == [(0, 0), (-5 * SECOND, 1 * MS), (9 * SECOND, 3 * MS)]
 
 
 def test_wall_clocks_where_ranks_do_not_meet() -> None:
@@ -92,22 +92,22 @@ def test_wall_clocks_where_ranks_do_not_meet() -> None:
     found = alignment_of(ahead(job, c=40))
     assert found.epoch_ns(2, 0) == 40 * MS
     assert not found.is_bounded
-    assert "to ± 1.00 ms; ranks 2-3 met no others and are aligned by wall clocks;" in found.sentence
+    assert "to ± 1.00 ms; ranks 2-3 shared no operation with others, and wall clocks align them;" in found.sentence
 
 
 @pytest.mark.parametrize(("wall_ms", "shift_ms"), [(0, 0), (40, 1)])
 def test_clocks_without_a_name(wall_ms: int, shift_ms: int) -> None:
-    """Where it is not known which ranks share a clock, wall clocks hold as far as meetings allow."""
+    """If the source does not record which ranks share a clock, wall clocks count within the bounds of meetings."""
     job = Job(4, HOSTS)
     for _ in range(5):
         job.collective(1, ms=1)
-    found = alignment_of(dataclasses.replace(one, clock="") for one in ahead(job, b=wall_ms))
+    found = alignment_of(dataclasses.replace(history, clock="") for history in ahead(job, b=wall_ms))
     assert found.epoch_ns(3, 0) == shift_ms * MS
     assert found.epoch_ns(1, 0) == 0
 
 
 def test_memory_is_bounded() -> None:
-    """However long a rank has run, no more of its operations are kept than of another, and the same of all."""
+    """A long run keeps a bounded number of operations, and the same operations of each rank."""
     job = Job(2, ["a", "b"], {"b": lambda ns: ns + SECOND})
     for _ in range(20_000):
         job.collective(1, ms=1)
@@ -119,7 +119,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_damaged_times() -> None:
-    """Meetings that contradict each other give some offset, and times that can be drawn."""
+    """Contradictory meetings still yield an offset, and times that can be drawn."""
     job = Job(2, ["a", "b"], {"b": lambda ns: -ns // 3})
     for _ in range(50):
         job.compute(0, 900)

@@ -1,4 +1,4 @@
-"""A job in simulated time: what its ranks record if computing and transfers take exactly what a test says."""
+"""A job in simulated time: records of ranks whose computing and transfers take exactly the times of a test."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def site(line: int) -> CallSiteName:
 
 
 class Job:
-    """A job whose ranks advance as a test says.
+    """A job whose ranks advance under the control of a test.
 
     Attributes:
-        now: When each rank is ready to go on, in true time.
+        now: When each rank is ready for its next call, in true time.
         step: The current step.
     """
 
@@ -35,9 +35,9 @@ class Job:
         """Start the job.
 
         Args:
-            ranks: How many ranks it has.
-            hosts: The host of each; all on one if there are none.
-            clocks: By host what its clock shows at a true time; the true time if it is left out.
+            ranks: Number of ranks.
+            hosts: The host of each rank; empty for one host.
+            clocks: Maps true time to the clock's time, by host. Missing hosts show true time.
         """
         self.hosts = list(hosts) or ["node"] * ranks
         self._clocks = clocks or {}
@@ -54,15 +54,15 @@ class Job:
         self.now[rank] += int(ms * MS)
 
     def spend(self, rank: int, kind: ActivityKind, ms: float, thread: int = 1) -> None:
-        """Let a rank be busy with an activity; with one of another thread it computes meanwhile."""
+        """Let a rank spend time in an activity. If the activity is on another thread, the rank computes meanwhile."""
         begin_ns = self.now[rank]
         self.compute(rank, ms)
-        own = self._activities[rank]
+        activities = self._activities[rank]
         begin, end = self._shown(rank, begin_ns), self._shown(rank, self.now[rank])
-        own.append(Activity(len(own) + 1, kind, begin, self.step, 0, thread, end, How.CALL))
+        activities.append(Activity(len(activities) + 1, kind, begin, self.step, 0, thread, end, How.CALL))
 
     def collective(self, line: int, members: Sequence[int] = (), *, ms: float = 0.1, **call: Any) -> None:
-        """Let members meet: they leave that long after the last has come."""
+        """Let members meet in a collective. They leave `ms` after the last arrival."""
         members = members or range(len(self.now))
         waiting, root = call.pop("waiting", "all"), call.get("peer", -1)
         arrived = {rank: self.now[rank] for rank in members}
@@ -75,17 +75,17 @@ class Job:
     def launch(self, line: int, members: Sequence[int] = ()) -> None:
         """Let members start an operation without waiting for it, as DDP does."""
         for rank in members or range(len(self.now)):
-            own = tuple(members or range(len(self.now)))
-            self._record(rank, line, own, self.now[rank], None, flags=int(Flag.ASYNC))
+            group = tuple(members or range(len(self.now)))
+            self._record(rank, line, group, self.now[rank], None, flags=int(Flag.ASYNC))
             self._launched[rank] = self.now[rank]
 
     def join(self, ms: float = 0.1) -> None:
-        """Let all ranks wait for what they have launched, unseen; it takes that long after the last launch of any."""
+        """Let all ranks wait, without a record, for the launched operations. They end `ms` after the last launch."""
         last_ns = max(self._launched.values())
         self.now = [max(now_ns, last_ns + int(ms * MS)) for now_ns in self.now]
 
     def message(self, line: int, source: int, destination: int, *, ms: float = 0.1) -> None:
-        """Send from one rank to another; the sender goes on at once."""
+        """Send a message from one rank to another. The sender does not wait."""
         sent_ns, ready_ns = self.now[source], self.now[destination]
         pair = tuple(range(len(self.now)))
         ends_ns = max(sent_ns, ready_ns) + int(ms * MS)
@@ -94,7 +94,7 @@ class Job:
         self.now[source], self.now[destination] = sent_ns + 1_000, ends_ns
 
     def end_step(self) -> None:
-        """Let all ranks take the optimizer's step, which takes no time, and end the step."""
+        """Let all ranks run the optimizer, which takes no time, and end the step."""
         for rank, now_ns in enumerate(self.now):
             shown = self._shown(rank, now_ns)
             number = len(self._marks[rank]) + 1
@@ -104,7 +104,7 @@ class Job:
         self.step += 1
 
     def histories(self, without: Sequence[int] = ()) -> list[RankHistory]:
-        """What the ranks have recorded."""
+        """Return the records of the ranks."""
         return [
             RankHistory(
                 rank=rank,
@@ -122,7 +122,7 @@ class Job:
         ]
 
     def record(self, rank: int, line: int, from_ms: float, to_ms: float, thread: int) -> None:
-        """Record a synchronous call of another thread in a group of its own, by true time since now."""
+        """Record a synchronous call of another thread in a separate group, by true time relative to now."""
         begin, end = (self.now[rank] + int(ms * MS) for ms in (from_ms, to_ms))
         self._record(rank, line, (rank,), begin, end, "barrier", thread=thread)
 

@@ -1,4 +1,4 @@
-"""The critical path of jobs in simulated time, where what is right is known exactly."""
+"""The critical path of jobs in simulated time, with exactly known results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STEPS = 12
 
 
 def path_of(job: Job, without: Sequence[int] = ()) -> CriticalPath:
-    """The path of what a job has recorded."""
+    """Return the critical path of a job."""
     found = critical_path_of(job.histories(without))
     assert found is not None
     return found
 
 
 def two_phases(late: dict[int, float], ranks: int = 4, hosts: Sequence[str] = (), **options: object) -> Job:
-    """Steps of two collectives; some ranks compute longer before the second."""
+    """Return a job with steps of two collectives, in which some ranks compute longer before the second."""
     job = Job(ranks, hosts, **options)  # pyright: ignore[reportArgumentType]
     for _ in range(STEPS):
         for rank in range(ranks):
@@ -39,7 +39,7 @@ def two_phases(late: dict[int, float], ranks: int = 4, hosts: Sequence[str] = ()
 
 
 def causes(found: CriticalPath, *kinds: CauseKind) -> list[Cause]:
-    """The causes of some kinds."""
+    """Return the causes of some kinds."""
     return [cause for cause in found.causes if cause.kind in kinds]
 
 
@@ -47,7 +47,7 @@ LATENESS = (CauseKind.LINE, CauseKind.RANK, CauseKind.NODE, CauseKind.STAGE)
 
 
 def test_a_delay_is_found_on_its_rank_and_line() -> None:
-    """Of a delay of 5 ms all is found: on the path, as an excess, and as what a step would gain."""
+    """A delay of 5 ms appears in full on the path, as an excess, and as a gain."""
     found = path_of(two_phases({2: 5.0}))
     assert (found.step_ns, found.path_ns, len(found.steps)) == (21_500_000, 21_500_000, STEPS - 2)
     [cause] = causes(found, *LATENESS)
@@ -55,13 +55,13 @@ def test_a_delay_is_found_on_its_rank_and_line() -> None:
     assert cause.label is not None
     assert cause.label.site == site(20)
     assert found.by_label[PathKind.COMPUTING, 2, cause.label] == 10 * MS
-    [waiting] = {one.waiting_ns for one in found.by_rank if one.rank != 2}
+    [waiting] = {time.waiting_ns for time in found.by_rank if time.rank != 2}
     assert waiting == 5 * MS
-    assert {one.waits_for for one in found.by_rank if one.rank != 2} == {((2, 5 * MS),)}
+    assert {time.waits_for for time in found.by_rank if time.rank != 2} == {((2, 5 * MS),)}
 
 
 def test_a_delay_hidden_by_another_brings_less() -> None:
-    """Without the later of two late ranks a step is shorter only until the other one's arrival."""
+    """Of two late ranks, the removal of the later one gains only the time until the other one's arrival."""
     found = path_of(two_phases({2: 5.0, 1: 4.0}))
     gains = {cause.ranks: cause.gain_ns for cause in causes(found, CauseKind.LINE)}
     assert gains == {(2,): 1 * MS}
@@ -69,32 +69,32 @@ def test_a_delay_hidden_by_another_brings_less() -> None:
 
 @given(st.lists(st.floats(0.5, 30), min_size=4, max_size=4), st.integers(0, 3))
 @settings(deadline=None, max_examples=30)
-def test_the_predicted_gain_is_that_of_a_run_without_the_cause(times: list[float], rank: int) -> None:
-    """Whatever the others do, a replay without a rank's excess takes what a job without it would take."""
+def test_predicted_gain_matches_a_run_without_the_cause(times: list[float], rank: int) -> None:
+    """A replay without a rank's excess takes as long as a job without the excess, independent of the other ranks."""
 
-    def job(of_rank: float) -> Job:
+    def job(rank_ms: float) -> Job:
         made = Job(4)
         for _ in range(STEPS):
-            for one, ms in enumerate(times):
-                made.compute(one, of_rank if one == rank else ms)
-                made.collective(10, (one,), ms=0.1)
+            for other, ms in enumerate(times):
+                made.compute(other, rank_ms if other == rank else ms)
+                made.collective(10, (other,), ms=0.1)
             made.collective(20, ms=0.5)
-            for one in range(4):
-                made.compute(one, 1 + one)
+            for other in range(4):
+                made.compute(other, 1 + other)
             made.collective(30, (0, 1), ms=0.2)
             made.collective(30, (2, 3), ms=0.2)
             made.end_step()
         return made
 
-    others = sorted(ms for one, ms in enumerate(times) if one != rank)
+    others = sorted(ms for other, ms in enumerate(times) if other != rank)
     with_excess, without = path_of(job(others[-1] + 10)), path_of(job(others[1]))
-    own = [one for one in causes(with_excess, CauseKind.LINE) if one.ranks == (rank,)]
-    [cause] = [one for one in own if one.label is not None and one.label.site == site(10)]
+    of_rank = [cause for cause in causes(with_excess, CauseKind.LINE) if cause.ranks == (rank,)]
+    [cause] = [cause for cause in of_rank if cause.label is not None and cause.label.site == site(10)]
     assert cause.gain_ns == pytest.approx(with_excess.path_ns - without.path_ns, abs=10)
 
 
 def test_clocks_of_nodes_are_aligned_by_meetings() -> None:
-    """With clocks that are seconds apart and run apart, offsets are within their bounds and the path is the same."""
+    """If clocks differ by seconds and drift, offsets are within their bounds and the path is the same."""
     hosts = ["a", "a", "b", "b"]
     shift = 3_000 * MS
 
@@ -114,7 +114,7 @@ def test_clocks_of_nodes_are_aligned_by_meetings() -> None:
 
 
 def test_a_slow_node() -> None:
-    """If all ranks of one node of three are slow, that node is a cause."""
+    """If all ranks of one of three nodes are slow, the node is a cause."""
     hosts = ["a", "a", "b", "b", "c", "c"]
     found = path_of(two_phases({2: 4.0, 3: 4.0}, ranks=6, hosts=hosts))
     [node] = causes(found, CauseKind.NODE)
@@ -122,7 +122,7 @@ def test_a_slow_node() -> None:
 
 
 def pipeline(stages: dict[int, float], late: dict[int, float]) -> Job:
-    """Two pipelines of two stages, ranks 0 → 1 and 2 → 3, whose stages then meet their replicas."""
+    """Return a job of two pipelines, ranks 0 → 1 and 2 → 3, whose stages then meet their replicas."""
     job = Job(4)
     for _ in range(STEPS):
         for _ in range(3):
@@ -140,7 +140,7 @@ def pipeline(stages: dict[int, float], late: dict[int, float]) -> Job:
 
 
 def test_a_slow_stage_is_no_slow_rank() -> None:
-    """If a stage takes longer on all replicas, the stage is the cause; if on one, that rank is."""
+    """A stage that takes longer on all replicas is the cause; a rank is, if only one replica takes longer."""
     [stage] = causes(path_of(pipeline({0: 2, 1: 6}, {})), *LATENESS)
     assert (stage.kind, stage.ranks, stage.excess_ns) == (CauseKind.STAGE, (1, 3), 12 * MS)
     [line] = causes(path_of(pipeline({0: 4, 1: 4}, {3: 3})), *LATENESS)
@@ -148,7 +148,7 @@ def test_a_slow_stage_is_no_slow_rank() -> None:
 
 
 def test_a_message_now_and_then_makes_no_pipeline() -> None:
-    """Ranks that send each other something in a few steps are peers: the slow one is found, and is no stage."""
+    """Ranks that send messages in only a few steps are peers: the slow rank is a slow rank, not a slow stage."""
     job = Job(2)
     for step in range(STEPS):
         for rank in range(2):
@@ -162,7 +162,7 @@ def test_a_message_now_and_then_makes_no_pipeline() -> None:
 
 
 def test_operations_that_are_waited_for_unseen() -> None:
-    """DDP's all_reduces are joined before the optimizer's step: a rank that launches late is found through them."""
+    """DDP's all_reduces are joined before the optimizer step, and reveal a rank that launches late."""
     job = Job(3)
     for _ in range(STEPS):
         for bucket in range(3):
@@ -180,7 +180,7 @@ def test_operations_that_are_waited_for_unseen() -> None:
 
 
 def test_a_late_receiver_of_a_broadcast_holds_up_no_other() -> None:
-    """In a broadcast the others wait for the root alone."""
+    """In a broadcast, the other ranks wait only for the root."""
     job = Job(3)
     for _ in range(STEPS):
         job.compute(0, 4)
@@ -194,7 +194,7 @@ def test_a_late_receiver_of_a_broadcast_holds_up_no_other() -> None:
 
 
 def test_another_thread_is_not_on_the_path() -> None:
-    """A checkpoint in the background that ends just before a call of the training has not held it up."""
+    """A background checkpoint that ends just before a training call did not block it."""
     job = Job(2)
     for _ in range(STEPS):
         for rank in range(2):
@@ -210,7 +210,7 @@ def test_another_thread_is_not_on_the_path() -> None:
 
 
 def test_unsteady_steps_are_left_out() -> None:
-    """A step that saves a checkpoint does not count, and the longest stretch without one is looked at."""
+    """A step that saves a checkpoint is left out, and the longest stretch without one is analysed."""
     job = Job(2)
     for step in range(20):
         for rank in range(2):
@@ -225,7 +225,7 @@ def test_unsteady_steps_are_left_out() -> None:
 
 
 def test_chance_is_no_cause() -> None:
-    """In 100 jobs whose ranks differ by chance alone, none is blamed for a line in more than two."""
+    """In 100 jobs whose ranks differ only by chance, at most two blame a rank."""
     blamed = 0
     for seed in range(100):
         chance, job = random.Random(seed), Job(4)
@@ -272,7 +272,7 @@ def programs(draw: st.DrawFn) -> Job:
 @given(programs())
 @settings(deadline=None, max_examples=60)
 def test_the_pieces_of_a_path_have_no_gaps(job: Job) -> None:
-    """Pieces follow each other from the begin of the step to its end, and a rank's times add up to the step."""
+    """Pieces follow each other from the begin of the step to its end, and their durations add up to the step."""
     found = critical_path_of(job.histories())
     if found is None:
         assert not job.step
@@ -281,14 +281,14 @@ def test_the_pieces_of_a_path_have_no_gaps(job: Job) -> None:
         assert [piece.begin_ns for piece in step.pieces[1:]] == [piece.end_ns for piece in step.pieces[:-1]]
         assert sum(piece.duration_ns for piece in step.pieces) == step.duration_ns
         assert all(piece.duration_ns >= 0 for piece in step.pieces)
-    for one in found.by_rank:
-        assert min(one.computing_ns, one.waiting_ns, one.transfer_ns) >= 0
+    for time in found.by_rank:
+        assert min(time.computing_ns, time.waiting_ns, time.transfer_ns) >= 0
     if found.has_steps:
         assert all(0 <= cause.gain_ns <= found.path_ns for cause in found.causes)
 
 
 def test_without_steps_there_is_a_path_and_no_causes() -> None:
-    """A source without steps still has a path, through all calls, and the notes say so."""
+    """Without recorded steps, the path goes through all calls, and a note says so."""
     job = Job(2)
     for _ in range(3):
         job.compute(0, 5)
@@ -299,7 +299,7 @@ def test_without_steps_there_is_a_path_and_no_causes() -> None:
 
 
 def test_ranks_without_records_are_named() -> None:
-    """What other ranks wait for may be on a rank whose calls are not known."""
+    """A note names ranks without records, because other ranks may have waited for them."""
     found = path_of(two_phases({2: 5.0}), without=[2])
     assert found.notes == ("no calls of ranks 2 are known: other ranks may have waited for them",)
     assert not causes(found, *LATENESS)
@@ -312,7 +312,7 @@ def test_nothing_at_all() -> None:
 
 
 def test_only_the_newest_steps_count() -> None:
-    """Within a bound on calls the newest whole steps are looked at."""
+    """The newest whole steps within a bound on calls are analysed."""
     job = two_phases({})
     found = critical_path_of(job.histories(), most_calls=4 * 2 * 64)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Axes are found from the members of groups alone, whatever the ranks' numbers and whatever other groups there are."""
+"""Axes follow from the members of groups alone, independent of the ranks' numbers and of other groups."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.analysis.parallelism.worlds import MeshWorld
 
 
 def grid(world: MeshWorld) -> Grid:
-    """The grid that is found in a world."""
+    """Return the grid of a world."""
     return grid_of(families_of(world.groups, world.world_size), world.world_size)
 
 
 def megatron(sizes: tuple[int, ...] = (2, 2, 4), seed: int | None = None) -> MeshWorld:
-    """Tensors, data, stages, and the products that Megatron creates besides."""
+    """Return a mesh of TP, DP and PP, with the product groups that Megatron creates."""
     world = MeshWorld(sizes, seed).add("tp", 0).add("dp", 1).add("pp", 2)
     return world.add("model", 0, 2).add("tp-dp", 0, 1).add("default_pg", 0, 1, 2)
 
 
 def test_axes_by_stride() -> None:
-    """The innermost axis comes first, and each rank's place is that in the mesh."""
+    """The innermost axis comes first, and coordinates match the mesh."""
     found = grid(megatron())
     assert [(axis.size, axis.stride) for axis in found.axes] == [(2, 1), (2, 2), (4, 4)]
     assert found.copies == 1
@@ -45,7 +45,7 @@ def test_products_and_parts() -> None:
 
 
 def test_one_axis_and_copies() -> None:
-    """Where groups do not connect all ranks but for one that holds them all, the rest are copies of the grid."""
+    """If only a group of all ranks connects the grids, the grids are copies."""
     world = MeshWorld((4, 2)).add("tp", 0).add("default_pg", 0, 1)
     found = grid(world)
     assert ([axis.size for axis in found.axes], found.copies) == ([4], 2)
@@ -55,7 +55,7 @@ def test_one_axis_and_copies() -> None:
 
 
 def test_no_groups() -> None:
-    """Ranks without groups are copies of nothing."""
+    """Ranks without groups are copies of an empty grid."""
     found = grid(MeshWorld((3,)))
     assert (found.axes, found.copies) == ((), 3)
 
@@ -67,7 +67,7 @@ def test_no_groups() -> None:
     st.data(),
 )
 def test_any_mesh(sizes: list[int], seed: int | None, has_names: bool, data: st.DataObject) -> None:
-    """Axes of any number and size, with ranks in any order, named or not, and with some products of them."""
+    """Meshes with axes of any number and size, ranks in any order, with or without names and product groups."""
     world = MeshWorld(sizes, seed)
     axes = range(len(sizes))
     for axis in axes:
@@ -90,7 +90,7 @@ def test_thousands_of_ranks(seed: int | None) -> None:
 
 
 def test_groups_of_ranks_without_records() -> None:
-    """They are added if their members follow from the others, and only if none of these ranks has records."""
+    """Groups are inferred if their members follow from the others and none of their ranks has records."""
     world = megatron()
     lost = {(0, 1), (0, 2), (1, 3)}
     groups = {members: texts for members, texts in world.groups.items() if members not in lost}

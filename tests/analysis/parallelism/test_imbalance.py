@@ -1,4 +1,4 @@
-"""How unevenly members of a group take part in exchanges, and where their bytes go."""
+"""The imbalance of exchanges between members of a group, and the traffic between ranks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Experts:
         self._sequence = 0
 
     def exchange(self, sent: Sequence[Sequence[int]], without: int | None = None) -> None:
-        """What each rank sends to each, and which rank does not come."""
+        """Record an exchange: `sent` has the bytes from each rank to each rank, and `without` stays away."""
         self._sequence += 1
         for rank, tape in enumerate(self.tapes):
-            parts, received = sent[rank], sum(of[rank] for of in sent)
+            parts, received = sent[rank], sum(sizes[rank] for sizes in sent)
             record: dict[str, Any] = {"sequence": self._sequence, "message_bytes": sum(parts), "at": self._sequence}
             if rank != without:
                 if len({*parts}) > 1 or received != sum(parts):
@@ -41,35 +41,35 @@ class Experts:
                 tape.begin("all_to_all_single", GROUP, **record)
 
     def histories(self) -> list[RankHistory]:
-        """What has been recorded."""
+        """Return the recorded histories."""
         return [history_of(TapeReader.of_writer(tape.writer)) for tape in self.tapes]
 
     def imbalance(self) -> Imbalance | None:
-        """How balanced it is."""
+        """Return the imbalance of the recorded exchanges."""
         return calls_of(self.histories()).groups[GROUP.ranks].exchanges.imbalance(GROUP.ranks)
 
 
 @pytest.fixture
 def experts(memory: Path) -> Iterator[Experts]:
-    """Ranks that have exchanged nothing yet."""
-    made = Experts(memory)
-    yield made
-    for tape in made.tapes:
+    """Four ranks without exchanges."""
+    ranks = Experts(memory)
+    yield ranks
+    for tape in ranks.tapes:
         tape.writer.close()
 
 
 def test_there_and_back(experts: Experts) -> None:
-    """An expert that all send most to is the busiest on both ways, though on the way back all receive alike."""
-    there = [[50, 200, 100, 50]] * 4
-    back = [[part] * 4 for part in there[0]]
+    """The expert with the most tokens is the busiest both ways, though all ranks receive equally on the way back."""
+    dispatch = [[50, 200, 100, 50]] * 4
+    combine = [[part] * 4 for part in dispatch[0]]
     for _ in range(3):
-        experts.exchange(there)
-        experts.exchange(back)
+        experts.exchange(dispatch)
+        experts.exchange(combine)
     assert experts.imbalance() == Imbalance(GROUP.ranks, rank=1, ratio=2.0, exchanges=6, typical_ratio=2.0)
 
 
 def test_in_turns(experts: Experts) -> None:
-    """If another expert is the busiest each time, none is on the whole, but each exchange has to wait for one."""
+    """If experts take turns at being the busiest, totals are balanced, but each exchange is not."""
     for nth in range(8):
         experts.exchange([[250 if rank == nth % 4 else 50 for rank in range(4)]] * 4)
     found = experts.imbalance()
@@ -78,14 +78,14 @@ def test_in_turns(experts: Experts) -> None:
 
 
 def test_even(experts: Experts) -> None:
-    """Equal parts are balanced, and take no record of their own."""
+    """Equal parts are balanced, and need no split record."""
     experts.exchange([EVEN] * 4)
     assert experts.imbalance() == Imbalance(GROUP.ranks, 0, 1.0, 1, 1.0)
     assert [tape.writer.next_number() for tape in experts.tapes] == [2] * 4
 
 
 def test_only_what_is_known_of_all(experts: Experts) -> None:
-    """An exchange that a rank has not come to is not compared, nor one whose splits are lost."""
+    """Exchanges without all ranks, or with lost splits, are not compared."""
     experts.exchange([[0, 400, 0, 0]] * 4, without=3)
     assert experts.imbalance() is None
     for tape in experts.tapes:
@@ -115,7 +115,7 @@ def test_the_newest_of_many(experts: Experts) -> None:
 
 
 def test_bytes_go_where_they_were_sent(experts: Experts) -> None:
-    """Between each two ranks are the bytes that one sent to the other, and what a rank keeps is in no line."""
+    """Traffic has the bytes between each two ranks, without the bytes that a rank keeps."""
     sent = [[rank * 10 + other for other in range(4)] for rank in range(4)]
     for _ in range(2):
         experts.exchange(sent)
@@ -129,7 +129,7 @@ def test_bytes_go_where_they_were_sent(experts: Experts) -> None:
 
 
 def test_splits_that_do_not_fit(memory: Path) -> None:
-    """Splits of another number of members than the group has are not attributed to anyone in particular."""
+    """If the number of splits differs from the number of members, bytes are spread evenly."""
     tape = FakeTape(memory)
     tape.begin("all_to_all_single", GROUP, message_bytes=300, parts=[100, 50, 150], received=300)
     found = calls_of([history_of(TapeReader.of_writer(tape.writer))])

@@ -1,4 +1,4 @@
-"""What groups are for, where jobs are too small or too rare to show it in the tests with real worlds."""
+"""Roles of groups in cases that the tests with real jobs do not cover."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ REDUCE = CallShape("all_reduce", "sum", 1, False, False, None)
 
 
 def roles(*counts: tuple[CallShape, int, float], around: Surroundings | None = None) -> list[Role]:
-    """The roles that calls speak for."""
+    """Return the roles that calls show."""
     kinds = {kind: KindCount(calls, sent, {1024}) for kind, calls, sent in counts}
-    return [one.role for one in roles_of(GroupCalls(kinds=kinds), around or Surroundings())]
+    return [evidence.role for evidence in roles_of(GroupCalls(kinds=kinds), around or Surroundings())]
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def roles(*counts: tuple[CallShape, int, float], around: Surroundings | None = N
     ],
 )
 def test_messages_around_a_ring(fewest: int, most: int, role: Role) -> None:
-    """Equally many are ring attention, fewer where it closes are an interleaved pipeline, and few show nothing."""
+    """Even numbers are ring attention, fewer messages at the closing are an interleaved pipeline, few are unclear."""
     assert roles((SEND, most, 1.0), around=Surroundings(round=Round(fewest, most))) == [role]
 
 
 def test_small_second_roles() -> None:
-    """A by-product of a few bytes is no role; an exchange of a few bytes is, if there are many calls."""
+    """A few bytes are no second role, unless there are many calls of an exchange."""
     exchange = CallShape("all_to_all", "", 2, False, False, None)
     gather = CallShape("all_gather", "", 3, False, False, None)
     assert roles((REDUCE, 10, 1e9), (gather, 10, 1e6)) == [Role.DATA]
@@ -44,7 +44,7 @@ def test_small_second_roles() -> None:
 
 
 def test_calls_that_show_nothing() -> None:
-    """Scalars, counters and barriers are made in groups of any kind."""
+    """Scalars, counters and barriers show no role."""
     scalar = CallShape("all_reduce", "sum", 0, False, True, None)
     counter = CallShape("all_reduce", "sum", 1, True, False, None)
     assert roles((scalar, 100, 1e3), (counter, 100, 1e6), (CallShape("barrier", "", 0, False, True, None), 5, 0)) == []
@@ -63,7 +63,7 @@ def test_calls_that_show_nothing() -> None:
     ],
 )
 def test_names(name: str, is_wrong: bool) -> None:
-    """Only a name that promises one thing can be wrong."""
+    """Only a name with one known word can be wrong."""
     found = roles_of(GroupCalls(kinds={REDUCE: KindCount(10, 1e9, {1024})}), Surroundings())
     assert is_misnamed(name, found) is is_wrong
     assert not is_misnamed(name, [])
@@ -82,6 +82,6 @@ def test_names(name: str, is_wrong: bool) -> None:
     ],
 )
 def test_bytes_that_a_rank_sends(operation: str, sent: float) -> None:
-    """Of 100 bytes, among four ranks."""
+    """A rank contributes 100 bytes in a group of four."""
     assert sent_bytes(operation, 100, 4) == sent
     assert sent_bytes(operation, 100, 1) == 0

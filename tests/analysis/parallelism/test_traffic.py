@@ -1,4 +1,4 @@
-"""Where the bytes of a broadcast go: tapes have those of the root alone, traces of profilers those of all members."""
+"""The traffic of a broadcast: tapes record bytes of the root only, profiler traces of all members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.tapes.fake_tape import FakeTape
 def test_broadcast(
     memory: Path, ranks: tuple[int, ...], root: int, sent: list[tuple[int, int]], of_members: int
 ) -> None:
-    """Every member but the root gets all bytes, from the member before it."""
+    """Every member but the root receives all bytes from the previous member."""
     group = GroupName("0", "default_pg", ranks, 0, "gloo", True)
     tapes = [FakeTape(memory, rank) for rank in ranks]
     for rank, tape in zip(ranks, tapes, strict=True):

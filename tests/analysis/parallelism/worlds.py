@@ -1,4 +1,4 @@
-"""Parallel worlds by construction: the groups that a mesh of known axes has, with ranks in order or shuffled."""
+"""Constructed parallel worlds: the groups of a mesh with known axes, with ranks in order or shuffled."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class MeshWorld:
             random.Random(self.seed).shuffle(self.numbers)
 
     def along(self, *axes: int) -> list[Members]:
-        """The groups of the ranks that differ on these axes alone."""
+        """Return the groups of ranks that differ on these axes only."""
         fixed = [range(1) if axis in axes else range(size) for axis, size in enumerate(self.sizes)]
         varying = [range(size) if axis in axes else range(1) for axis, size in enumerate(self.sizes)]
-        return [tuple(sorted(self._ranks(here, varying))) for here in itertools.product(*fixed)]
+        return [tuple(sorted(self._ranks(coordinates, varying))) for coordinates in itertools.product(*fixed)]
 
     def add(self, description: str, *axes: int) -> MeshWorld:
         """Create groups along the product of axes."""
@@ -43,9 +43,9 @@ class MeshWorld:
             self.groups.setdefault(members, set()).add(description)
         return self
 
-    def _ranks(self, here: Sequence[int], varying: Sequence[range]) -> Iterator[int]:
-        for there in itertools.product(*varying):
+    def _ranks(self, coordinates: Sequence[int], varying: Sequence[range]) -> Iterator[int]:
+        for offsets in itertools.product(*varying):
             number, stride = 0, 1
-            for coordinate, offset, size in zip(here, there, self.sizes, strict=True):
+            for coordinate, offset, size in zip(coordinates, offsets, self.sizes, strict=True):
                 number, stride = number + (coordinate + offset) * stride, stride * size
             yield self.numbers[number]

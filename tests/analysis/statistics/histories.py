@@ -38,7 +38,7 @@ class Ranks:
         waits_ms: float | None = None,
         **record: Any,
     ) -> None:
-        """Record a call; it is open unless its end is given. `waits_ms` is when a thread begins to wait for it."""
+        """Record a call. Without `until_ms` it stays open. `waits_ms` is when a thread begins to wait for it."""
         tape, entered_ns = self.tapes[rank], int(at_ms * MS)
         number = tape.begin(operation, group or self.group, at=entered_ns, **record)
         if waits_ms is not None:
@@ -53,12 +53,12 @@ class Ranks:
         self.call(source, at_ms, until_ms, "send", flags=flags, peer=destination, message_bytes=MIB, **record)
 
     def receive(self, source: int, destination: int, at_ms: float, until_ms: float | None, **record: Any) -> None:
-        """Record a receive: it contributes no bytes, and its tensor has 16."""
+        """Record a receive, which contributes no bytes into a tensor of 16 bytes."""
         flags = int(Flag.POINT_TO_POINT | Flag.END_BY_WAIT)
         self.call(destination, at_ms, until_ms, "recv", flags=flags, peer=source, message_bytes=0, **record)
 
     def histories(self) -> list[RankHistory]:
-        """What has been recorded, read anew."""
+        """Read the tapes."""
         return [history_of(TapeReader.of_writer(tape.writer)) for tape in self.tapes]
 
     def close(self) -> None:
@@ -68,6 +68,6 @@ class Ranks:
 
 
 def only_row(found: Statistics, operation: str) -> Row:
-    """The only row of an operation."""
+    """Return the only row of an operation."""
     [row] = [row for row in found.rows if row.operation == operation]
     return row

@@ -33,9 +33,9 @@ FORMS = {
 
 @pytest.mark.parametrize("operation", FORMS)
 def test_bandwidth_of_each_form(ranks_of: Callable[..., Ranks], operation: str) -> None:
-    """With 1 MiB from a rank in 2 ms on 4 ranks: S / t, S in the sense of nccl-tests, times its factor.
+    """With 1 MiB per rank in 2 ms on 4 ranks, bandwidth is nccl-tests' S / t times its factor.
 
-    Where only the root contributes, S is that of the tensors, which all ranks have: here 16 bytes on each.
+    If only the root contributes, S is the size of the tensors, which all ranks record: here 16 bytes.
     """
     ranks = ranks_of(4)
     contributed = {"broadcast": 16, "scatter": 64}.get(operation, MIB)
@@ -49,7 +49,7 @@ def test_bandwidth_of_each_form(ranks_of: Callable[..., Ranks], operation: str) 
 
 
 def test_scatter_has_its_size_on_all_ranks(ranks_of: Callable[..., Ranks]) -> None:
-    """A member's record describes its own part: the whole is n times that, as the root's record has it."""
+    """A member's record describes its part, and the root's record the whole, which is n times as large."""
     ranks = ranks_of(4)
     for rank in range(4):
         ranks.call(rank, 0, 1, "scatter", message_bytes=64 if rank == 0 else 0, peer=0)
@@ -59,7 +59,7 @@ def test_scatter_has_its_size_on_all_ranks(ranks_of: Callable[..., Ranks]) -> No
 
 
 def test_operations_without_bandwidth(ranks_of: Callable[..., Ranks]) -> None:
-    """Barriers move no data, and for unknown operations nccl-tests defines nothing."""
+    """Barriers move no data, and nccl-tests does not define the bandwidth of unknown operations."""
     ranks = ranks_of(2)
     for rank in range(2):
         ranks.call(rank, 0, 1, "barrier", message_bytes=0)
@@ -87,5 +87,5 @@ def test_operations_without_bandwidth(ranks_of: Callable[..., Ranks]) -> None:
 def test_bytes_of_a_signature(
     shapes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...], tensors: int, expected: int | None
 ) -> None:
-    """Bytes follow from shapes and types; where not all tensors are described, they are not known."""
+    """Bytes follow from shapes and types; they are unknown if the signature does not describe all tensors."""
     assert described_bytes(SignatureName("recv", "", shapes, dtypes, "cpu", tensors)) == expected

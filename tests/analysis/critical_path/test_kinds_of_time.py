@@ -1,4 +1,4 @@
-"""Why a rank comes later than its peers: what it spends the time on is named, not that it computes."""
+"""Causes name the kind of time that a slow rank spends: waiting for data, checkpoints, backward, computing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STEPS = 12
 
 
 def path_of(job: Job) -> CriticalPath:
-    """The path of what a job has recorded."""
+    """Return the critical path of a job."""
     found = critical_path_of(job.histories())
     assert found is not None
     return found
 
 
 def job_with(late: dict[ActivityKind, float], computing: float = 0.0) -> Job:
-    """Steps in which all ranks do everything for a while, and rank 3 some of it for longer."""
+    """Return a job whose ranks spend equal times on each activity, except for rank 3's extra time."""
     job = Job(4)
     for _ in range(STEPS):
         for rank in range(4):
@@ -37,8 +37,8 @@ def job_with(late: dict[ActivityKind, float], computing: float = 0.0) -> Job:
     return job
 
 
-def said(job: Job) -> str:
-    """The sentence on the only cause that is a rank's, which is a finding, too."""
+def sentence_on(job: Job) -> str:
+    """Return the sentence on the only slow rank, which is also the finding's."""
     found = path_of(job)
     [cause] = [cause for cause in found.causes if cause.kind is CauseKind.LINE]
     assert cause.ranks == (3,)
@@ -59,20 +59,20 @@ def said(job: Job) -> str:
     ],
 )
 def test_the_largest_is_named(late: dict[ActivityKind, float], computing: float, text: str) -> None:
-    """Of all that a rank does for longer than its peers, the largest is named."""
-    assert said(job_with(late, computing)) == text
+    """The sentence names the kind of time with the largest excess."""
+    assert sentence_on(job_with(late, computing)) == text
 
 
 def test_what_else_it_does() -> None:
-    """If the largest is not nearly all, the sentence says how much later the rank comes in all."""
-    assert said(job_with({ActivityKind.DATA_WAIT: 30, ActivityKind.BACKWARD: 20})) == (
+    """If the largest kind is not nearly the whole excess, the sentence also gives the total."""
+    assert sentence_on(job_with({ActivityKind.DATA_WAIT: 30, ActivityKind.BACKWARD: 20})) == (
         "rank 3 waits 30.0 ms longer for data than its peers before all_reduce in mesh at train (train.py:20), "
         "and takes 50.0 ms longer in all"
     )
 
 
 def test_on_the_path() -> None:
-    """The path says what a rank spent its pieces on, and a step that was left out what it spent the longest on."""
+    """The pieces of the path, and the longest piece of a step that is left out, show their kinds of time."""
     job = job_with({ActivityKind.DATA_WAIT: 50})
     for rank in range(4):
         job.spend(rank, ActivityKind.TORCH_SAVE, 900 if rank == 0 else 1)
@@ -92,8 +92,8 @@ def test_on_the_path() -> None:
 
 
 def test_advice() -> None:
-    """Advice on a rank whose loader is slow sends nobody to profile its computing."""
+    """Advice on a rank with a slow loader points at the loader, not at computing."""
     found = path_of(job_with({ActivityKind.DATA_WAIT: 50}))
-    [advice] = [one for one in advise(None, WorldCalls(), found) if one.ranks == (3,)]
+    [advice] = [advice for advice in advise(None, WorldCalls(), found) if advice.ranks == (3,)]
     assert finding(advice, found.group_names).startswith("rank 3 waits 50.0 ms longer for data than its peers before")
     assert check(advice).startswith("compare its storage")
