@@ -1,4 +1,4 @@
-"""Whose code a file is, wherever it was written and is read."""
+"""Owners of code by file path, on the rank and on the reader."""
 
 import dataclasses
 import threading
@@ -49,19 +49,19 @@ SITE = "/home/ada/.venv/lib/python3.11/site-packages"
     ],
 )
 def test_owner(file: str, owner: FrameOwner) -> None:
-    """By path alone: the packages of the rank need not exist where its tape is read."""
+    """The path alone decides: the packages of the rank need not exist where its tape is read."""
     assert owner_of(file) is owner
 
 
-def test_owners_here() -> None:
-    """Torch and Python are known wherever this process has them, and this test is the user's."""
+def test_owners_in_this_process() -> None:
+    """This process's torch and standard library are recognized, and this test is user code."""
     assert owner_of(str(torch.__file__)) is FrameOwner.TORCH
     assert owner_of(threading.Thread.run.__code__.co_filename) is FrameOwner.STANDARD_LIBRARY
     assert owner_of(str(Path(__file__).resolve())) is FrameOwner.USER
 
 
 def test_generated_methods() -> None:
-    """What `dataclasses` generates has the file of `python -c`."""
+    """Methods that `dataclasses` generates have the same file as `python -c`."""
 
     @dataclasses.dataclass
     class Row:
@@ -83,7 +83,7 @@ def test_generated_methods() -> None:
     ],
 )
 def test_package(file: str, package: str) -> None:
-    """The folder in which it was installed is its name."""
+    """The package is named after its folder in `site-packages`."""
     assert package_of(file) == package
 
 
@@ -106,5 +106,5 @@ PYTHON = ("/usr/lib/python3.11/threading.py", "run")
     ],
 )
 def test_innermost(frames: tuple[tuple[str, str], ...], place: int | None) -> None:
-    """The user's innermost frame, else a package's, else torch's or Python's, and never ours."""
+    """The innermost frame of user code is shown, else a package's, else torch's or Python's, and never ours."""
     assert innermost(frames) == place

@@ -18,7 +18,7 @@ NAMED_BY_DETAIL = (Detail.STAGE, Detail.FUNCTION)
 
 
 def test_spans_are_described_under_their_titles() -> None:
-    """The reference of spans has each activity that is not named after its detail, and no other."""
+    """The span reference lists exactly the activities that are not named after their detail."""
     titles = {row.title for row in TRAITS.values() if row.detail not in NAMED_BY_DETAIL}
     described = (
         *(semconv.OPTIMIZER_STEP_SPAN, semconv.DATA_WAIT_SPAN, semconv.BACKWARD_SPAN),
@@ -37,7 +37,7 @@ def test_torch_has_no_operation_without_a_row() -> None:
 
 
 def test_names_are_unique() -> None:
-    """No name or alias stands for two operations, and each leads to its own."""
+    """No name or alias belongs to two operations, and each resolves to its operation."""
     named = [(name, row.name) for row in COLLECTIVES.values() for name in (row.name, *row.aliases)]
     assert [name for name, count in Counter(name for name, _ in named).items() if count > 1] == []
     assert [name for name, operation in named if operation_named(name) != operation] == []

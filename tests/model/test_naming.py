@@ -1,4 +1,4 @@
-"""Ids of traces and spans, ranks as text, and texts of others as they can be shown."""
+"""Ids of traces and spans, lists of ranks, and printable text."""
 
 import itertools
 
@@ -13,13 +13,13 @@ from otel_torchdist.model.naming import MAX_RANKS_TEXT, MemberRank, compress_ran
 RUN = 0xFEDCBA98765432100123456789ABCDEF
 
 
-def test_ids_of_a_step_are_the_same_wherever_they_are_computed() -> None:
-    """Ranks share a trace without communicating: the ids are fixed by their inputs, in this version and later ones."""
+def test_ids_are_fixed() -> None:
+    """Ranks share a trace without communicating: ids depend only on their inputs, in this version and later ones."""
     assert naming.trace_id_of_step(RUN, 7) == 0x830C38250BCC0C27BD6FAE486590AD5E
     assert naming.operation_span_id(5, 9) == 0x56DCBAC8BF4B404D
 
 
-def test_everything_has_an_id_of_its_own() -> None:
+def test_ids_are_unique() -> None:
     """Operations, anchors, markers and bars of stalls never share an id, even with equal numbers."""
     numbers = range(30)
     spans = [naming.operation_span_id(nonce, number) for nonce, number in itertools.product((1, 2), numbers)]
@@ -55,22 +55,22 @@ def test_the_standard_ratio_sampler_keeps_its_ratio_of_steps() -> None:
 
 
 def expand(text: str) -> set[int]:
-    """The ranks in a compressed range."""
-    found: set[int] = set()
+    """Return the ranks in a compressed list."""
+    ranks: set[int] = set()
     for part in text.split(",") if text else ():
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        ranks.update(range(int(first), int(last or first) + 1))
+    return ranks
 
 
 @given(st.sets(st.integers(0, 40)))
 def test_nothing_is_lost(ranks: set[int]) -> None:
-    """A range that fits lists exactly its ranks."""
+    """A list that is not cut contains exactly its ranks."""
     assert expand(compress_ranks(ranks)) == ranks
 
 
 def test_form() -> None:
-    """Neighbours are one range, in ascending order, whatever the order and the repeats."""
+    """Neighbours form a range, in ascending order, for any order and repeats of the input."""
     assert compress_ranks([16, 1, 0, 2, 2]) == "0-2,16"
     assert compress_ranks(range(4096)) == "0-4095"
     assert compress_ranks([]) == ""
@@ -90,7 +90,7 @@ def test_long_ranges_are_cut(ranks: set[int]) -> None:
 
 
 def test_processes_of_other_worlds() -> None:
-    """They are numbers wherever ranks are, and in sentences they are what they are."""
+    """Processes of other worlds are numbers like ranks, and have labels in sentences."""
     engine, other = MemberRank(4, "1 of transfer"), MemberRank(5, "2 of transfer")
     assert compress_ranks([0, 1, engine, other]) == "0-1,4-5"
     assert name_ranks([engine]) == f"rank {engine}" == "rank 1 of transfer"
@@ -98,8 +98,8 @@ def test_processes_of_other_worlds() -> None:
     assert name_ranks([MemberRank(number, f"{number} of all") for number in range(6)]).endswith("3 of all and 2 more")
 
 
-def test_text_that_can_be_shown() -> None:
-    """The text cannot steer a terminal, begin a line, turn its direction, or fail to be encoded."""
+def test_readable_text() -> None:
+    """Readable text cannot control a terminal, begin a line, change direction, or fail to be encoded."""
     for text in ("plain", "eval_模型", "a b", "/home/é.py"):
         assert readable(text) == text
     forged = readable("x\n12:00 \x1b[31mrank 3\u202e \u2028 \udcff \x9b \u200b")

@@ -14,7 +14,7 @@ from tests.support.worlds.fake_world import START_NS
 
 
 def history_of(view: RankView, groups: Mapping[str, GroupView], world_size: int) -> RankHistory:
-    """The calls of a rank in these groups that its progress mentions: those that have ended, then the open ones."""
+    """Return the calls of a rank in these groups, from its progress: ended calls, then open calls."""
     operations: list[OperationView] = []
     for channel, progress in view.progress.items():
         for arrival in progress.recent:

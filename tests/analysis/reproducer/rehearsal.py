@@ -1,4 +1,4 @@
-"""Runs a script's steps without processes: groups wait for all of their members, and calls that differ never end."""
+"""Runs a script's steps without processes: groups wait for all of their members, and mismatched calls never end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_FLAGS: Final = Flag(0)
 
 
 def verdict_on(script: Script) -> Verdict | None:
-    """The verdict on a script, long after no rank can go on."""
+    """Run a script until no rank can go on, and return the verdict."""
     world = FakeWorld(len(script.steps))
     players = [_Player(rank, steps) for rank, steps in zip(world.ranks, script.steps, strict=True)]
     now_s = 0.0
@@ -51,7 +51,7 @@ class _Player:
         self._blocked: int | None = None
 
     def move(self, now_s: float) -> bool:
-        """Take a step; False if there is none to take, or if the last one has not ended."""
+        """Take a step. Return False if none is left, or if the last one has not ended."""
         if not self.steps or (self._blocked is not None and self._blocked in self.rank.open):
             return False
         step = self.steps.pop(0)
@@ -96,18 +96,18 @@ class _Player:
 
 
 def group_for(ranks: tuple[int, ...], number: int) -> GroupView:
-    """The group of a script, under its number."""
+    """Return a script's group, named by its number."""
     view = group_of(*ranks, nth=number, description="default_pg" if number == DEFAULT_GROUP else "")
     return dataclasses.replace(view, name=dataclasses.replace(view.name, name=str(number)))
 
 
 def _meet(players: Sequence[_Player], now_s: float) -> bool:
-    """End every call that all members have made alike; False if there is none."""
+    """End every call that all members made equally. Return False if there is none."""
     ended = False
     for player in players:
         for number, view in list(player.rank.open.items()):
             others = [players[rank] for rank in sorted(_members(view))]
-            if all(view.operation_id in other.calls for other in others) and _is_alike(view.operation_id, others):
+            if all(view.operation_id in other.calls for other in others) and _is_matching(view.operation_id, others):
                 player.rank.end(number, now_s)
                 ended = True
     return ended
@@ -121,18 +121,20 @@ def _members(view: OperationView) -> frozenset[int]:
     return view.group.members
 
 
-def _is_alike(operation_id: OperationId, players: Sequence[_Player]) -> bool:
+def _is_matching(operation_id: OperationId, players: Sequence[_Player]) -> bool:
     if operation_id.channel.is_point_to_point:
         return True
     steps = [player.calls[operation_id][1] for player in players]
-    if all(isinstance(one, ScriptCall) and one.is_uneven for one in steps):
-        return _fits([one for one in steps if isinstance(one, ScriptCall)])
-    return len({dataclasses.replace(one, hangs=False) if not isinstance(one, End) else one for one in steps}) == 1
+    if all(isinstance(step, ScriptCall) and step.is_uneven for step in steps):
+        return _fits([step for step in steps if isinstance(step, ScriptCall)])
+    return len({step if isinstance(step, End) else dataclasses.replace(step, hangs=False) for step in steps}) == 1
 
 
 def _fits(calls: Sequence[ScriptCall]) -> bool:
-    """Whether each member of a group gets from each other one what that sends."""
+    """Return whether the parts that members send and receive have equal sizes."""
     size = len(calls)
     sent = [[math.prod(shape) for shape in call.shapes[:size]] for call in calls]
     received = [[math.prod(shape) for shape in call.shapes[size:]] for call in calls]
-    return all(sent[one][other] == received[other][one] for one in range(size) for other in range(size))
+    return all(
+        sent[sender][receiver] == received[receiver][sender] for sender in range(size) for receiver in range(size)
+    )

@@ -1,4 +1,4 @@
-"""How the rank that a verdict names ends in a script: as its process did, as far as that is known."""
+"""Endings of the named rank in a script, which repeat how its process ended if that is recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.worlds.fake_world import THRESHOLD_NS
 
 
 def dead(status: int | None, failure: str = "") -> Verdict:
-    """A verdict on the death of rank 2, which ended with this wait status and exception."""
+    """Return a verdict on the death of rank 2 with a wait status and an exception."""
     world = RecordedWorld(3)
     for rank in world.recorded[:2]:
         rank.enter(all_ranks(3), 1.0)
@@ -46,7 +46,7 @@ def dead(status: int | None, failure: str = "") -> Verdict:
     ],
 )
 def test_ends_as_the_process_did(status: int | None, failure: str, statement: str) -> None:
-    """By the same signal, with the same exit code or exception; by SIGKILL, with a remark, if nothing is known."""
+    """The script's rank ends by the same signal, exit code or exception; by SIGKILL if nothing is recorded."""
     verdict = dead(status, failure)
     [waits, ends] = statements_of(end_of(verdict, 2, ()))
     assert waits.startswith("time.sleep(3)")
@@ -55,5 +55,5 @@ def test_ends_as_the_process_did(status: int | None, failure: str, statement: st
 
 
 def test_others_stay() -> None:
-    """A rank that the verdict does not name stays away, whatever has ended the one that it names."""
+    """A rank that the verdict does not name stays away, independent of how the named rank ended."""
     assert statements_of(end_of(dead(int(signal.SIGKILL)), 1, ())) == ["time.sleep(1_000_000)"]

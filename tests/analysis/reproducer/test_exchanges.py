@@ -1,4 +1,4 @@
-"""Uneven exchanges in scripts: what is recorded of them, and what is assumed where it is not."""
+"""Uneven exchanges in scripts: recorded splits, and assumptions for unrecorded ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROW: Final = 8
 
 
 def rows(sender: int, receiver: int) -> int:
-    """How many rows one rank sends to another: never the same number twice, and none in one case."""
+    """Return the number of rows that one rank sends to another: unique for each pair, and 0 for one pair."""
     return sender * SIZE + receiver
 
 
 def exchanged(
     name: str = "all_to_all_single", unit: int = ROW, sent: Callable[[int, int], int] = rows
 ) -> RecordedWorld:
-    """Ranks that have made an exchange and wait for rank 2 in the next one."""
+    """Return a world whose ranks made an exchange and wait for rank 2 in the next one."""
     world, group = RecordedWorld(SIZE), all_ranks(SIZE)
     for at_s in (0.0, 1.0):
         for rank in world.recorded[: SIZE if at_s == 0.0 else 2]:
@@ -39,8 +39,8 @@ def exchanged(
     return world
 
 
-def test_what_is_recorded() -> None:
-    """Each rank sends what it sent and gets what the others sent it, also from the one that does not come."""
+def test_recorded_splits() -> None:
+    """Each rank sends and receives the recorded parts, also from the absent rank."""
     script = exchanged().script()
     for rank in range(SIZE):
         call = calls_of(script, rank)[0]
@@ -53,15 +53,15 @@ def test_what_is_recorded() -> None:
 
 
 def test_lists() -> None:
-    """With gloo, lists have equal tensors only, so one tensor stands for an uneven list, and the script says so."""
+    """A tensor replaces an uneven list, because gloo supports only lists of equal tensors, and the script says so."""
     script = exchanged("all_to_all", unit=4).script()
     call = calls_of(script, 1)[0]
     assert (call.operation, call.shapes[:SIZE]) == ("all_to_all_single", ((3,), (4,), (5,)))
     assert any("all_to_all_single replaces the operation all_to_all," in fact for fact in script.facts)
 
 
-def test_what_is_not_recorded() -> None:
-    """Without the parts, as in dumps and in large groups, parts are even, and the script says so."""
+def test_unrecorded_splits() -> None:
+    """Without recorded splits, as in dumps and large groups, parts are even, and the script says so."""
     world, group = RecordedWorld(SIZE), all_ranks(SIZE)
     for rank in world.recorded[:2]:
         rank.enter(group, 0.0, "all_to_all_single", shape=(9,), message_bytes=36, splits=Splits((), 0, 48))
@@ -71,13 +71,13 @@ def test_what_is_not_recorded() -> None:
 
 
 def test_one_rank_is_even() -> None:
-    """A rank whose own parts are alike takes part with them; the uneven parts of the others reach it."""
+    """A rank that sends even parts receives the uneven parts of the others."""
     script = exchanged(sent=lambda sender, receiver: 2 if sender == 0 else rows(sender, receiver)).script()
     assert calls_of(script, 0)[0].shapes == ((2, 2), (2, 2), (2, 2), (2, 2), (3, 2), (6, 2))
 
 
-def test_large_ones_shrink_alike() -> None:
-    """Parts that need too much memory become smaller and flat, and still fit those of the other ranks."""
+def test_large_exchanges_shrink_consistently() -> None:
+    """Parts that need too much memory become smaller and flat, and still match the parts of the other ranks."""
     script = exchanged(sent=lambda sender, receiver: rows(sender, receiver) << 24).script()
     calls = [calls_of(script, rank)[0] for rank in range(SIZE)]
     assert all(len(shape) == 1 for call in calls for shape in call.shapes)

@@ -1,4 +1,4 @@
-"""Plans from recorded calls: what is kept of a job, what stands for what, and what is said about it."""
+"""Plans from recorded calls: the calls that are kept, the replacements, and the comments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW_S: Final = 100.0
 
 
 class RecordedWorld(FakeWorld):
-    """Ranks whose calls are kept."""
+    """A world whose ranks keep their calls."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -35,7 +35,7 @@ class RecordedWorld(FakeWorld):
             self.recorded[rank].enter(self.group, at_s, **call)
 
     def script(self) -> Script:
-        """The script for the only verdict; run without processes, it has that verdict too."""
+        """Return the script for the verdict on this world, after checking that the script has the same verdict."""
         size = len(self.recorded)
         world = self.snapshot(NOW_S)
         verdict = stalled_verdict(world, StallRules(THRESHOLD_NS))
@@ -49,17 +49,17 @@ class RecordedWorld(FakeWorld):
 
 
 def all_ranks(size: int) -> GroupView:
-    """The default group."""
+    """Return the default group."""
     return group_of(*range(size), description="default_pg")
 
 
 def calls_of(script: Script, rank: int) -> list[ScriptCall]:
-    """The calls of a rank of the script."""
+    """Return the calls of a rank of the script."""
     return [step for step in script.steps[rank] if isinstance(step, ScriptCall)]
 
 
 def test_only_the_last_calls() -> None:
-    """Of a hundred good calls two are kept; positions are counted from them."""
+    """Two of a hundred good calls are kept, and sequences are counted from them."""
     world = RecordedWorld(3)
     for at in range(100):
         world.meet(world.group, 0.01 * at)
@@ -72,7 +72,7 @@ def test_only_the_last_calls() -> None:
 
 
 def test_overwritten_calls() -> None:
-    """If the ring of one rank holds fewer calls, all ranks begin there."""
+    """If one rank's ring holds fewer calls, all ranks begin at its first call."""
     world = RecordedWorld(3)
     for at in range(10):
         world.meet(world.group, 0.01 * at)
@@ -82,7 +82,7 @@ def test_overwritten_calls() -> None:
 
 
 def test_asynchronous_calls_hang_in_the_wait() -> None:
-    """A call that is still in flight stays so, and the next one, for which the rank waits, is where it hangs."""
+    """A call in flight stays in flight, and the rank hangs in its wait for the next one."""
     world = RecordedWorld(3)
     group, pair = all_ranks(3), group_of(0, 1, description="pair")
     for rank in world.recorded[:2]:
@@ -95,14 +95,14 @@ def test_asynchronous_calls_hang_in_the_wait() -> None:
 
 
 def test_pending_call_is_waited_for() -> None:
-    """A rank that has issued a call and is seen in no wait, as in torch's C++ code, waits for it in the end."""
+    """A rank with a call in flight and no recorded wait, as in torch's C++ code, waits for the call at the end."""
     world = RecordedWorld(3)
     world.wait(1.0, 0, 1, flags=Flag.ASYNC, blocking=False)
     assert world.script().steps[0][1:] == (calls_of(world.script(), 0)[0], ScriptWait(1, hangs=True))
 
 
 def test_messages_in_a_circle() -> None:
-    """Sends and receives keep their peers and tags; ranks that have nothing to do with them are left out."""
+    """Sends and receives keep their peers and tags, and uninvolved ranks are left out."""
     world = RecordedWorld(5)
     world.meet(world.group, 0.0)
     world.recorded[2].enter(world.group, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=4, tag=7)
@@ -115,7 +115,7 @@ def test_messages_in_a_circle() -> None:
 
 
 def test_many_ranks() -> None:
-    """Of 512 ranks three remain, also the root; parts of tensors fit the smaller group."""
+    """Few of 512 ranks remain, including the root, and parts of tensors fit the smaller group."""
     world = RecordedWorld(512)
     for rank in world.recorded:
         rank.call(world.group, 0.5, "broadcast", peer=300, reduce_op="")
@@ -133,7 +133,7 @@ def test_many_ranks() -> None:
 
 
 def test_differences_stay() -> None:
-    """What gloo lacks is replaced without making different calls alike."""
+    """Replacements for types that gloo lacks keep different calls different."""
     world = RecordedWorld(3)
     for rank in world.recorded:
         rank.enter(world.group, 1.0, dtype="float8_e4m3fn" if rank.rank == 2 else "uint8")
@@ -142,7 +142,7 @@ def test_differences_stay() -> None:
 
 
 def test_large_tensors() -> None:
-    """Tensors that would not fit into a gigabyte shrink, and those of different sizes stay different."""
+    """Tensors that would not fit into a gigabyte shrink, and different sizes stay different."""
     world = RecordedWorld(3)
     for rank in world.recorded:
         rank.enter(world.group, 1.0, shape=(1 << 30, 1 + (rank.rank == 2)))
@@ -153,7 +153,7 @@ def test_large_tensors() -> None:
 
 
 def test_rank_that_never_joins() -> None:
-    """A rank that does not come to the creation of a group stays away from it; the default group exists."""
+    """A rank that does not join the creation of a group stays away, after creating the default group."""
     world = RecordedWorld(3)
     group, others = all_ranks(3), group_of(0, 1, 2, description="others", nth=1)
     world.meet(group, 0.0)

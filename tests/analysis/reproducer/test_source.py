@@ -1,4 +1,4 @@
-"""The text of a script: Python that does what the plan says, whatever names another user's tapes have."""
+"""The source of a script: Python that follows the plan, and is safe from hostile names on another user's tapes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ scripts = st.builds(
 
 @given(scripts)
 def test_names_of_a_tape_are_never_code(script: Script) -> None:
-    """Whatever text stands in comments and strings, the source compiles and contains only what scripts are made of."""
+    """With any text in comments and strings, the source compiles and contains only allowed nodes and names."""
     source = source_of(script, "hang.py").encode("ascii")
     assert tokenize.detect_encoding(BytesIO(source).readline)[0] == "utf-8"
     tree = ast.parse(source)
@@ -134,8 +134,8 @@ def test_description_arrives_unchanged(text: str) -> None:
     """A group's description is the same string in the script, up to its bound."""
     group = ScriptGroup(1, (0,), text)
     tree = ast.parse(source_of(_script((Create(group),)), "hang.py"))
-    found = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "group_desc"]
-    assert [ast.literal_eval(one) for one in found] == ([text] if text else [])
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "group_desc"]
+    assert [ast.literal_eval(value) for value in values] == ([text] if text else [])
 
 
 def _script(*ranks: tuple[Step, ...]) -> Script:
@@ -147,7 +147,7 @@ REDUCE: Final = ScriptCall("all_reduce", WORLD, ((4,),), ("float32",), site="ste
 
 
 def test_whole_script() -> None:
-    """What all ranks do is written once, repeated calls are a loop, and the ranks at fault come first."""
+    """Common steps are written once, repeated calls become a loop, and the ranks at fault come first."""
     common = (Create(WORLD), REDUCE, REDUCE)
     hanging = ScriptCall("all_reduce", WORLD, ((4,),), ("float32",), reduce_op="max", hangs=True)
     late = End(Ending.STAYS_AWAY, remarks=("The job's rank 2 is in load at data.py:3.",))

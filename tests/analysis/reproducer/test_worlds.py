@@ -29,7 +29,7 @@ NOT_BY_A_SCRIPT: Final = (VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.
     "seed", [*range(FEW), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(FEW, SEEDS))]
 )
 def test_same_verdict(seed: int) -> None:
-    """Kind, ranks, operation and position are those of the job, with few ranks; or a line says why there is none."""
+    """The script has the job's verdict, with few ranks; or an error gives the reason why there is no script."""
     world = random_world(seed)
     snapshot = world.at(3_600.0)
     views = [dataclasses.replace(view, heartbeat_ns=snapshot.taken_ns) for view in world.views.values()]
@@ -61,7 +61,7 @@ def test_same_verdict(seed: int) -> None:
 
 @pytest.mark.thorough
 def test_worlds_are_of_all_kinds() -> None:
-    """The worlds above have every verdict that a script can show, and large jobs."""
+    """The worlds above have every verdict that a script can reproduce, and large jobs."""
     worlds: list[World] = [random_world(seed) for seed in range(SEEDS)]
     kinds = {world.fault.verdict for world in worlds}
     assert {

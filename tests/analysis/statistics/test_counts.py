@@ -1,4 +1,4 @@
-"""Where members of a group have not called an operation equally often."""
+"""Differences in the number of calls between members of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.analysis.statistics.histories import Ranks
 
 
 def test_rank_that_has_called_less(ranks_of: Callable[..., Ranks]) -> None:
-    """It is found among those that have called as often, with how many calls are open; its sequence is incomplete."""
+    """A rank with fewer calls is reported with the other ranks' counts, and its missing sequence is incomplete."""
     ranks = ranks_of()
     for rank in range(3):
         ranks.call(rank, 0, 10)
@@ -33,26 +33,24 @@ def test_rank_that_has_called_less(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_rank_that_has_called_nothing(ranks_of: Callable[..., Ranks]) -> None:
-    """A member without any call in a group is missing there; one whose calls are not known is not."""
+    """A member with records but without calls in a group counts as missing; a member without records does not."""
     ranks = ranks_of()
     ranks.call(0, 0)
     ranks.call(1, 0)
     histories = ranks.histories()
     [difference] = statistics_of(histories).differences
-    assert [(one.rank, one.calls) for one in difference.counts] == [(0, 1), (1, 1), (2, 0)]
+    assert [(count.rank, count.calls) for count in difference.counts] == [(0, 1), (1, 1), (2, 0)]
     assert statistics_of(histories[:2]).differences == ()
 
 
 def test_different_operations_at_one_position(ranks_of: Callable[..., Ranks]) -> None:
-    """Ranks that are equally far, but have called something else, differ in both operations, and do not split."""
+    """Ranks with different calls at one position differ in both operations, and their calls are not split."""
     ranks = ranks_of(2)
     ranks.call(0, 0, 10, "all_reduce")
     ranks.call(1, 5, 10, "barrier")
     found = statistics_of(ranks.histories())
-    assert [(one.operation, [count.calls for count in one.counts]) for one in found.differences] == [
-        ("all_reduce", [1, 0]),
-        ("barrier", [0, 1]),
-    ]
+    counts = [(difference.operation, [count.calls for count in difference.counts]) for difference in found.differences]
+    assert counts == [("all_reduce", [1, 0]), ("barrier", [0, 1])]
     assert (found.groups[0].mismatched, found.groups[0].complete) == (1, 1)
     ranks.call(0, 20, 30, "all_reduce", sequence=2)
     ranks.call(1, 25, 30, "broadcast", sequence=2, peer=0)
@@ -60,7 +58,7 @@ def test_different_operations_at_one_position(ranks_of: Callable[..., Ranks]) ->
 
 
 def test_sends_without_receives(ranks_of: Callable[..., Ranks]) -> None:
-    """Sends of one rank are compared with the receives of the other, over all tags, not with other ranks' sends."""
+    """Sends are compared with the receives of the same pair of ranks, over all tags."""
     ranks = ranks_of(3)
     for tag in (1, 2):
         ranks.send(0, 1, 0, 10, tag=tag)
@@ -75,7 +73,7 @@ def test_sends_without_receives(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_receives_from_any_rank(ranks_of: Callable[..., Ranks]) -> None:
-    """What is sent to a rank that accepts from any rank cannot be matched, and is no difference."""
+    """Messages to a rank that receives from any rank cannot be matched, and are no difference."""
     ranks = ranks_of(3)
     for source in (0, 1):
         ranks.send(source, 2, 0, 10)
@@ -85,17 +83,17 @@ def test_receives_from_any_rank(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_group_that_some_create(ranks_of: Callable[..., Ranks]) -> None:
-    """Creating a group is counted as an operation, too, and moves no data."""
+    """The creation of a group counts as an operation without data."""
     ranks = ranks_of(2)
     for rank in range(2):
         ranks.call(rank, 0, 10, "init_process_group", kind=RecordKind.RENDEZVOUS, message_bytes=0)
     ranks.call(1, 20, 30, "new_group", kind=RecordKind.RENDEZVOUS, message_bytes=0, sequence=2)
     found = statistics_of(ranks.histories())
     [difference] = found.differences
-    assert (difference.operation, [one.calls for one in difference.counts]) == ("new_group", [0, 1])
+    assert (difference.operation, [count.calls for count in difference.counts]) == ("new_group", [0, 1])
     assert {row.size_class for row in found.rows} == {"none"}
     assert found.groups == ()
-    assert [one.communicating_ns for one in found.ranks] == [None, None]
+    assert [totals.communicating_ns for totals in found.ranks] == [None, None]
 
 
 def test_groups_that_cannot_be_compared(ranks_of: Callable[..., Ranks]) -> None:
@@ -111,26 +109,26 @@ def test_groups_that_cannot_be_compared(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_calls_that_the_ring_has_lost(ranks_of: Callable[..., Ranks]) -> None:
-    """Counts are compared from the position on that all members still have; the rest differs only by what was lost."""
+    """Counts are compared from the first position that all members still have: earlier differences are lost calls."""
     ranks = ranks_of(2, capacity=64)
     for sequence in range(1, 101):
         ranks.call(0, sequence, sequence + 0.5, sequence=sequence)
         ranks.call(0, sequence, sequence + 0.5, "barrier", group=dataclasses.replace(ranks.group, nth=1, ranks=(0,)))
         ranks.call(1, sequence, sequence + 0.5, sequence=sequence)
     histories = ranks.histories()
-    assert [one.lost > 0 for one in histories] == [True, True]
+    assert [history.lost > 0 for history in histories] == [True, True]
     found = statistics_of(histories)
     held = next(row.calls_by_rank for row in found.rows if row.operation == "all_reduce")
     assert held[0] < held[1] < 100
     assert found.differences == ()
-    [group] = [one for one in found.groups if one.group.members == 2]
+    [group] = [group for group in found.groups if group.group.members == 2]
     assert (group.first_sequence, group.last_sequence, group.complete, group.incomplete) == (
         101 - held[0],
         100,
         held[0],
         0,
     )
-    assert [one.lost for one in found.ranks] == [one.lost for one in histories]
+    assert [totals.lost for totals in found.ranks] == [history.lost for history in histories]
     ranks.call(1, 200, sequence=101)
     [difference] = statistics_of(ranks.histories()).differences
     assert [count.calls for count in difference.counts] == [held[0], held[0] + 1]
@@ -138,7 +136,7 @@ def test_calls_that_the_ring_has_lost(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_groups_of_one_name(ranks_of: Callable[..., Ranks]) -> None:
-    """Groups that are called the same are distinguished by their ranks, and where these are the same, by their keys."""
+    """Groups with the same name are distinguished by their ranks, and groups with the same ranks by their keys."""
     ranks = ranks_of(3)
     groups = [
         dataclasses.replace(ranks.group, ranks=members, nth=nth)

@@ -1,4 +1,4 @@
-"""What holds for the statistics of all histories, and the same figures computed in another way."""
+"""Properties of the statistics of any histories, and the same figures computed independently."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENDS = (How.CALL, How.WAIT, How.CALLBACK, How.POLL, How.FAILED, None)
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[RankHistory]:
-    """Three ranks that call operations in three groups in the same order; some stop early, and times are arbitrary."""
+    """Draw three ranks that call operations in three groups in one order. Some stop early; times are arbitrary."""
     program = draw(
         st.lists(
             st.tuples(
@@ -54,7 +54,7 @@ def runs(draw: st.DrawFn) -> list[RankHistory]:
 
 
 def history_of_calls(rank: int, calls: list[tuple], site: CallSiteName | None) -> RankHistory:
-    """A history from group, operation, bytes, time until it was entered, duration and kind of end of each call."""
+    """Build a history from the group, operation, bytes, time before entry, duration and kind of end of each call."""
     sequences: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
     views = []
     now_ns = 1_000
@@ -80,19 +80,19 @@ SUMS = ("calls", "open", "failed", "timed", "not_timed", "message_bytes", "time_
 
 
 def sums(found: Statistics) -> dict[str, int]:
-    """What all rows add up to."""
+    """Return the sums over all rows."""
     return {name: sum(getattr(row, name) for row in found.rows) for name in SUMS}
 
 
 @given(runs(), st.sets(st.sampled_from(list(Part))))
-def test_rows_add_up_whatever_distinguishes_them(histories: list[RankHistory], parts: set[Part]) -> None:
+def test_rows_add_up_for_any_grouping(histories: list[RankHistory], parts: set[Part]) -> None:
     """Rows of any grouping have the same sums, and these are the sums over ranks."""
     found, whole = statistics_of(histories, parts), statistics_of(histories, ())
     assert sums(found) == sums(whole)
-    assert len(whole.rows) == min(sum(len(one.operations) for one in histories), 1)
+    assert len(whole.rows) == min(sum(len(history.operations) for history in histories), 1)
     for name in ("calls", "open", "failed", "message_bytes"):
-        assert sums(found)[name] == sum(getattr(one, name) for one in found.ranks)
-    assert sum(row.compared for row in found.rows) == sum(one.came_last for one in found.ranks)
+        assert sums(found)[name] == sum(getattr(totals, name) for totals in found.ranks)
+    assert sum(row.compared for row in found.rows) == sum(totals.came_last for totals in found.ranks)
     for row in found.rows:
         assert row.wait_ns + row.transfer_ns <= row.time_ns
         assert row.split <= row.timed <= row.calls
@@ -108,8 +108,8 @@ def test_order_of_ranks_changes_nothing(histories: list[RankHistory], chance: ra
 
 
 @given(runs())
-def test_another_way_to_compute_it(histories: list[RankHistory]) -> None:
-    """Waiting and bandwidth of all-reduces and all-gathers are those that exact fractions of the definition give."""
+def test_independent_computation(histories: list[RankHistory]) -> None:
+    """Waits and bandwidth of all_reduce and all_gather equal their definitions in exact fractions."""
     rows = {
         (row.operation, row.group.key if row.group is not None else None): row
         for row in statistics_of(histories, (Part.OPERATION, Part.GROUP)).rows
@@ -130,14 +130,14 @@ def test_another_way_to_compute_it(histories: list[RankHistory]) -> None:
 
 
 def meetings_of(histories: list[RankHistory], group: str) -> list[list[OperationView]]:
-    """The calls at each position of a group that all its members have reached."""
-    found: defaultdict[int, list[OperationView]] = defaultdict(list)
+    """Return the calls at each position of a group that all its members have reached."""
+    by_sequence: defaultdict[int, list[OperationView]] = defaultdict(list)
     for history in histories:
         for view in history.operations:
             if view.operation_id.channel.group == group:
-                found[view.record.sequence].append(view)
-    members = next(len(one.members) for one in GROUPS if one.key == group)
-    return [views for views in found.values() if len(views) == members]
+                by_sequence[view.record.sequence].append(view)
+    members = next(len(view.members) for view in GROUPS if view.key == group)
+    return [views for views in by_sequence.values() if len(views) == members]
 
 
 def check(row: Row, meetings: list[list[OperationView]], times: int, factor: Fraction) -> None:

@@ -1,4 +1,4 @@
-"""Times, waiting and bandwidth of small histories, against values computed by hand."""
+"""Times, waits and bandwidth of small histories, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.analysis.statistics.histories import MIB, MS, Ranks, only_row
 
 
 def late_rank(ranks: Ranks) -> None:
-    """An all_reduce of 1 MiB at which ranks arrive after 0, 10 and 30 ms, and which all leave after 40 ms."""
+    """Record an all_reduce of 1 MiB. Ranks arrive after 0, 10 and 30 ms, and leave after 40 ms."""
     for rank, at_ms in enumerate((0, 10, 30)):
         ranks.call(rank, at_ms, 40, message_bytes=MIB)
 
 
 def test_last_arrival_splits_time(ranks_of: Callable[..., Ranks]) -> None:
-    """Each rank waits until the last one arrives; what follows is the transfer, over which bandwidth is measured."""
+    """Each rank waits until the last one arrives. The rest is the transfer, over which bandwidth is measured."""
     ranks = ranks_of()
     late_rank(ranks)
     found = statistics_of(ranks.histories())
@@ -36,7 +36,7 @@ def test_last_arrival_splits_time(ranks_of: Callable[..., Ranks]) -> None:
     assert row.bandwidth.algorithm_bytes_per_second == pytest.approx(MIB / 0.010)
     assert row.bandwidth.bus_bytes_per_second == pytest.approx(MIB / 0.010 * 4 / 3)
     assert (row.compared, row.latecomers) == (1, (Latecomer(2, 1, 20 * MS),))
-    assert [(one.waiting_ns, one.communicating_ns, one.came_last, one.compared) for one in found.ranks] == [
+    assert [(rank.waiting_ns, rank.communicating_ns, rank.came_last, rank.compared) for rank in found.ranks] == [
         (30 * MS, 40 * MS, 0, 1),
         (20 * MS, 30 * MS, 0, 1),
         (0, 10 * MS, 1, 1),
@@ -46,24 +46,24 @@ def test_last_arrival_splits_time(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_clocks_are_never_compared(ranks_of: Callable[..., Ranks]) -> None:
-    """If the members' clocks differ, or are not known, nothing is split; bandwidth is a lower bound."""
+    """If the members' clocks differ or are unknown, nothing is split, and bandwidth is a lower bound."""
     ranks = ranks_of()
     late_rank(ranks)
     for clocks in (("a", "a", "b"), ("", "", "")):
         histories = [
-            dataclasses.replace(one, clock=clock) for one, clock in zip(ranks.histories(), clocks, strict=True)
+            dataclasses.replace(history, clock=clock) for history, clock in zip(ranks.histories(), clocks, strict=True)
         ]
         found = statistics_of(histories)
         [row] = found.rows
         assert (row.split, row.wait_ns, row.compared, row.latecomers) == (0, 0, 0, ())
         assert row.bandwidth is not None and row.bandwidth.over is BandwidthOver.DURATION
         assert row.bandwidth.algorithm_bytes_per_second == pytest.approx(3 * MIB / 0.080)
-        assert [one.waiting_ns for one in found.ranks] == [None, None, None]
+        assert [totals.waiting_ns for totals in found.ranks] == [None, None, None]
         assert found.groups[0].complete == 1 and found.groups[0].skew_median_ns is None
 
 
 def test_unknown_member(ranks_of: Callable[..., Ranks]) -> None:
-    """If the calls of a member are not known, it may have arrived last: nothing is split."""
+    """A member without records may have arrived last, so nothing is split."""
     ranks = ranks_of()
     late_rank(ranks)
     found = statistics_of(ranks.histories()[:2])
@@ -72,17 +72,17 @@ def test_unknown_member(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_chosen_ranks(ranks_of: Callable[..., Ranks]) -> None:
-    """If only some ranks are asked for, only their calls count, but what they waited for others is still known."""
+    """Only the calls of requested ranks count, but their waits for other ranks are still known."""
     ranks = ranks_of()
     late_rank(ranks)
     found = statistics_of(ranks.histories(), only={0})
     [row] = found.rows
     assert (row.calls_by_rank, row.wait_ns, row.transfer_ns, row.compared) == ({0: 1}, 30 * MS, 10 * MS, 0)
-    assert [one.rank for one in found.ranks] == [0]
+    assert [totals.rank for totals in found.ranks] == [0]
 
 
-def test_ends_that_are_not_known_well(ranks_of: Callable[..., Ranks]) -> None:
-    """Every call is counted, however its end is known; calls are timed only if their ends are exact."""
+def test_inexact_ends(ranks_of: Callable[..., Ranks]) -> None:
+    """Every call is counted, but only calls with exact ends are timed."""
     ranks = ranks_of(1)
     for how in How:
         ranks.call(0, 0, 10, how=how)
@@ -94,7 +94,7 @@ def test_ends_that_are_not_known_well(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_broadcast(ranks_of: Callable[..., Ranks]) -> None:
-    """In a broadcast the others wait for the root and not for each other; its size is known on all ranks."""
+    """In a broadcast, ranks wait for the root and not for each other, and all ranks know the size."""
     ranks = ranks_of()
     for rank, at_ms in enumerate((0, 20, 30)):
         ranks.call(rank, at_ms, 40, "broadcast", peer=1, message_bytes=16 if rank == 1 else 0)
@@ -108,7 +108,7 @@ def test_broadcast(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_reduce(ranks_of: Callable[..., Ranks]) -> None:
-    """In a reduce only the root is known to wait, for the last."""
+    """In a reduce, only the root is known to wait, for the last rank."""
     ranks = ranks_of()
     for rank, at_ms in enumerate((0, 20, 30)):
         ranks.call(rank, at_ms, 40, "reduce", peer=0)
@@ -117,7 +117,7 @@ def test_reduce(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_send_and_receive(ranks_of: Callable[..., Ranks]) -> None:
-    """A receive waits for its send; if a thread begins to wait for it only later, nothing shows when data had come."""
+    """A receive waits for its send. If the thread's wait begins late, the arrival of the data is unknown."""
     ranks = ranks_of(2)
     ranks.send(0, 1, 30, 32)
     ranks.receive(0, 1, 10, 40, waits_ms=10.001)
@@ -134,7 +134,7 @@ def test_send_and_receive(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_coalesced_and_left_early(ranks_of: Callable[..., Ranks]) -> None:
-    """The arrival at a coalesced call is unknown; a rank that left before the last came has only waited."""
+    """The arrival at a coalesced call is unknown. A rank that left before the last arrival only waited."""
     ranks = ranks_of(2)
     for rank in range(2):
         ranks.call(rank, 10 * rank, 20, flags=int(Flag.COALESCED))
@@ -145,7 +145,7 @@ def test_coalesced_and_left_early(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_on_a_device(ranks_of: Callable[..., Ranks]) -> None:
-    """On a device a rank arrives when the device begins, and never where that is not known."""
+    """On a device, a rank arrives when the device starts the operation; without a known start, nothing is split."""
     ranks = ranks_of(2)
     device = int(Flag.ON_DEVICE)
     for sequence, how in ((1, How.EVENT), (2, How.UNTRACKED), (3, How.POLL)):
@@ -159,7 +159,7 @@ def test_on_a_device(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_overlapping_calls(ranks_of: Callable[..., Ranks]) -> None:
-    """Time in communication and time spent waiting count each moment once, whatever overlaps."""
+    """Communication time and waiting time count overlaps once."""
     ranks = ranks_of(2)
     other = dataclasses.replace(ranks.group, nth=1)
     for group, (first_ms, second_ms) in ((ranks.group, (0, 20)), (other, (10, 30))):
@@ -167,13 +167,13 @@ def test_overlapping_calls(ranks_of: Callable[..., Ranks]) -> None:
         ranks.call(1, second_ms, 40, group=group)
     found = statistics_of(ranks.histories())
     assert sum(row.time_ns for row in found.rows) == (40 + 20 + 30 + 10) * MS
-    assert [one.communicating_ns for one in found.ranks] == [40 * MS, 20 * MS]
-    assert [one.waiting_ns for one in found.ranks] == [30 * MS, 0]
+    assert [totals.communicating_ns for totals in found.ranks] == [40 * MS, 20 * MS]
+    assert [totals.waiting_ns for totals in found.ranks] == [30 * MS, 0]
     assert found.ranks[0].span_ns == 40 * MS
 
 
 def test_percentiles_are_values_that_occurred(ranks_of: Callable[..., Ranks]) -> None:
-    """Of 1 to 100 ms the median is 50 ms and the 99th percentile 99 ms."""
+    """For durations of 1 to 100 ms, the median is 50 ms and the 99th percentile 99 ms."""
     ranks = ranks_of(1)
     for place in range(100):
         ranks.call(0, 0, 1 + place * 37 % 100, sequence=place + 1)
@@ -182,7 +182,7 @@ def test_percentiles_are_values_that_occurred(ranks_of: Callable[..., Ranks]) ->
 
 
 def test_grouping(ranks_of: Callable[..., Ranks]) -> None:
-    """Rows have only those parts in their keys that were asked for, down to one row of all calls."""
+    """The keys of rows have only the requested parts; without parts, all calls are in one row."""
     ranks = ranks_of(2)
     for rank in range(2):
         ranks.call(rank, 0, 10)
@@ -200,7 +200,7 @@ def test_grouping(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_by_phase(ranks_of: Callable[..., Ranks]) -> None:
-    """The same call of backward passes and of others are rows of their own, if that is asked for."""
+    """Calls inside and outside of backward passes are in separate rows, if rows are grouped by phase."""
     ranks = ranks_of(2)
     for rank in range(2):
         for sequence, phase in enumerate((Phase.BACKWARD, Phase.OUTSIDE_BACKWARD, Phase.BACKWARD, Phase.UNKNOWN), 1):

@@ -1,4 +1,4 @@
-"""Reads a timeline with Perfetto's own messages, and checks what its UI relies on."""
+"""Reads a timeline with Perfetto's protobuf classes, and checks the rules that its UI relies on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
 
 @dataclass
 class Slice:
-    """A slice, or a moment, with its names resolved; `end` is that of its own event."""
+    """A slice or an instant with resolved names."""
 
     path: tuple[str, ...]
     name: str
@@ -25,7 +25,7 @@ class Slice:
 
     @property
     def rank(self) -> int:
-        """The rank whose process it is in."""
+        """The rank of the slice's process."""
         return int(self.path[0].split()[1])
 
 
@@ -58,13 +58,13 @@ class Timeline:
         return cls(gzip.decompress(content) if path.suffix == ".gz" else content)
 
     def named(self, name: str) -> list[Slice]:
-        """The slices with a name, by begin."""
-        return sorted((one for one in self.slices if one.name == name), key=lambda one: one.begin)
+        """Return the slices with a name, by begin."""
+        return sorted((drawn for drawn in self.slices if drawn.name == name), key=lambda drawn: drawn.begin)
 
     def flows(self) -> list[tuple[Slice, Slice]]:
-        """Begin and end of each flow."""
-        starts = {flow: one for one in self.slices for flow in one.leaving}
-        return [(starts[flow], one) for one in self.slices for flow in one.arriving]
+        """Return the first and the last slice of each flow."""
+        starts = {flow: drawn for drawn in self.slices for flow in drawn.leaving}
+        return [(starts[flow], drawn) for drawn in self.slices for flow in drawn.arriving]
 
     def _take(self, packet: Any) -> None:
         number = packet.trusted_packet_sequence_id
@@ -100,12 +100,12 @@ class Timeline:
             ended.arriving = list(event.terminating_flow_ids)
             return
         name = sequence.names["event_names"][event.name_iid].name
-        one = Slice(self._path(sequence.track), name, sequence.now, sequence.now, _arguments(sequence, event))
-        one.leaving = list(event.flow_ids)
-        self.slices.append(one)
+        drawn = Slice(self._path(sequence.track), name, sequence.now, sequence.now, _arguments(sequence, event))
+        drawn.leaving = list(event.flow_ids)
+        self.slices.append(drawn)
         if event.type == event.TYPE_SLICE_BEGIN:
             assert not sequence.open, "lanes do not nest, they follow each other"
-            sequence.open.append(one)
+            sequence.open.append(drawn)
 
     def _path(self, track: int) -> tuple[str, ...]:
         path: list[str] = []
@@ -116,25 +116,25 @@ class Timeline:
         return tuple(path)
 
     def _check_flows(self) -> None:
-        leaving = [flow for one in self.slices for flow in one.leaving]
-        arriving = [flow for one in self.slices for flow in one.arriving]
+        leaving = [flow for drawn in self.slices for flow in drawn.leaving]
+        arriving = [flow for drawn in self.slices for flow in drawn.arriving]
         assert len(set(leaving)) == len(leaving) and sorted(leaving) == sorted(arriving), "two ends each"
         assert all(start.begin < end.end and start.path != end.path for start, end in self.flows())
 
 
 def _arguments(sequence: _Sequence, event: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in event.debug_annotations:
-        name = sequence.names["debug_annotation_names"][one.name_iid].name
-        is_text = one.WhichOneof("value") == "string_value_iid"
+    arguments: dict[str, Any] = {}
+    for annotation in event.debug_annotations:
+        name = sequence.names["debug_annotation_names"][annotation.name_iid].name
+        is_text = annotation.WhichOneof("value") == "string_value_iid"
         texts = sequence.names.get("debug_annotation_string_values", {})
-        found[name] = texts[one.string_value_iid].str.decode() if is_text else one.int_value
+        arguments[name] = texts[annotation.string_value_iid].str.decode() if is_text else annotation.int_value
     if event.source_location_iid:
         site = sequence.names["source_locations"][event.source_location_iid]
-        found["site"] = (site.function_name, site.file_name, site.line_number)
-    return found
+        arguments["site"] = (site.function_name, site.file_name, site.line_number)
+    return arguments
 
 
 def ranks_in(slices: Iterable[Slice]) -> list[int]:
-    """The ranks of slices, ascending."""
-    return sorted({one.rank for one in slices})
+    """Return the ranks of slices, ascending."""
+    return sorted({drawn.rank for drawn in slices})

@@ -1,4 +1,4 @@
-"""What a timeline shows of histories, read back with Perfetto's own messages."""
+"""Timelines of histories, read back with Perfetto's protobuf classes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ EVERYTHING = Extent()
 
 
 def drawn(histories: Sequence[RankHistory], extent: Extent = EVERYTHING) -> Timeline:
-    """The timeline of histories, checked."""
+    """Draw histories, and check and return the timeline."""
     aligner = ClockAligner()
     calls = [RankCalls(history) for history in histories]
-    for one in calls:
-        aligner.add(one)
+    for of_rank in calls:
+        aligner.add(of_rank)
     alignment = aligner.alignment()
-    ranks = [timeline_of(one, aligner.wall_offset_ns(one), extent) for one in calls]
+    ranks = [timeline_of(of_rank, aligner.wall_offset_ns(of_rank), extent) for of_rank in calls]
     ranks = [aligned(rank, alignment) for rank in ranks]
     return Timeline(b"".join(TraceWriter(ranks, None, alignment.sentence).pieces()))
 
@@ -55,9 +55,9 @@ def test_all_histories(histories: list[RankHistory]) -> None:
     timeline = drawn(histories)
     for history in histories:
         shown = sorted(
-            (one.begin, one.arguments["sequence"], one.arguments["bytes"])
-            for one in timeline.slices
-            if one.rank == history.rank
+            (bar.begin, bar.arguments["sequence"], bar.arguments["bytes"])
+            for bar in timeline.slices
+            if bar.rank == history.rank
         )
         called = [(view.record, view.record.arrived_ns + history.wall_offset_ns) for view in history.operations]
         assert shown == sorted((at, record.sequence, record.message_bytes) for record, at in called)
@@ -65,13 +65,13 @@ def test_all_histories(histories: list[RankHistory]) -> None:
 
 @given(st.integers(min_value=0, max_value=(1 << 64) - 1))
 def test_numbers(value: int) -> None:
-    """Numbers are encoded as protobuf encodes them."""
+    """Numbers have protobuf's encoding."""
     assert messages.TrackEvent.FromString(number(11, value)).track_uuid == value
     assert len(varint(value)) == max(1, -(-value.bit_length() // 7))
 
 
 def test_flows_lead_from_the_last_to_the_others(three: Ranks) -> None:
-    """The last to arrive is connected with the end of each other call; a meeting without one of them is not."""
+    """Flows connect the last arrival to the ends of the other calls, if all members are known."""
     for rank, at in ((0, 10), (1, 30), (2, 20)):
         three.call(rank, at, 40)
     three.call(0, 50, 60, sequence=2)
@@ -81,7 +81,7 @@ def test_flows_lead_from_the_last_to_the_others(three: Ranks) -> None:
 
 
 def test_flows_of_many_ranks(tmp_path: Path) -> None:
-    """Of more than 16 members only the one that waited longest is connected."""
+    """With more than 16 members, only the longest wait is connected."""
     ranks = Ranks(tmp_path, 17)
     for rank in range(17):
         ranks.call(rank, 100 - rank, 200)
@@ -90,17 +90,17 @@ def test_flows_of_many_ranks(tmp_path: Path) -> None:
 
 
 def test_lanes(three: Ranks) -> None:
-    """Calls that overlap are in different lanes; a lane is used again as soon as it is free."""
+    """Overlapping calls are in different lanes, and a free lane is reused at once."""
     three.call(0, 0, 30)
     three.call(0, 10, 20, sequence=2)
     three.call(0, 20, 25, sequence=3)
     three.call(0, 40, 50, sequence=4)
     timeline = drawn(three.histories()[:1])
-    assert [one.path[-1] for one in timeline.named("all_reduce")] == ["lane 1", "lane 2", "lane 2", "lane 1"]
+    assert [bar.path[-1] for bar in timeline.named("all_reduce")] == ["lane 1", "lane 2", "lane 2", "lane 1"]
 
 
 def test_open_calls_and_steps(three: Ranks) -> None:
-    """An open call lasts up to the last sign of life; each step up to its end, the first from the first call."""
+    """Open calls are drawn up to the last sign of life; steps up to their end, the first from the first call."""
     three.call(0, 10, 20)
     three.call(0, 50, sequence=2)
     [history, *_] = three.histories()
@@ -109,12 +109,12 @@ def test_open_calls_and_steps(three: Ranks) -> None:
     [call] = timeline.named("all_reduce (open)")
     assert (call.begin, call.end) == (50 * MS, 90 * MS)
     assert call.arguments["end"] == "open; drawn up to the last sign of life"
-    steps = [(one.name, one.begin, one.end) for one in timeline.slices if one.path[1] == "steps"]
+    steps = [(bar.name, bar.begin, bar.end) for bar in timeline.slices if bar.path[1] == "steps"]
     assert steps == [("step 0", 10 * MS, 30 * MS), ("step 1", 30 * MS, 90 * MS)]
 
 
 def test_clocks(three: Ranks) -> None:
-    """Ranks of a node keep their common clock whatever their wall clocks say; nodes that do not meet are shifted."""
+    """Ranks of a node share a clock in spite of different wall clocks; nodes that do not meet use wall clocks."""
     for rank in range(3):
         three.call(rank, 10, 20, sequence=1 + rank // 2)
     pairs = [("a", 1000 * MS), ("a", 1003 * MS), ("b", 2000 * MS)]
@@ -123,7 +123,7 @@ def test_clocks(three: Ranks) -> None:
         for history, (clock, offset) in zip(three.histories(), pairs, strict=True)
     ]
     timeline = drawn(histories)
-    assert [one.begin for one in timeline.named("all_reduce")] == [1010 * MS, 1010 * MS, 2010 * MS]
+    assert [bar.begin for bar in timeline.named("all_reduce")] == [1010 * MS, 1010 * MS, 2010 * MS]
     [description] = timeline.descriptions
     assert description.startswith("2 nodes are aligned by their wall clocks")
     unnamed = [dataclasses.replace(history, clock="") for history in histories]
@@ -132,7 +132,7 @@ def test_clocks(three: Ranks) -> None:
 
 
 def test_nodes_are_aligned_by_their_meetings() -> None:
-    """Wall clocks that are 40 ms apart move no bar where meetings show one time, and no arrow goes back in time."""
+    """Meetings align nodes whose wall clocks differ by 40 ms, and no flow goes back in time."""
     job = Job(4, ["a", "a", "b", "b"])
     for _ in range(5):
         job.compute(3, 2)
@@ -143,7 +143,7 @@ def test_nodes_are_aligned_by_their_meetings() -> None:
     ]
     timeline = drawn(histories)
     calls = timeline.named("all_reduce")
-    assert {one.end for one in calls if one.rank < 2} == {one.end for one in calls if one.rank > 1}
+    assert {bar.end for bar in calls if bar.rank < 2} == {bar.end for bar in calls if bar.rank > 1}
     flows = timeline.flows()
     assert Counter((start.rank, end.rank) for start, end in flows) == {(3, 0): 5, (3, 1): 5, (3, 2): 5}
     assert all(end.end - start.begin == 0.1 * MS for start, end in flows)
@@ -152,7 +152,7 @@ def test_nodes_are_aligned_by_their_meetings() -> None:
 
 
 def test_selection(three: Ranks) -> None:
-    """Steps and times choose calls; what reaches into the time is shown."""
+    """Steps and times select calls, including calls that only overlap the time."""
     for nth in range(4):
         three.call(0, 10 * nth, 10 * nth + 5, sequence=nth + 1)
     [history, *_] = three.histories()
@@ -163,7 +163,7 @@ def test_selection(three: Ranks) -> None:
     history = dataclasses.replace(history, wall_offset_ns=0, operations=tuple(operations))
 
     def sequences(extent: Extent) -> list[int]:
-        return [one.arguments["sequence"] for one in drawn([history], extent).named("all_reduce")]
+        return [bar.arguments["sequence"] for bar in drawn([history], extent).named("all_reduce")]
 
     assert sequences(Extent(steps=(1, 2))) == [2, 3]
     assert sequences(Extent(window_ns=(4 * MS, 10 * MS))) == [1, 2]
