@@ -23,7 +23,7 @@ class AtTimeout(str, enum.Enum):
     ENDS = "ends"
     """The backend ends the process: NCCL's watchdog by default."""
     ABORTS = "aborts"
-    """The backend aborts the operation, and the process goes on: `TORCH_NCCL_ASYNC_ERROR_HANDLING=2`."""
+    """The backend aborts the operation, and the process continues: `TORCH_NCCL_ASYNC_ERROR_HANDLING=2`."""
     NOTHING = "nothing"
     """Nothing: `TORCH_NCCL_ASYNC_ERROR_HANDLING=0`."""
 

@@ -153,20 +153,20 @@ class Walker:
             if block.release_ns < time_ns:
                 pieces.append(Piece(timeline.rank, block.release_ns, time_ns, PathKind.COMPUTING, label))
             release = self.release(rank, block)
-            following = rank if release.last is None else release.last.rank
-            # The other rank may have begun the first step after its arrival; clip the path to the steps.
-            time_ns = min(max(release.arrived_ns, begins[following]), block.release_ns)
+            predecessor = rank if release.last is None else release.last.rank
+            # The needed call may lie in the step before the first; clip the path to the steps.
+            time_ns = min(max(release.arrived_ns, begins[predecessor]), block.release_ns)
             if time_ns < block.release_ns:
                 pieces.append(Piece(timeline.rank, time_ns, block.release_ns, PathKind.TRANSFER, release.label))
             thread = block.thread
             if release.last is not None:
-                rank, thread = following, self._timelines[following].thread[release.last.call]
+                rank, thread = predecessor, self._timelines[predecessor].thread[release.last.call]
             label = self._label(release)
         pieces.reverse()
         return pieces
 
     def release(self, rank: int, block: Block) -> Release:
-        """Return the release of a blocked rank. Cached: the path, the rank's waits and the replays all need it."""
+        """Return the arrival that released a blocked rank. Cached: path, waits and replays all need it."""
         key = rank, block.calls
         release = self._releases.get(key)
         if release is None:

@@ -208,7 +208,7 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
 
 @dataclass(slots=True)
 class _Batch:
-    """Calls of one rank in one group that count alike.
+    """Calls of one rank in one group that are equal in all counted properties.
 
     Attributes:
         splits: The split sizes of each call; None if even or unknown.

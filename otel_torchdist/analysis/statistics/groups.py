@@ -108,17 +108,17 @@ def differences(shared: Iterable[SharedChannel], labels: Mapping[str, str]) -> l
         shared: The channels.
         labels: Labels of groups, by key.
     """
-    found: list[CountDifference] = []
+    differing: list[CountDifference] = []
     pairs: defaultdict[tuple[str, int, int], list[SharedChannel]] = defaultdict(list)
     for shared_channel in shared:
         channel = shared_channel.channel
         if channel.is_point_to_point:
             pairs[channel.group, channel.source, channel.destination].append(shared_channel)
         else:
-            found += _in_collectives(shared_channel, labels[channel.group])
+            differing += _in_collectives(shared_channel, labels[channel.group])
     for (key, source, destination), channels in pairs.items():
-        found += _between(source, destination, channels, labels[key])
-    return found
+        differing += _between(source, destination, channels, labels[key])
+    return differing
 
 
 def _in_collectives(shared: SharedChannel, label: str) -> Iterator[CountDifference]:
