@@ -65,7 +65,7 @@ class Parameters(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DifferingRange:
     """The range of parameters that may differ between replicas.
 
     Attributes:
@@ -78,11 +78,11 @@ class Places:
     last: int
     are_exact: bool
 
-    def joined(self, other: Places) -> Places:
+    def joined(self, other: DifferingRange) -> DifferingRange:
         """Return the smallest range that covers both."""
         if self == other:
             return self
-        return Places(min(self.first, other.first), max(self.last, other.last), are_exact=False)
+        return DifferingRange(min(self.first, other.first), max(self.last, other.last), are_exact=False)
 
 
 class NumericsFlag(enum.IntFlag):

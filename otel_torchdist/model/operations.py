@@ -17,7 +17,7 @@ from otel_torchdist.model.numerics import Numerics
 # Sets of ends are tuples: `in` compares their members by identity, where a set would call Python's `Enum.__hash__`.
 
 
-class Known(enum.Enum):
+class EndAccuracy(enum.Enum):
     """The accuracy of an end."""
 
     CALLED = enum.auto()
@@ -34,37 +34,37 @@ class Known(enum.Enum):
     """The call raised. It is over for this rank, which shows nothing about other ranks."""
 
 
-def known_of(how: How) -> Known:
+def accuracy_of(how: How) -> EndAccuracy:
     """Classify the accuracy of an end."""
     match how:
         case How.CALL:
-            return Known.CALLED
+            return EndAccuracy.CALLED
         case How.WAIT | How.CALLBACK:
-            return Known.AWAITED
+            return EndAccuracy.AWAITED
         case How.EVENT:
-            return Known.DATED
+            return EndAccuracy.DATED
         case How.POLL | How.WATCHDOG:
-            return Known.NOTICED
+            return EndAccuracy.NOTICED
         case How.UNTRACKED | How.ABANDONED:
-            return Known.ASSUMED
+            return EndAccuracy.ASSUMED
         case How.FAILED:
-            return Known.RAISED
+            return EndAccuracy.RAISED
 
 
-def _ends(*accuracies: Known) -> tuple[How, ...]:
-    return tuple(how for how in How if known_of(how) in accuracies)
+def _ends(*accuracies: EndAccuracy) -> tuple[How, ...]:
+    return tuple(how for how in How if accuracy_of(how) in accuracies)
 
 
-AWAITED: Final = _ends(Known.AWAITED)
-BLOCKING: Final = _ends(Known.CALLED, Known.AWAITED)
+AWAITED: Final = _ends(EndAccuracy.AWAITED)
+BLOCKING: Final = _ends(EndAccuracy.CALLED, EndAccuracy.AWAITED)
 """Ends until which a thread of the program was blocked."""
-EXACT: Final = _ends(Known.CALLED, Known.AWAITED, Known.DATED)
+EXACT: Final = _ends(EndAccuracy.CALLED, EndAccuracy.AWAITED, EndAccuracy.DATED)
 """Ends that are exact enough for durations."""
-COARSE: Final = _ends(Known.NOTICED)
+COARSE: Final = _ends(EndAccuracy.NOTICED)
 SUCCEEDED: Final = (*EXACT, *COARSE)
 """Ends of calls that succeeded."""
-ASSUMED: Final = _ends(Known.ASSUMED)
-RAISED: Final = _ends(Known.RAISED)
+ASSUMED: Final = _ends(EndAccuracy.ASSUMED)
+RAISED: Final = _ends(EndAccuracy.RAISED)
 UNMET: Final = (*ASSUMED, *RAISED)
 """Ends that say nothing about when the members of a group met."""
 

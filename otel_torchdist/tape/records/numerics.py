@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.model.kinds import How, RecordKind
-from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters, Places, Unseen
+from otel_torchdist.model.numerics import DifferingRange, Numerics, NumericsFlag, Parameters, Unseen
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import clipped
 
@@ -79,7 +79,9 @@ def summed(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     return sum(checksums) & SUM_MASK, tuple(words)
 
 
-def differing_places(here: tuple[int, Sequence[int]], there: tuple[int, Sequence[int]], count: int) -> Places | None:
+def differing_places(
+    here: tuple[int, Sequence[int]], there: tuple[int, Sequence[int]], count: int
+) -> DifferingRange | None:
     """Return the places of the parameters that differ between two ranks.
 
     Args:
@@ -102,7 +104,7 @@ def differing_places(here: tuple[int, Sequence[int]], there: tuple[int, Sequence
         of_bit = ((here[1][word] >> shift) - (there[1][word] >> shift)) % modulus
         last |= bool(of_bit) << bit
         first |= (of_bit == difference) << bit
-    return Places(min(first, count - 1), min(last, count - 1), first == last < count)
+    return DifferingRange(min(first, count - 1), min(last, count - 1), first == last < count)
 
 
 def bits_of_places(count: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import GroupName, SignatureName
-from otel_torchdist.model.operations import Known, Operation, StepMark, known_of
+from otel_torchdist.model.operations import EndAccuracy, Operation, StepMark, accuracy_of
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
@@ -42,7 +42,7 @@ class Recorded:
     @property
     def has_ended(self) -> bool:
         """Whether its end is known and not a failure; on a busy machine a poll may come before the wait."""
-        return self.raw.how is not None and known_of(self.raw.how) not in (Known.ASSUMED, Known.RAISED)
+        return self.raw.how is not None and accuracy_of(self.raw.how) not in (EndAccuracy.ASSUMED, EndAccuracy.RAISED)
 
     @property
     def how(self) -> str:

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.model.numerics import Places
+from otel_torchdist.model.numerics import DifferingRange
 from otel_torchdist.tape.records.numerics import WORDS, differing_places, mixed, summed
 
 Sums = tuple[int, tuple[int, ...]]
@@ -25,7 +25,10 @@ def test_one_parameter_differs(count: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, count - 1))
     here, there = sums_of(count, {place: -1}), sums_of(count)
     assert all(0 <= word < 1 << 48 for word in (here[0], *here[1]))
-    assert differing_places(here, there, count) in (Places(place, place, are_exact=True), None if count > 1_024 else 0)
+    assert differing_places(here, there, count) in (
+        DifferingRange(place, place, are_exact=True),
+        None if count > 1_024 else 0,
+    )
 
 
 @given(st.integers(2, 1_024), st.data())
@@ -41,7 +44,7 @@ def test_several_parameters_differ(count: int, data: st.DataObject) -> None:
 def test_all_parameters_differ() -> None:
     """Then they may be anywhere."""
     changed = dict.fromkeys(range(100), -1)
-    assert differing_places(sums_of(100, changed), sums_of(100), 100) == Places(0, 99, are_exact=False)
+    assert differing_places(sums_of(100, changed), sums_of(100), 100) == DifferingRange(0, 99, are_exact=False)
 
 
 def test_many_parameters() -> None:
@@ -49,7 +52,9 @@ def test_many_parameters() -> None:
     count, generator = 100_000, random.Random(3)
     there = sums_of(count)
     for place in generator.sample(range(count - 1), 3):
-        assert differing_places(sums_of(count, {place: -1}), there, count) == Places(place, place, are_exact=True)
+        assert differing_places(sums_of(count, {place: -1}), there, count) == DifferingRange(
+            place, place, are_exact=True
+        )
         found = differing_places(sums_of(count, {place: -1, place + 1: -2}), there, count)
         assert found is not None
         assert (found.first <= place < found.last, found.are_exact) == (True, False)
@@ -63,7 +68,7 @@ def test_equal_and_damaged_sums() -> None:
     assert differing_places(sums, (other[0], other[1][: WORDS - 1]), 5) is None
     assert differing_places(sums, other, 0) is None
     assert differing_places(sums, other, 1 << 30) is None
-    assert differing_places(sums_of(1), sums_of(1, {0: -1}), 1) == Places(0, 0, are_exact=True)
+    assert differing_places(sums_of(1), sums_of(1, {0: -1}), 1) == DifferingRange(0, 0, are_exact=True)
 
 
 def test_exchanged_parameters() -> None:

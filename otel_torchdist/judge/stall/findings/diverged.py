@@ -13,7 +13,7 @@ from otel_torchdist.judge.world.following.values import CALM_STEPS, PARAMETERS
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
 from otel_torchdist.model.naming import have, name_ranks
-from otel_torchdist.model.numerics import Places
+from otel_torchdist.model.numerics import DifferingRange
 from otel_torchdist.model.rank_values import OutputChecksum, ParameterRange
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.tape.records.numerics import differing_places
@@ -165,7 +165,7 @@ def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, 
     of = right.parameters
     if of is None:
         return None
-    found: Places | None = None
+    found: DifferingRange | None = None
     for one in by_rank.values():
         if one.checksum == right.checksum or one.parameters is None:
             continue
