@@ -25,7 +25,7 @@ class Channel(NamedTuple):
 
     Attributes:
         kind: `OPERATION` or `RENDEZVOUS`.
-        group: The group's key; '' when the group is not known.
+        group: The group's key; '' if unknown.
         source: Global rank of the sender; -1 for collectives.
         destination: Global rank of the receiver; -1 for collectives.
         tag: Tag of point-to-point operations; -1 if not recorded.

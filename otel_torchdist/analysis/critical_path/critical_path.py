@@ -106,7 +106,7 @@ class CauseKind(Enum):
     RANK = "rank"
     """One rank takes longer than its peers, before several calls."""
     NODE = "node"
-    """Several ranks of one node take longer than their peers on others."""
+    """Several ranks of one node take longer than their peers on other nodes."""
     STAGE = "stage"
     """One stage of a pipeline takes longer than the others before the same lines."""
     TRANSFER = "transfer"

@@ -25,7 +25,7 @@ def _end(how: How) -> str:
         case How.WAIT:
             return "a wait returned"
         case How.CALLBACK:
-            return "its future was complete"
+            return "its future completed"
         case How.POLL:
             return "polled"
         case How.EVENT:
@@ -33,9 +33,9 @@ def _end(how: How) -> str:
         case How.WATCHDOG:
             return "seen by the watchdog"
         case How.UNTRACKED:
-            return "not known: handed to a device"
+            return "unknown: enqueued on a device"
         case How.ABANDONED:
-            return "not known: its Work was dropped"
+            return "unknown: its Work was dropped"
         case How.FAILED:
             return "raised"
 
