@@ -192,7 +192,7 @@ def _opposite(side: Members, of_rank: Mapping[int, list[Members]]) -> Iterable[M
 
 
 def _uniform_sizes(groups: Collection[Members]) -> set[int]:
-    """Return the group sizes for which all ranks are in equally many groups of the size."""
+    """Return the group sizes in which every rank belongs to equally many groups."""
     ranks = {rank for members in groups for rank in members}
     counts: dict[int, Counter[int]] = {}
     for members in groups:

@@ -195,7 +195,7 @@ def joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def percentile(ascending: array[int] | list[int], share: float) -> int:
-    """Return a percentile by the nearest-rank method, which returns one of the values."""
+    """Return a percentile by the nearest-rank method: always one of the values."""
     return ascending[max(math.ceil(share * len(ascending)) - 1, 0)]
 
 
