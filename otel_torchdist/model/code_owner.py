@@ -62,9 +62,8 @@ _RULES: Final = (
         # Not the whole package: it also contains the demo's training script.
         FrameOwner.OTEL_TORCHDIST,
         re.compile(
-            r"(^|/)otel_torchdist/((actions|agent|capture|exchange|files|job|model|native|processes|serving|stall|tape"
-            r"|telemetry|this_process|verdict|world)/|(autoload|first_group|guard|instrumentor|rescue|switch"
-            r"|when_imported)\.py$)"
+            r"(^|/)otel_torchdist/((agent|analysis|capture|config|judge|launch|model|native|node|show|sources|system|tape"
+            r"|telemetry)/|(autoload|environment_variables|errors|guard|instrumentor|package|rescue)\.py$)"
         ),
     ),
     (
