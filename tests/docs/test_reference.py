@@ -54,7 +54,7 @@ def test_every_setting_and_metric_is_described() -> None:
 
 def test_links_lead_somewhere() -> None:
     """Every relative link of README, CONTRIBUTING and docs leads to a file, and to its heading where it names one."""
-    for page in (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))):
+    for page in (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))):
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if target.startswith("http"):
                 continue

@@ -197,7 +197,7 @@ _SHELLS: Final = ("sh", "bash")
 _INLINE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 PAGES: Final = (
     *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "deploy/README.md")),
-    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
 )
 """All pages with commands for users and contributors."""
 
