@@ -1,0 +1,170 @@
+"""Numbers and lists on the pages that the code also knows are those of the code."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pytest
+
+from otel_torchdist.agent import limits, node
+from otel_torchdist.agent.exchange import client, peers
+from otel_torchdist.agent.launch import keeper
+from otel_torchdist.capture.core import call_paths, call_sites, message_counters
+from otel_torchdist.capture.core.calls import channels as group_names
+from otel_torchdist.capture.core.calls import plans, signatures
+from otel_torchdist.capture.core.cuda import driver
+from otel_torchdist.capture.parts import optimizer_steps, steps
+from otel_torchdist.capture.parts.checkpoints import open_activities
+from otel_torchdist.config import Config
+from otel_torchdist.judge.stall.findings import silent_mismatch, stragglers
+from otel_torchdist.judge.verdict import circumstances, compiling
+from otel_torchdist.judge.world.following import baselines, channels
+from otel_torchdist.model.finding import FindingKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.node.job import directory, room
+from otel_torchdist.node.job import peers as node_peers
+from otel_torchdist.package import OLDEST_TORCH
+from otel_torchdist.show.live import feed
+from otel_torchdist.show.serving import clients, metrics_page
+from otel_torchdist.sources.archive import tapes, writer
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.reading import reader
+from otel_torchdist.telemetry.export import otlp, queued_sink
+from otel_torchdist.telemetry.metrics import labels
+from otel_torchdist.telemetry.spans import segments
+from tests.support.documented import page
+from tests.support.repository import REPOSITORY
+from wheels.torches import VERSIONS
+
+MIB: Final = 1 << 20
+SECOND_NS: Final = 1_000_000_000
+WORDS: Final = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+]
+"""Numbers as pages write them in sentences."""
+
+PHRASES: Final = {
+    "architecture/tape.md": [
+        f"One file of {(layout.RING_OFFSET + Config().tape_records * layout.RECORD_SIZE) // MIB} MiB",
+        f"of {layout.REFUGE_SLOTS} records, and a ring of {Config().tape_records:,} records of {layout.RECORD_SIZE} bytes",
+        f"up to {reader.COPIED_AT_ONCE} records at a time",
+    ],
+    "architecture/capture.md": [
+        f"on the first {plans.REDUCE_OP_FIRST} calls of a plan",
+        f"a multiple of {plans.REDUCE_OP_EVERY} ",
+        f"After {signatures.RAGGED_AFTER} shapes at one line",
+        f"{WORDS[signatures.MAX_DESCRIBED]} for {signatures.MAX_SUMMED} members",
+        f"frames ({call_sites.CALLERS} in Python)",
+        f"with more than {call_paths.MAX_PATHS} paths",
+        f"at most {message_counters.MAX_COUNTERS:,} counters",
+        f"at most {driver.MAX_EVENTS:,} per device",
+        f"At most {group_names.MAX_TIMEOUTS - 1} changes of a group",
+        f"has stepped {steps.TAKES_OVER_AFTER} times without",
+        f"at most {optimizer_steps.MAX_IN_STEP} in a training step",
+        f"At most {open_activities.MAX_IN_STEP} checkpoints of a kind",
+        f"with {open_activities.MAX_STAGES} stages each",
+    ],
+    "architecture/telemetry.md": [
+        f"after {segments.SEGMENT_NS // SECOND_NS} s, after {segments.MAX_OPERATIONS:,} operations",
+        f"up to {queued_sink.MAX_QUEUED_SPANS:,} spans",
+        f"the bytes of up to {otlp.MAX_KEPT:,} attributes",
+        f"{labels.MAX_GROUPS} groups, {labels.MAX_OPERATIONS} operations, {labels.MAX_PAIRS} pairs, {labels.MAX_SIZED} ",
+    ],
+    "architecture/judge.md": [
+        f"operations above {baselines.LONG_NS // 1_000_000} ms",
+        f"up to {WORDS[circumstances.PATIENCE]} times the usual",
+        f"at most {WORDS[circumstances.MOST_ADDED_NS // SECOND_NS // 60]} minutes more",
+        f"not a stall for {WORDS[compiling.COMPILE_NS // SECOND_NS // 60]} minutes",
+        f"windows of {channels.LENGTH}, with one digest each, and the last {WORDS[channels.MAX_WINDOWS]}",
+        f"reported after {silent_mismatch.REPORTED_AFTER_NS // SECOND_NS} s",
+        f"causes {stragglers.LEAST_BLAME * 100:g} % of",
+        f"over {stragglers.LEAST_SPAN_NS // SECOND_NS} s or more",
+        f"than the threshold ({Config().stall_timeout:g} s)",
+    ],
+    "architecture/node.md": [
+        f"fewer than {room.MIN_RECORDS} records",
+    ],
+    "architecture/agent.md": [
+        f"nice {limits.NICE}",
+        f"until {limits.CALM_S:g} s after the wait",
+        f"{WORDS[keeper.MAX_STARTS]} times within {WORDS[int(keeper.STARTS_WITHIN_S // 60)]} minutes",
+        f"the first {node_peers.MAX_PEERS} nodes",
+        f"Questions are at most {peers.MAX_QUESTION // MIB} MiB, answers {client.MAX_ANSWER // MIB} MiB",
+        f"about {limits.MAX_BYTES_OF_USER // MIB} MiB of the service",
+        f"at most {directory.MAX_ENTRIES:,} entries",
+        f"of all, and {limits.MAX_TAPES_OF_USER:,} tapes",
+        f"{WORDS[node.SLOW_SCANS]} times in a row",
+    ],
+    "architecture/show.md": [
+        f"a visitor in the last {feed.WATCHED_S:g} s",
+        f"one of the {clients.MAX_CLIENTS} client places",
+        f"the first free one of {metrics_page.PORTS_TRIED} ports",
+    ],
+    "archive.md": [
+        f"up to {tapes.ROWS:,} operations",
+        f"of {tapes.EVERY_NS // SECOND_NS} seconds",
+        f"up to {writer.MAX_WAITING_BYTES // MIB} MiB",
+        f"every {writer.FIRST_PAUSE_S:g} to {writer.LONGEST_PAUSE_S:g} seconds",
+    ],
+    "../CHANGELOG.md": [f"after {signatures.RAGGED_AFTER} shapes"],
+}
+"""Phrases with numbers, by page."""
+
+
+@pytest.mark.parametrize("name", PHRASES)
+def test_numbers_are_those_of_the_code(name: str) -> None:
+    """Each phrase stands on its page with the number that the code has."""
+    text = " ".join(page(name).split())
+    assert [phrase for phrase in PHRASES[name] if phrase not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        (r"torch ([\d.]+) to [\d.]+", ".".join(map(str, OLDEST_TORCH))),
+        (r"torch [\d.]+ to ([\d.]+\d)", VERSIONS[-1].rpartition(".")[0]),
+        (r"free port of (\d+)", str(metrics_page.PORTS_TRIED)),
+        (r"threshold \((\d+) s\)", f"{Config().stall_timeout:g}"),
+        (r"3\.10 with `TORCH=([\d.]+)`", VERSIONS[-2]),  # the newest torch with wheels for Python 3.10
+    ],
+)
+def test_numbers_of_the_readme(pattern: str, value: str) -> None:
+    """Wherever README has one of these numbers, it is the code's."""
+    assert set(re.findall(pattern, " ".join(page("../README.md").split()))) <= {value}
+
+
+def test_readme_counts_the_verdicts() -> None:
+    """The verdicts that README names, and the number of others, are all that there are."""
+    text = " ".join(page("../README.md").split())
+    sentence = re.search(r"((?:`\w+`, )+`\w+`) and \[(\w+) more\]\(docs/verdicts\.md\)", text)
+    if sentence is not None:
+        named = re.findall(r"`(\w+)`", sentence[1])
+        assert set(named) <= {kind.value for kind in VerdictKind}
+        assert len(named) + WORDS.index(sentence[2]) == len(VerdictKind)
+
+
+def test_glossary_lists_no_wrong_findings() -> None:
+    """What the glossary calls findings are findings."""
+    [row] = [line for line in page("glossary.md").splitlines() if line.startswith("| finding |")]
+    assert set(re.findall(r"`(\w+)`", row)) <= {kind.value for kind in FindingKind}
+
+
+def test_makefile_names_the_newest_torch_for_an_old_python() -> None:
+    """The Makefile's example for Python 3.10 has the version that README has."""
+    assert f"PYTHON=python3.10 VENV=.venv-3.10 TORCH={VERSIONS[-2]}" in (REPOSITORY / "Makefile").read_text()
