@@ -62,7 +62,8 @@ WORDS: Final = [
 PHRASES: Final = {
     "architecture/tape.md": [
         f"One file of {(layout.RING_OFFSET + Config().tape_records * layout.RECORD_SIZE) // MIB} MiB",
-        f"of {layout.REFUGE_SLOTS} records, and a ring of {Config().tape_records:,} records of {layout.RECORD_SIZE} bytes",
+        f"of {layout.REFUGE_SLOTS} records, and a ring of {Config().tape_records:,} records",
+        f"records of {layout.RECORD_SIZE} bytes",
         f"up to {reader.COPIED_AT_ONCE} records at a time",
     ],
     "architecture/capture.md": [
@@ -84,7 +85,8 @@ PHRASES: Final = {
         f"after {segments.SEGMENT_NS // SECOND_NS} s, after {segments.MAX_OPERATIONS:,} operations",
         f"up to {queued_sink.MAX_QUEUED_SPANS:,} spans",
         f"the bytes of up to {otlp.MAX_KEPT:,} attributes",
-        f"{labels.MAX_GROUPS} groups, {labels.MAX_OPERATIONS} operations, {labels.MAX_PAIRS} pairs, {labels.MAX_SIZED} ",
+        f"{labels.MAX_GROUPS} groups, {labels.MAX_OPERATIONS} operations",
+        f"{labels.MAX_PAIRS} pairs, {labels.MAX_SIZED} ",
     ],
     "architecture/judge.md": [
         f"operations above {baselines.LONG_NS // 1_000_000} ms",
