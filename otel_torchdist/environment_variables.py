@@ -1,7 +1,7 @@
-"""Every environment variable that otel_torchdist reads, and what it means: the user's reference.
+"""The environment variables that otel_torchdist reads, with their meanings: the user's reference.
 
 Booleans are true only for ``true`` (in any case). Durations are whole milliseconds. An empty value counts as
-unset. For an invalid value the default is used, with one warning.
+unset. An invalid value gives one warning, and the default is used.
 """
 
 OTEL_PYTHON_TORCHDIST_ENABLED = "OTEL_PYTHON_TORCHDIST_ENABLED"
@@ -19,12 +19,14 @@ OTEL_PYTHON_TORCHDIST_READER = "OTEL_PYTHON_TORCHDIST_READER"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_READER
 
-Where the tapes are read and turned into spans and metrics. ``agent``: in a separate process, one per job and node,
-which a rank starts and which outlives all ranks. ``thread``: in each training process. ``none``: nowhere until
-``otel-torchdist agent`` is started, by hand or as a service of the node.
-Applies with OTEL_PYTHON_TORCHDIST_ENABLED; with ``TorchDistInstrumentor().instrument()`` ``agent`` means ``thread``,
-because providers created by a program exist only in that process. Exporters named ``console`` imply ``thread`` too,
-because the agent has no console.
+Where tapes are read and turned into spans and metrics:
+
+- ``agent``: in a separate process, one per job and node. A rank starts it, and it outlives all ranks.
+- ``thread``: in a thread of each training process.
+- ``none``: nowhere, until ``otel-torchdist agent`` is started by hand or as a service of the node.
+
+With ``TorchDistInstrumentor().instrument()``, ``agent`` means ``thread``: providers created by a program exist only in
+its process. Exporters named ``console`` imply ``thread`` too, because an agent has no console.
 Default: "agent"
 """
 
@@ -32,10 +34,14 @@ OTEL_PYTHON_TORCHDIST_CAPTURE = "OTEL_PYTHON_TORCHDIST_CAPTURE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_CAPTURE
 
-What records the calls: ``auto`` (the native library if ``otel-torchdist build-native`` has built one for this torch,
-else Python), ``native`` (the same, with a warning if there is none) or ``python``. Both record the same; the library
-takes a tenth of the time, and does not need the GIL. One that is truncated, or that other users can write to, is not
-loaded, with a warning.
+The kernel that records calls:
+
+- ``auto``: the native library if ``otel-torchdist build-native`` has built one for this torch, otherwise Python.
+- ``native``: like ``auto``, with a warning if there is no library.
+- ``python``: Python.
+
+Both record the same data. The library takes a tenth of the time and does not need the GIL. A library that is truncated,
+or that other users can write to, is not loaded, with a warning.
 Default: "auto"
 """
 
@@ -43,8 +49,8 @@ OTEL_PYTHON_TORCHDIST_AGENT_LINGER = "OTEL_PYTHON_TORCHDIST_AGENT_LINGER"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_AGENT_LINGER
 
-How long an agent that ranks have started keeps running after the last of them has ended, in milliseconds: for one
-more scrape of ``/metrics``, after which it exits, and for ranks that are restarted.
+Time, in milliseconds, that an agent started by ranks keeps running after the last rank has ended. It waits for one
+more scrape of ``/metrics``, after which it exits, and for restarted ranks.
 Default: "60000"
 """
 
@@ -60,10 +66,10 @@ OTEL_PYTHON_TORCHDIST_HOOKS = "OTEL_PYTHON_TORCHDIST_HOOKS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_HOOKS
 
-Your functions that are called in each rank around its operations, with their tensors: a comma-separated list of
-``module:name``, each a ``Hooks`` or a function that takes an ``OperationCall`` and is called before the operation. They
-can set breakpoints, check values, save or change tensors. What they raise goes to the program. With hooks, calls are
-recorded in Python. What cannot be imported is left out, with a warning. See ``docs/hooks.md``.
+Functions of yours that each rank calls around its operations, with their tensors: a comma-separated list of
+``module:name``. Each is a ``Hooks``, or a function that takes an ``OperationCall`` and is called before the operation.
+Hooks can set breakpoints, check values, save or change tensors. Their exceptions go to the program. With hooks, calls
+are recorded in Python. A hook that cannot be imported is left out, with a warning. See ``docs/hooks.md``.
 Default: ""
 """
 
@@ -71,11 +77,14 @@ OTEL_PYTHON_TORCHDIST_NUMERICS = "OTEL_PYTHON_TORCHDIST_NUMERICS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS
 
-Whether the values in operations' tensors are looked at. ``sampled``: range, mean, norm, shares of zeros and subnormal
-numbers of the inputs of one operation in 64 (see OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY), and checksums of outputs that
-must be equal on all ranks. ``all``: also, of every operation, whether its inputs are finite, so that the rank that
-brings the first NaN is named. Tensors on CUDA devices are looked at without synchronising. With it, calls are recorded
-in Python.
+Examination of the values in operations' tensors:
+
+- ``off``: none.
+- ``sampled``: for one operation in 64 (see OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY), range, mean, norm, shares of zeros
+  and subnormal numbers of the inputs, and checksums of outputs that must be equal on all ranks.
+- ``all``: also checks that the inputs of every operation are finite, to name the rank that brings the first NaN.
+
+Tensors on CUDA devices are examined without synchronization. With this setting, calls are recorded in Python.
 Default: "off"
 """
 
@@ -83,8 +92,8 @@ OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY = "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY
 
-One in so many operations is sampled, the same on all ranks; of messages above 1 MiB as many bytes. Must be the same on
-all ranks.
+Sampling interval: of N operations one is sampled, the same on all ranks. Of messages above 1 MiB, the same share of
+bytes is sampled. Must be the same on all ranks.
 Default: "64"
 """
 
@@ -92,9 +101,9 @@ OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS = "OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
 
-Which ranks look at their tensors: ``all``, or a list of global ranks such as ``0,8-15``. The others take no statistics
-and no checksums; findings then say which ranks are not known, and name no rank as the first. Must be the same on all
-ranks.
+The ranks that examine their tensors: ``all``, or a list of global ranks such as ``0,8-15``. The other ranks compute no
+statistics and no checksums. Findings then list the ranks that are unknown, and name no rank as the first. Must be the
+same on all ranks.
 Default: "all"
 """
 
@@ -102,9 +111,9 @@ OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS = "OTEL_PYTHON_TORCHDIST_COMPARE_PARAME
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS
 
-Checksums of the parameters that replicas must have alike (models of DistributedDataParallel, replicated DTensors) are
-compared between ranks before each so-many-th step, without a collective; 0 for never. Must be the same on all ranks.
-Tensors on the CPU only, so far.
+Interval, in steps, at which checksums of replicated parameters are compared between ranks (models of
+DistributedDataParallel, replicated DTensors), without a collective. 0 means never. Must be the same on all ranks. CPU
+tensors only, so far.
 Default: "0"
 """
 
@@ -112,10 +121,9 @@ OTEL_PYTHON_TORCHDIST_SYNCHRONIZE = "OTEL_PYTHON_TORCHDIST_SYNCHRONIZE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_SYNCHRONIZE
 
-For debugging only: waits for the device before and after each collective, so that its time is its own and not that of
-what was enqueued before. This ends the overlap of computation and communication, and distorts what it measures. Never
-around sends, receives and coalesced operations, nor while a graph is captured. It does nothing on the CPU, where calls
-are exact.
+For debugging only: wait for the device before and after each collective, so that its time does not include work
+enqueued before. This ends the overlap of computation and communication, and so distorts the measurement. It does not
+apply to sends, receives and coalesced operations, nor while a graph is captured, nor on the CPU, where times are exact.
 Default: "false"
 """
 
@@ -123,10 +131,10 @@ OTEL_PYTHON_TORCHDIST_ABORT_HOOKS = "OTEL_PYTHON_TORCHDIST_ABORT_HOOKS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ABORT_HOOKS
 
-Lets backends that can (``nccl`` from torch 2.15 on) report that they give up an operation, before they end the
-process. The verdict then comes at once, however short the group's timeout, and names the rank that was waited for
-instead of those whose backends gave up. Off by default: such a hook is Python, so the backend waits for the GIL
-before it ends the process, forever if native code holds it.
+Whether backends (``nccl`` from torch 2.15 on) report that they give up an operation, before they end the process. The
+verdict then comes immediately, however short the group's timeout, and names the rank that the others waited for, not
+the ranks whose backends gave up. Off by default: the hook is Python, so the backend waits for the GIL before it ends
+the process, forever if native code holds it.
 Default: "false"
 """
 
@@ -134,9 +142,9 @@ OTEL_PYTHON_TORCHDIST_IDLE_AFTER = "OTEL_PYTHON_TORCHDIST_IDLE_AFTER"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_IDLE_AFTER
 
-After so many stall timeouts in which no rank of a job has called an operation, and none has worked, a finding says
-where all of them stand; never before ten times the longest time that this job took to its next call. 0 for no such
-findings.
+Number of stall timeouts after which an idle job becomes a finding: no rank has called an operation, and none has
+computed. The finding says where all ranks are. It never comes before ten times the longest time between two calls of
+this job. 0 means no such findings.
 Default: "6"
 """
 
@@ -144,11 +152,10 @@ OTEL_PYTHON_TORCHDIST_STALL_IGNORE = "OTEL_PYTHON_TORCHDIST_STALL_IGNORE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_STALL_IGNORE
 
-Operations that are never reported as stalled, however long they take: a comma-separated list of patterns (``*``,
-``?``) that are matched against the operation's name (``barrier``), its group's description (``mesh_eval``), what it is
-for (``FSDP encoder.*``, or the label of ``record_comm``), its call site (``evaluate.py:run``), and the function
-of a package that was called there (``torchmetrics.*``). Deaths are still
-reported.
+Operations that are never reported as stalled, however long they take. A comma-separated list of patterns (``*``,
+``?``), which are matched against the operation's name (``barrier``), its group's description (``mesh_eval``), its
+purpose (``FSDP encoder.*``, or the label of ``record_comm``), its call site (``evaluate.py:run``), and the library
+function called there (``torchmetrics.*``). Deaths are still reported.
 Default: ""
 """
 
@@ -156,9 +163,9 @@ OTEL_PYTHON_TORCHDIST_COMPARE_CALLS = "OTEL_PYTHON_TORCHDIST_COMPARE_CALLS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_CALLS
 
-Whether ranks are compared while nothing stalls: what they call, because a dtype or reduce op that differs can give
-wrong results without any error, and which rank comes last. It costs the training nothing. Mismatched calls that cause
-a stall are reported in any case.
+Whether ranks are compared while nothing stalls. Their calls are compared, because a different dtype or reduce op can
+give wrong results without an error, and their arrival times, to find the rank that comes last. Training pays nothing.
+Mismatched calls that cause a stall are always reported.
 Default: "true"
 """
 
@@ -166,9 +173,9 @@ OTEL_PYTHON_TORCHDIST_CRITICAL_PATH = "OTEL_PYTHON_TORCHDIST_CRITICAL_PATH"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_CRITICAL_PATH
 
-Whether the agent that judges a run finds the critical path of its newest steps, across all nodes, every 30 s or less
-often: in a process of low priority that takes at most 1 % of a core. It reports what makes steps a tenth longer or
-more. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) there is none.
+Whether the agent that judges a run analyzes the critical path of its newest steps, across all nodes, every 30 s or
+less often. A process of low priority does it, with at most 1 % of one core. It reports causes that make steps a tenth
+longer or more. Requires an agent (not ``OTEL_PYTHON_TORCHDIST_READER=thread``).
 Default: "true"
 """
 
@@ -176,10 +183,10 @@ OTEL_PYTHON_TORCHDIST_ANNOUNCE = "OTEL_PYTHON_TORCHDIST_ANNOUNCE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ANNOUNCE
 
-Whether a stall or a crash is announced on the job's standard error, once for the whole job: the verdict, and the
-command that shows more, in lines that begin with ``otel_torchdist:``. Where the job's standard error cannot be written
-to from outside, a rank logs them, or the launcher writes them. A launcher whose ranks have failed waits up to a second
-for them, or up to three while the agent is still starting.
+Whether a stall or a crash is announced on the job's standard error, once for the whole job. The lines begin with
+``otel_torchdist:`` and contain the verdict, and the command that shows more. If the job's standard error cannot be
+written to from outside, a rank logs the lines, or the launcher writes them. A launcher whose ranks have failed waits up
+to a second for the lines, or up to three while the agent is still starting.
 Default: "true"
 """
 
@@ -187,13 +194,18 @@ OTEL_PYTHON_TORCHDIST_ON_STALL = "OTEL_PYTHON_TORCHDIST_ON_STALL"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL
 
-Actions on a stall in addition to a warning in the log, once per stall, when it has lasted for the grace period: a
-comma-separated list of ``dump`` (evidence from each node as a ``.tar.gz``), ``rescue:module:function`` (each rank calls
-a function of yours, which saves its state), ``abort`` (the ranks end with exit code 75, and with a message for
-torchelastic, which restarts them), ``callback:module:function`` and ``command:…`` (a command line, which takes the rest
-of the text). They are run in the order of the list. Where a run has several nodes, their agents trust each other by a
-secret in the job's store, which has no password: with ``abort``, anyone who can connect to ``MASTER_PORT`` can read it
-and have ranks ended. Restrict that port to the job's nodes, or set OTEL_PYTHON_TORCHDIST_EXCHANGE to ``false``.
+Actions on a stall, in addition to a warning in the log. They run once per stall, after the grace period, in the order
+of this comma-separated list:
+
+- ``dump``: evidence from each node as a ``.tar.gz``.
+- ``rescue:module:function``: each rank calls a function of yours, which saves its state.
+- ``abort``: the ranks end with exit code 75, and with a message for torchelastic, which restarts them.
+- ``callback:module:function``: a function of yours.
+- ``command:…``: a command line, which takes the rest of the text.
+
+The agents of several nodes trust each other by a secret in the job's store, which has no password. With ``abort``,
+anyone who can connect to ``MASTER_PORT`` can read the secret and end ranks. Restrict that port to the job's nodes, or
+set OTEL_PYTHON_TORCHDIST_EXCHANGE to ``false``.
 Default: "log"
 """
 
@@ -201,10 +213,10 @@ OTEL_PYTHON_TORCHDIST_ON_FINDING = "OTEL_PYTHON_TORCHDIST_ON_FINDING"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_FINDING
 
-Actions on a finding that stalls nothing (calls that do not match, stragglers, values that are not finite, results that
-differ), in the form of OTEL_PYTHON_TORCHDIST_ON_STALL without ``rescue``, at once and once per finding, at most 64
-times. They run where the finding was made, ``dump`` and ``abort`` for the ranks of that node; only you know whether a
-NaN is fatal, so ``abort`` is never a default.
+Actions on a finding without a stall (mismatched calls, stragglers, non-finite values, different results), in the form
+of OTEL_PYTHON_TORCHDIST_ON_STALL without ``rescue``. They run immediately and once per finding, at most 64 times, on
+the node that made the finding; ``dump`` and ``abort`` apply to the ranks of that node. Only you know whether a NaN is
+fatal, so ``abort`` is never a default.
 Default: "log"
 """
 
@@ -212,7 +224,7 @@ OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE = "OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE
 
-How long a verdict must have stood before the actions on a stall are run, in milliseconds.
+Time, in milliseconds, that a verdict must stand before the actions on a stall run.
 Default: "30000"
 """
 
@@ -220,8 +232,8 @@ OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT = "OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT
 
-How long the function of ``rescue`` in OTEL_PYTHON_TORCHDIST_ON_STALL may take in each rank, in milliseconds. What comes
-after it in the list waits as long.
+Time, in milliseconds, that the function of ``rescue`` in OTEL_PYTHON_TORCHDIST_ON_STALL may take in each rank. Later
+actions in the list wait for it.
 Default: "60000"
 """
 
@@ -229,10 +241,10 @@ OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS = "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIG
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS
 
-Signals by which a scheduler announces that it will end the job, such as ``SIGTERM,SIGUSR1``, a comma-separated list. If
-your program has a handler for one of them, its arrival is recorded at once, even while the handler waits for a
-collective to return; a death after it is then no fault of the rank. It uses the interpreter's wakeup descriptor
-(``signal.set_wakeup_fd``), of which there is one in a process.
+Signals by which a scheduler announces that it will end the job: a comma-separated list such as ``SIGTERM,SIGUSR1``. If
+your program handles one of them, its arrival is recorded immediately, even while the handler waits for a collective to
+return. A later death is then not the rank's fault. This setting takes the interpreter's only wakeup descriptor
+(``signal.set_wakeup_fd``).
 Default: ""
 """
 
@@ -248,10 +260,10 @@ OTEL_PYTHON_TORCHDIST_EXCHANGE = "OTEL_PYTHON_TORCHDIST_EXCHANGE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_EXCHANGE
 
-Whether the agents of a job's nodes exchange data, so that a verdict is based on all ranks: over HTTP, on a port of
+Whether the agents of a job's nodes exchange data, so that a verdict is based on all ranks. They use HTTP on a port of
 their own, signed with a secret of the run. The secret is in the job's store: anyone who can connect to ``MASTER_PORT``
-can read it, and forge verdicts and the actions on them. Without the exchange each agent judges from the ranks of its
-own node.
+can read it, and forge verdicts and their actions. Without the exchange each agent judges from the ranks of its own
+node.
 Default: "true"
 """
 
@@ -259,8 +271,8 @@ OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST = "OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST
 
-The address on which this node's agent listens for those of other nodes. If empty: that of the interface named by
-``GLOO_SOCKET_IFNAME`` or ``NCCL_SOCKET_IFNAME``, else of the interface on the route to ``MASTER_ADDR``.
+The address on which this node's agent listens for agents of other nodes. If empty: the address of the interface named
+by ``GLOO_SOCKET_IFNAME`` or ``NCCL_SOCKET_IFNAME``, otherwise of the interface on the route to ``MASTER_ADDR``.
 Default: ""
 """
 
@@ -268,8 +280,8 @@ OTEL_PYTHON_TORCHDIST_SPAN_BUDGET = "OTEL_PYTHON_TORCHDIST_SPAN_BUDGET"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_SPAN_BUDGET
 
-The number of spans per second that one rank may export; at least 1. Above it, whole steps are left out. The
-evidence of a stall is always exported.
+The number of spans per second that one rank may export, at least 1. Beyond it, whole steps are left out. The evidence
+of a stall is always exported.
 Default: "1000"
 """
 
@@ -294,8 +306,8 @@ OTEL_PYTHON_TORCHDIST_TAPE_RECORDS = "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 
-The number of records in a rank's tape, 128 bytes each; from 64 to 1048576. The oldest are overwritten. It is reduced,
-with a warning, if the tapes of all running ranks would take more than an eighth of the file system.
+The number of records in a rank's tape, of 128 bytes each, from 64 to 1048576. The oldest records are overwritten. The
+number is reduced, with a warning, if the tapes of all live ranks would take more than an eighth of the file system.
 Default: "16384"
 """
 
@@ -312,10 +324,10 @@ OTEL_PYTHON_TORCHDIST_MACHINE = "OTEL_PYTHON_TORCHDIST_MACHINE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_MACHINE
 
-Whether the agent reads every 5 s what its machine shows beside a verdict: pressure on memory and storage (PSI), lost
-InfiniBand links, and GPUs if ``nvidia-ml-py`` is installed (``pip install nvidia-ml-py``). ``torchdist_rank_info`` says
-then on which node and GPU each rank runs. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) nothing of it is
-read.
+Whether the agent reads symptoms of its machine every 5 s, as evidence beside a verdict: pressure on memory and storage
+(PSI), lost InfiniBand links, and GPUs if ``nvidia-ml-py`` is installed (``pip install nvidia-ml-py``).
+``torchdist_rank_info`` then has the node and the GPU of each rank. Requires an agent (not
+``OTEL_PYTHON_TORCHDIST_READER=thread``).
 Default: "true"
 """
 
@@ -324,8 +336,8 @@ OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH = "OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH"
 .. envvar:: OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH
 
 Whether the command line of a rank and the git commit of its program become resource attributes. Values that look like
-secrets are replaced by ``***``, by the names of their options (token, password, key, secret) and by how they begin; no
-such rule finds every secret.
+secrets are replaced by ``***``: by the names of their options (token, password, key, secret) and by their first
+characters. No such rule finds every secret.
 Default: "false"
 """
 
@@ -349,9 +361,8 @@ OTEL_PYTHON_TORCHDIST_ARCHIVE = "OTEL_PYTHON_TORCHDIST_ARCHIVE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ARCHIVE
 
-The directory into which whole runs are archived, an absolute path, on a disk or a shared file system: several nodes
-and jobs can share it. Whatever reads the tapes writes there what their rings overwrite, about 12 bytes an operation.
-If empty: nowhere.
+The directory into which whole runs are archived, an absolute path on a disk or a shared file system. Several nodes and
+jobs can share it. The reader of the tapes writes every operation there, about 12 bytes each. If empty: no archive.
 Default: ""
 """
 
@@ -359,8 +370,8 @@ OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES = "OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES
 
-The number of bytes that the archive of one run may take for each node; at least 1048576. Beyond it the oldest
-segments are removed. Archives of ended runs are never removed.
+The number of bytes that the archive of one run may take on each node, at least 1048576. Beyond it the oldest segments
+are removed. Archives of ended runs are never removed.
 Default: "1073741824" (1 GiB)
 """
 
@@ -376,10 +387,14 @@ OTEL_PYTHON_TORCHDIST_PAGE = "OTEL_PYTHON_TORCHDIST_PAGE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_PAGE
 
-Who may see the live page, which is served at ``/`` on the port of ``/metrics``. ``loopback``: users of this machine,
-on its loopback addresses; each sees the jobs of their own, root sees all. ``on``: everyone who reaches that port, on
-the address set by OTEL_EXPORTER_PROMETHEUS_HOST; the page shows stacks, file names and host names. ``off``: there is
-no page. ``/metrics`` is the same in all three cases.
+Visitors of the live page, which is served at ``/`` on the port of ``/metrics``:
+
+- ``loopback``: users of this machine, on its loopback addresses. Each user sees their own jobs, root sees all.
+- ``on``: everyone who reaches that port, on the address set by OTEL_EXPORTER_PROMETHEUS_HOST. The page shows stacks,
+  file names and host names.
+- ``off``: nobody; there is no page.
+
+``/metrics`` is the same in all three cases.
 Default: "loopback"
 """
 
@@ -387,7 +402,7 @@ OTEL_PYTHON_TORCHDIST_TRACE_URL = "OTEL_PYTHON_TORCHDIST_TRACE_URL"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_TRACE_URL
 
-The address of a trace in your tracing tool, for links on the live page; ``{trace_id}`` in it is replaced by the id:
+The address of a trace in your tracing tool, for links on the live page. ``{trace_id}`` is replaced by the id:
 ``http://localhost:16686/trace/{trace_id}`` for a Jaeger on this machine. Without it the page shows the id only.
 Default: ""
 """

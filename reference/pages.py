@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,7 +125,14 @@ def _setting(constant: Constant) -> str:
     text = re.sub(r"\.\. envvar:: \w+\n+", "", constant.doc)
     meaning, _, default = text.rpartition("Default:")
     quoted = default.strip().replace('""', "empty").replace('"', "`")
-    return f"### `{constant.value}`\n\n{_paragraph(meaning)}\n\nDefault: {quoted}"
+    return "\n\n".join([f"### `{constant.value}`", *_paragraphs(meaning), f"Default: {quoted}"])
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs and lists of a docstring, which blank lines separate."""
+    for part in text.strip().split("\n\n"):
+        items = re.split(r"^- ", part, flags=re.MULTILINE)
+        yield "\n".join(f"- {_paragraph(item)}" for item in items[1:]) if part.startswith("- ") else _paragraph(part)
 
 
 def _names(found: Iterable[Constant]) -> str:

@@ -45,7 +45,7 @@ def test_every_setting_and_metric_is_described() -> None:
     ours = {name for name in vars(environment_variables) if name.startswith("OTEL_")} - {
         environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
     }
-    found = re.findall(r"^### `(\w+)`\n\n(\S.*)\n\nDefault: (\S.*)$", settings, re.MULTILINE)
+    found = re.findall(r"^### `(\w+)`\n\n(\S(?:.|\n(?!### ))*?)\n\nDefault: (\S.*)$", settings, re.MULTILINE)
     assert {name for name, _, _ in found} == ours
     metrics = (DOCS / "metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| .* \| `[\w]+\.[\w.]+` \| (\S.*) \|$", metrics, re.MULTILINE)

@@ -15,9 +15,9 @@ SCOPE_NAME: Final = "otel_torchdist"
 STEP_SPAN: Final = "step (rank {rank})"
 """A segment of a training step of one rank; the parent of its operations. Usually a step is one segment."""
 OPTIMIZER_STEP_SPAN: Final = "optimizer step"
-"""The step of an optimizer, with everything that it calls. Of nested optimizers only the outermost, and at most 16 spans
-in a training step. Compiled steps have no span. On a device the span ends when the step is enqueued. Status ERROR if
-the step raised."""
+"""The step of an optimizer, with everything that it calls. Of nested optimizers only the outermost, and at most 16
+spans in a training step. Compiled steps have no span. On a device the span ends when the step is enqueued. Status ERROR
+if the step raised."""
 CHECKPOINT_SPAN: Final = "checkpoint {operation}"
 """A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until that returns; the save itself is a `save` of
 another thread or process), `torch.save`, `torch.load`. At most 16 spans of each in a training step. The children are
