@@ -36,7 +36,8 @@ OTEL_PYTHON_TORCHDIST_CAPTURE = "OTEL_PYTHON_TORCHDIST_CAPTURE"
 
 The kernel that records calls:
 
-- ``auto``: the native library if ``otel-torchdist build-native`` has built one for this torch, otherwise Python.
+- ``auto``: the native library if the wheel has one for this torch, or ``otel-torchdist build-native`` has built one;
+  otherwise Python.
 - ``native``: like ``auto``, with a warning if there is no library.
 - ``python``: Python.
 
@@ -92,8 +93,8 @@ OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY = "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY
 
-Sampling interval: of N operations one is sampled, the same on all ranks. Of messages above 1 MiB, the same share of
-bytes is sampled. Must be the same on all ranks.
+Sampling interval N: one in N operations is sampled, the same on all ranks. Messages above 1 MiB are sampled more
+rarely, at the same rate of bytes. Must be the same on all ranks.
 Default: "64"
 """
 
@@ -112,8 +113,7 @@ OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS = "OTEL_PYTHON_TORCHDIST_COMPARE_PARAME
 .. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS
 
 Interval, in steps, at which checksums of replicated parameters are compared between ranks (models of
-DistributedDataParallel, replicated DTensors), without a collective. 0 means never. Must be the same on all ranks. CPU
-tensors only, so far.
+DistributedDataParallel, replicated DTensors), without a collective. 0 means never. Must be the same on all ranks.
 Default: "0"
 """
 
@@ -186,7 +186,7 @@ OTEL_PYTHON_TORCHDIST_ANNOUNCE = "OTEL_PYTHON_TORCHDIST_ANNOUNCE"
 Whether a stall or a crash is announced on the job's standard error, once for the whole job. The lines begin with
 ``otel_torchdist:`` and contain the verdict, and the command that shows more. If the job's standard error cannot be
 written to from outside, a rank logs the lines, or the launcher writes them. A launcher whose ranks have failed waits up
-to a second for the lines, or up to three while the agent is still starting.
+to two seconds for the lines, or up to four while the agent is still starting.
 Default: "true"
 """
 
