@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -19,15 +20,43 @@ from tests.support.documented import (
 from tests.support.repository import REPOSITORY
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["flight-recorder.md", "leftovers.md", "logs-and-stacks.md", "reproduce.md", "statistics.md", "timeline.md"],
-)
+RUN_BY: Final = {
+    "advice.md": "tests/docs/test_pages_of_analyses.py",
+    "archive.md": "tests/docs/test_pages_of_analyses.py",
+    "critical-path.md": "tests/docs/test_pages_of_analyses.py",
+    "deaths.md": "tests/docs/test_pages_of_analyses.py",
+    "flight-recorder.md": "tests/cli/export/test_page.py",
+    "graph.md": "tests/docs/test_pages_of_analyses.py",
+    "hooks.md": "tests/docs/test_hooks.py",
+    "leftovers.md": "tests/docs/test_leftovers.py",
+    "logs-and-stacks.md": "tests/docs/test_logs_and_stacks.py",
+    "report.md": "tests/docs/test_pages_of_analyses.py",
+    "reproduce.md": "tests/docs/test_reproduce.py",
+    "statistics.md": "tests/cli/analyze/test_page.py",
+    "timeline.md": "tests/cli/export/test_perfetto.py",
+}
+"""The test that runs the commands in a page's blocks for a shell."""
+NOT_RUN: Final = {
+    "numerics.md": "starts eight ranks; tests/docs/test_hooks.py and tests/jobs start such jobs",
+    "running.md": "starts eight ranks on the fixed port; tests/agent does so on free ones",
+}
+"""Pages whose commands no test runs as they are, with the reason. That they exist is tested on every page."""
+
+
+@pytest.mark.parametrize("name", RUN_BY)
 def test_commands_are_in_blocks_for_a_shell(name: str) -> None:
-    """No command stands in another block, where it would not be run."""
+    """No command stands in another block, where it would not be run, and the test that runs them names the page."""
     text = page(name)
     assert commands_of(text)
     assert commands_elsewhere(text) == []
+    assert f'"{name}"' in (REPOSITORY / RUN_BY[name]).read_text()
+
+
+def test_all_commands_are_run_or_marked() -> None:
+    """Each page with commands for a shell has a test that runs them, or a reason why none does."""
+    named = {str(path.relative_to(REPOSITORY / "docs")) for path in (REPOSITORY / "docs").rglob("*.md")}
+    shown = {name for name in named if commands_of(page(name))}
+    assert shown == {*RUN_BY, *NOT_RUN}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))

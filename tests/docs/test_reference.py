@@ -53,8 +53,8 @@ def test_every_setting_and_metric_is_described() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every relative link of README, CONTRIBUTING and docs leads to a file, and to its heading where it names one."""
-    for page in (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))):
+    """Each relative link of README, CONTRIBUTING, CHANGELOG, deploy and docs leads to a file, and to its heading."""
+    for page in (*REPOSITORY.glob("*.md"), REPOSITORY / "deploy" / "README.md", *sorted(DOCS.rglob("*.md"))):
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if target.startswith("http"):
                 continue
