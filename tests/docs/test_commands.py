@@ -19,7 +19,6 @@ from tests.support.documented import (
 )
 from tests.support.repository import REPOSITORY
 
-
 RUN_BY: Final = {
     "advice.md": "tests/docs/test_pages_of_analyses.py",
     "archive.md": "tests/docs/test_pages_of_analyses.py",

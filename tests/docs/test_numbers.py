@@ -21,7 +21,6 @@ from otel_torchdist.judge.stall.findings import silent_mismatch, stragglers
 from otel_torchdist.judge.verdict import circumstances, compiling
 from otel_torchdist.judge.world.following import baselines, channels
 from otel_torchdist.model.finding import FindingKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.job import directory, room
 from otel_torchdist.node.job import peers as node_peers
 from otel_torchdist.package import OLDEST_TORCH
@@ -149,16 +148,6 @@ def test_numbers_are_those_of_the_code(name: str) -> None:
 def test_numbers_of_the_readme(pattern: str, value: str) -> None:
     """Wherever README has one of these numbers, it is the code's."""
     assert set(re.findall(pattern, " ".join(page("../README.md").split()))) <= {value}
-
-
-def test_readme_counts_the_verdicts() -> None:
-    """The verdicts that README names, and the number of others, are all that there are."""
-    text = " ".join(page("../README.md").split())
-    sentence = re.search(r"((?:`\w+`, )+`\w+`) and \[(\w+) more\]\(docs/verdicts\.md\)", text)
-    if sentence is not None:
-        named = re.findall(r"`(\w+)`", sentence[1])
-        assert set(named) <= {kind.value for kind in VerdictKind}
-        assert len(named) + WORDS.index(sentence[2]) == len(VerdictKind)
 
 
 def test_glossary_lists_no_wrong_findings() -> None:

@@ -50,15 +50,15 @@ def timed_bytes(node: NodeSnapshot) -> Numbers:
 OLDEST_AGE: Final = gauge(
     "torchdist.operation.oldest_age",
     Unit.SECONDS,
-    "Age of the oldest operation in flight, 0 if there is none. It counts from the begin of the wait if "
-    "only a wait can show the end, and from the start on the device if the operation runs there.",
+    "Age of the oldest operation in flight, 0 if there is none. It counts from the wait for an operation whose end "
+    "only a wait can show, and from the start on the device for one that runs there.",
     BY_OPERATION,
     of_operation(lambda one: one.oldest_age_s),
 )
 LAST_STARTED_SEQUENCE: Final = gauge(
     "torchdist.last_started_sequence",
     Unit.NONE,
-    "Sequence number of the group's newest collective that the rank has entered, or begun on its device.",
+    "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
     BY_GROUP,
     of_group(lambda group: group.started_sequence),
 )
@@ -67,7 +67,7 @@ OPERATION_METRICS: Final = (
         "torchdist.operations.in_flight",
         MetricKind.UP_DOWN,
         Unit.OPERATIONS,
-        "Operations of the rank that have begun and not ended.",
+        "Operations that the rank has entered and that have not ended.",
         BY_OPERATION,
         of_operation(lambda one: one.in_flight),
     ),
@@ -89,7 +89,7 @@ OPERATION_METRICS: Final = (
     counter(
         "torchdist.timed_operations",
         Unit.OPERATIONS,
-        "The rank's operations with a known duration. The histogram of the node has their distribution.",
+        "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
         BY_OPERATION,
         of_operation(lambda one: one.timed),
     ),
@@ -103,22 +103,22 @@ OPERATION_METRICS: Final = (
     counter(
         "torchdist.timed_message",
         Unit.BYTES,
-        "Bytes that the node's ranks have contributed to operations with a known duration.",
+        "Bytes that the node's ranks have contributed to operations whose duration is known.",
         _BY_SIZE,
         timed_bytes,
     ),
     counter(
         "torchdist.blocked",
         Unit.SECONDS,
-        "Time in which a thread of the rank was inside an operation's call, or inside a wait for an "
-        "operation. Waits in C++, such as DDP's, are not seen.",
+        "Time in which a thread of the rank was inside an operation's call or inside a wait for one. "
+        "Waits in C++, such as DDP's, are not seen.",
         BY_RANK,
         of_rank(lambda rank: rank.blocked_s),
     ),
     counter(
         "torchdist.communication",
         Unit.SECONDS,
-        "Time with at least one operation of the rank in flight, including overlap with computation.",
+        "Time with at least one operation of the rank in flight, whether it overlapped with computation or not.",
         BY_RANK,
         of_rank(lambda rank: rank.communicating_s),
     ),
@@ -126,14 +126,14 @@ OPERATION_METRICS: Final = (
     gauge(
         "torchdist.last_completed_sequence",
         Unit.NONE,
-        "Sequence number of the group's newest collective that is known to have ended on the rank.",
+        "Sequence number of the newest collective of the group that is known to have ended on the rank.",
         BY_GROUP,
         of_group(lambda group: group.completed_sequence),
     ),
     counter(
         "torchdist.operations.untracked",
         Unit.OPERATIONS,
-        "The rank's operations that were enqueued on a device and whose end is unknown.",
+        "The rank's operations that were handed to a device and whose end there is not known.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.untracked),
     ),
@@ -179,8 +179,8 @@ def call_durations(metric: str) -> Callable[[NodeSnapshot], Histograms]:
 HISTOGRAM_METRICS: Final = (
     HistogramMetric(
         semconv.OPERATION_DURATION,
-        "Durations of the node's operations, from the call, or the start on the device, to the end, by class "
-        "of the rank's contribution: an upper bound (4KiB to 256MiB), or larger.",
+        "Durations of the node's operations, from entering the call, or the start on the device, to the end, "
+        "by the size of a rank's contribution: an upper bound (4KiB to 256MiB), or larger.",
         _BY_SIZE,
         operation_durations,
     ),

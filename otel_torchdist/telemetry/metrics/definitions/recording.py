@@ -47,34 +47,34 @@ def capture_info(node: NodeSnapshot) -> Numbers:
 RECORDING_METRICS: Final = (
     info(
         "torchdist.group.info",
-        "Description of a group, and its number of members.",
+        "What a group is for and how many members it has.",
         ("run", "group", "description", "size"),
         group_info,
     ),
     gauge(
         "torchdist.group.members",
         Unit.NONE,
-        "Number of members of a group.",
+        "How many members a group has.",
         ("run", "group"),
         group_members,
     ),
     counter(
         "torchdist.groups.folded",
         Unit.GROUPS,
-        'Groups of the rank that are counted under group="other", because the node has too many groups.',
+        'Groups of the rank that are counted under group="other", because the node has too many.',
         BY_RANK,
         of_rank(lambda rank: rank.groups_folded),
     ),
     info(
         "torchdist.capture.info",
-        "The kernel that records the rank's calls (native or python), and the version of its torch.",
+        "What records the rank's calls (native or python), and the version of its torch.",
         (*BY_RANK, "kernel", "torch"),
         capture_info,
     ),
     counter(
         "torchdist.overhead",
         Unit.SECONDS,
-        "Estimated time that recording has taken on the rank's threads.",
+        "Estimated time that the instrumentation has taken on the rank's threads.",
         BY_RANK,
         of_rank(lambda rank: rank.overhead_s),
     ),
@@ -95,14 +95,14 @@ RECORDING_METRICS: Final = (
     counter(
         "torchdist.spans.dropped",
         Unit.SPANS,
-        "Spans that could not be exported, or that a receiver rejected (OTLP's partial success).",
+        "Spans that could not be exported, or that a receiver rejected in a request that it accepted.",
         (),
         lambda node: (((), node.spans_dropped),),
     ),
     counter(
         "torchdist.archive.operations.dropped",
         Unit.OPERATIONS,
-        "Operations that could not be archived. No series without an archive.",
+        "Operations that could not be archived; no series without an archive.",
         (),
         lambda node: () if node.archive_dropped is None else (((), node.archive_dropped),),
     ),
@@ -146,7 +146,7 @@ JOB_METRICS: Final = (
     ),
     info(
         "torchdist.job.info",
-        "Names that launchers and trackers give the job. No series if its environment has none.",
+        "What launchers and trackers call the job; no series if its environment says nothing.",
         (
             "run",
             "slurm_job_id",
@@ -188,45 +188,44 @@ VALUE_METRICS: Final = (
     counter(
         "torchdist.sampled_operations",
         Unit.OPERATIONS,
-        "The rank's operations with statistics of their tensors. No series if there are none; the same holds "
-        "for the metrics below.",
+        "The rank's operations whose tensors' statistics were taken; no series if there are none, as for those below.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.sampled or None),
     ),
     counter(
         "torchdist.non_finite_operations",
         Unit.OPERATIONS,
-        "The rank's examined operations with an input that was infinite or not a number.",
+        "The rank's operations with an input that was infinite or not a number, of those that were looked at.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.non_finite if rank.totals.sampled or rank.totals.non_finite else None),
     ),
     counter(
         "torchdist.unseen_operations",
         Unit.OPERATIONS,
-        "The rank's operations with inputs that should have been examined and were not: because of their "
-        "type, layout or device, while a graph was captured (graph), because no slot for results from the "
-        "device was free (full), or because the examination failed (failed).",
+        "The rank's operations whose inputs should have been looked at and were not, all or some: because of their "
+        "type, layout or device, while a graph was captured, because too much was on its way from the device (full), "
+        "or because it failed.",
         ("run", "rank", "unseen"),
         unseen_operations,
     ),
     counter(
         "torchdist.amp.skipped_steps",
         Unit.STEPS,
-        "The rank's steps that a gradient scaler has skipped because of an overflow.",
+        "The rank's steps that a gradient scaler has left out because of an overflow.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.skipped_steps or None),
     ),
     gauge(
         "torchdist.amp.scale",
         Unit.NONE,
-        "The scale of the rank's gradient scaler in its newest step. No series if it is unknown.",
+        "The scale of the rank's gradient scaler in its newest step; no series if it is not known.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.loss_scale),
     ),
     counter(
         "torchdist.parameter_checksums",
         Unit.CHECKSUMS,
-        "Checksums that the rank has computed of parameters that must be equal on other ranks.",
+        "Checksums that the rank has taken of parameters that other ranks must have alike.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.compared_parameters or None),
     ),
@@ -254,7 +253,7 @@ VALUE_METRICS: Final = (
     gauge(
         "torchdist.input.headroom",
         Unit.NONE,
-        "Number of times that the largest magnitude could double before it overflows its type.",
+        "How often that magnitude could be doubled before it overflowed its type.",
         BY_OPERATION,
         of_values(lambda values: values.headroom),
     ),

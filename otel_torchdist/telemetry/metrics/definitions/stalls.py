@@ -82,7 +82,7 @@ STALLED: Final = gauge(
 )
 STALL_INFO: Final = info(
     "torchdist.stall.info",
-    "The verdict on a stall, while it lasts: the ranks that it names, and its trace.",
+    "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
     (
         "run",
         "group",
@@ -118,7 +118,7 @@ STALL_METRICS: Final = (
     gauge(
         "torchdist.idle",
         Unit.SECONDS,
-        "Time since the rank last entered or left an operation, or ended a step. No series for a rank that has ended.",
+        "Time since the rank last entered or left an operation, or ended a step; no series of a rank that is over.",
         BY_RANK,
         of_rank(lambda rank: rank.idle_s if rank.up else None),
     ),
@@ -126,9 +126,8 @@ STALL_METRICS: Final = (
     STALL_INFO,
     info(
         "torchdist.attempt_ended.info",
-        "The end of the job's last attempt, until the next one completes a step or the agent exits: the last "
-        "verdict, with the ranks that it names; finished if all ranks have finished; ended if they failed or "
-        "were ended, and no rank is named.",
+        "How the job's last attempt has ended, until the next one steps or the agent exits: the last verdict, with the "
+        "ranks that it names; finished if all ranks have; ended if they failed or were ended, and no rank is named.",
         (
             "run",
             "group",
@@ -143,14 +142,14 @@ STALL_METRICS: Final = (
     counter(
         "torchdist.arrivals_compared",
         Unit.OPERATIONS,
-        "Collectives of the group in which the arrival times of the node's ranks were compared.",
+        "Collectives of the group for which the arrival times of the node's ranks were compared.",
         ("run", "group"),
         arrivals,
     ),
     counter(
         "torchdist.last_arrivals",
         Unit.OPERATIONS,
-        "Compared collectives in which the rank arrived last.",
+        "Compared collectives at which the rank arrived last.",
         BY_GROUP,
         last_arrivals,
     ),
@@ -199,23 +198,23 @@ PATH_METRICS: Final = (
     gauge(
         "torchdist.critical_path",
         Unit.SECONDS,
-        "Length of the critical path through an average step of the newest ones, by activity. Only on the "
-        "agent that judges the run.",
+        "Length of the critical path through an average one of the newest steps, by what happens on it; only where the "
+        "run is judged.",
         ("run", "kind"),
         path_kinds,
     ),
     gauge(
         "torchdist.critical_path.rank",
         Unit.SECONDS,
-        "Computing time of the rank on the critical path, for the 16 ranks with the most.",
+        "How long the rank computes on that path, of the 16 ranks that do so longest.",
         BY_RANK,
         path_ranks,
     ),
     gauge(
         "torchdist.critical_path.gain",
         Unit.SECONDS,
-        "Upper bound on the time a step would save without this cause: a line, rank, node or stage that "
-        "computes longer than its peers, or a transfer. At most eight causes.",
+        "What such a step would be shorter at most without one cause: a line, rank, node or stage that computes longer "
+        "than its peers, or a transfer; at most eight.",
         ("run", "cause", "ranks", "operation"),
         path_gains,
     ),

@@ -34,7 +34,7 @@ STEP_METRICS: Final = (
     counter(
         "torchdist.timed_steps",
         Unit.STEPS,
-        "The rank's steps with a known duration.",
+        "The rank's steps whose duration is known.",
         BY_RANK,
         of_rank(lambda rank: rank.steps.count),
     ),
@@ -48,31 +48,31 @@ STEP_METRICS: Final = (
     counter(
         "torchdist.data_wait",
         Unit.SECONDS,
-        "Time that the rank's training thread waited for batches of a DataLoader, or in data_wait(). No "
-        "series for a rank without such waits; the same holds for the metrics below.",
+        "Time that the rank's training thread waited for batches of a DataLoader, or in data_wait(). A rank without "
+        "any has no series, and likewise in the metrics below.",
         BY_RANK,
         of_figures(lambda one: one.data_wait_ns / 1e9, lambda one: one.batches),
     ),
     counter(
         "torchdist.batches",
         Unit.BATCHES,
-        "Batches that the rank has received by these waits.",
+        "Batches that the rank has got by these waits.",
         BY_RANK,
         of_figures(lambda one: one.batches),
     ),
     counter(
         "torchdist.backward",
         Unit.SECONDS,
-        "Time of the rank's backward passes on the host. On a device they are only enqueued in that time, "
-        "unless they wait for the device.",
+        "Time that the rank's backward passes have taken on the host. On a device they are only enqueued in that time, "
+        "as far as nothing in them waits for the device.",
         BY_RANK,
         of_figures(lambda one: one.backward_ns / 1e9, lambda one: one.backward_passes),
     ),
     counter(
         "torchdist.optimizer",
         Unit.SECONDS,
-        "Time of the rank's optimizer steps on the host, at most 16 in a training step, outside of backward "
-        "passes and compiled code. On a device they are only enqueued in that time.",
+        "Time that the steps of the rank's optimizers have taken on the host, at most 16 in a training step, outside "
+        "of backward passes and of compiled code. On a device they are only enqueued in that time.",
         BY_RANK,
         of_figures(lambda one: one.optimizer_ns / 1e9, lambda one: one.optimizer_steps),
     ),
@@ -100,15 +100,15 @@ STEP_METRICS: Final = (
     gauge(
         "torchdist.gradient_sync",
         Unit.SECONDS,
-        "Time that DDP reduced gradients in the newest step that DDP has timed: one of the first ten, or "
-        "every hundredth. On a device by the device's clock.",
+        "How long DDP reduced gradients in the newest step that it has timed itself: one of the first ten, or every "
+        "hundredth. On a device by the device's clock.",
         BY_RANK,
         of_figures(lambda one: one.sync_ns / 1e9, lambda one: one.syncs_timed),
     ),
     gauge(
         "torchdist.gradient_sync.exposed",
         Unit.SECONDS,
-        "The part of torchdist_gradient_sync_seconds that did not overlap with the computation of gradients.",
+        "How much of that the computation of gradients did not hide.",
         BY_RANK,
         of_figures(lambda one: (one.sync_ns - one.sync_overlap_ns) / 1e9, lambda one: one.syncs_timed),
     ),
@@ -158,49 +158,49 @@ CHECKPOINT_METRICS: Final = (
     counter(
         "torchdist.checkpoints",
         Unit.CHECKPOINTS,
-        "The rank's successful saves and loads. `async_save` counts when it returns, its `save` at the end.",
+        "The rank's saves and loads that have ended well; `async_save` counts when it returns, its `save` at the end.",
         _CHECKPOINT,
         of_checkpoints(lambda one: one.ended, only_whole=True),
     ),
     counter(
         "torchdist.checkpoint",
         Unit.SECONDS,
-        "Time that the rank has spent in checkpoints, by stage, and in total (`whole`).",
+        "Time that the rank has spent in checkpoints, by stage, and as a whole (`whole`).",
         _STAGE,
         of_checkpoints(lambda one: one.duration_ns / 1e9),
     ),
     counter(
         "torchdist.checkpoint.size",
         Unit.BYTES,
-        "Bytes of checkpoints that the rank has written or read. Only storages that report bytes count.",
+        "Bytes of checkpoints that the rank has written or read, as far as the storage tells.",
         _CHECKPOINT,
         of_checkpoints(lambda one: one.message_bytes, only_whole=True),
     ),
     counter(
         "torchdist.checkpoint.files",
         Unit.FILES,
-        "Files of checkpoints that the rank has written or read. Only storages that report files count.",
+        "Files of checkpoints that the rank has written or read, as far as the storage tells.",
         _CHECKPOINT,
         of_checkpoints(lambda one: one.files, only_whole=True),
     ),
     counter(
         "torchdist.checkpoint.failures",
         Unit.CHECKPOINTS,
-        "The rank's checkpoints and stages that have ended with an exception.",
+        "The rank's checkpoints, and stages of these, that have ended with an exception.",
         _STAGE,
         of_checkpoints(lambda one: one.failed),
     ),
     gauge(
         "torchdist.checkpoint.age",
         Unit.SECONDS,
-        "Seconds since the last completed save on this node.",
+        "Time since a live rank of the run has last finished a save, of those that this node's ranks have finished.",
         ("run",),
         saved_age,
     ),
     gauge(
         "torchdist.checkpoint.interval",
         Unit.SECONDS,
-        "The longest of the last eight intervals between saves of a rank. Intervals below a minute do not count.",
+        "The longest of the last eight intervals between saves of a rank, of those of a minute or more.",
         ("run",),
         save_interval,
     ),
