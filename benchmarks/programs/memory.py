@@ -175,7 +175,7 @@ def _section(looks: Sequence[Look], full: Look, kernels: Sequence[Switched], ext
         rows.append([f"shared, {kernel.value}", *(_mb(look.shared[kernel]) for look in [*looks, full]), ""])
     return Section(
         key="memory",
-        title="Memory of a rank, in MB, after so many operations",
+        title="Memory of a rank, in MB, by number of operations",
         columns=["", *(f"{look.operations:,}" for look in looks), "all tables full", "growth per million"],
         rows=rows,
         notes=[
