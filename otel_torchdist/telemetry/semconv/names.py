@@ -15,42 +15,42 @@ SCOPE_NAME: Final = "otel_torchdist"
 STEP_SPAN: Final = "step (rank {rank})"
 """A segment of a training step of one rank; the parent of its operations. Usually a step is one segment."""
 OPTIMIZER_STEP_SPAN: Final = "optimizer step"
-"""The step of an optimizer, with everything that it calls. Of nested optimizers only the outermost, and at most 16
-spans in a training step. Compiled steps have no span. On a device the span ends when the step is enqueued. Status ERROR
-if the step raised."""
+"""The step of an optimizer, with all that it calls; of optimizers within optimizers only the outermost, and at most 16
+in a training step. Compiled steps have none. On a device it ends when it is enqueued. An error if it was left with an
+exception."""
 CHECKPOINT_SPAN: Final = "checkpoint {operation}"
 """A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until that returns; the save itself is a `save` of
-another thread or process), `torch.save`, `torch.load`. At most 16 spans of each in a training step. The children are
-its stages: `plan`, `write` and `read` contain the collectives in which ranks wait for each other, and the stages
-`write_data`, `read_data` and others. Status ERROR if the checkpoint raised."""
+another thread or process), `torch.save`, `torch.load`; at most 16 of each in a training step. Children are its stages,
+named after them: `plan`, `write` and `read` with the collectives in which ranks wait for each other, in them
+`write_data`, `read_data` and others. An error if it raised."""
 DATA_WAIT_SPAN: Final = "data wait"
-"""A wait of the training thread for a batch of a `DataLoader`, or in `data_wait()`, of a millisecond or longer. At most
-16 spans in a training step. Metrics also count the other waits."""
+"""The training thread waited for a batch of a `DataLoader`, or in `data_wait()`, for a millisecond or longer; at most
+16 in a training step. Metrics count the others, too."""
 BACKWARD_SPAN: Final = "backward"
-"""A backward pass of autograd that took a millisecond or longer, or raised. At most 16 spans in a training step. On a
-device the span ends when the pass is enqueued."""
+"""A backward pass of autograd that took a millisecond or longer, or raised; at most 16 in a training step. On a device
+it ends when it is enqueued."""
 RPC_JOIN_SPAN: Final = "init_rpc"
 """A worker's `init_rpc`, which waits for all workers."""
 RPC_SHUTDOWN_SPAN: Final = "rpc.shutdown"
 """A worker's `rpc.shutdown`, which waits for all workers and their calls."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
-"""An operation that has not ended, from its start to now. Status ERROR if it is stalled."""
+"""An operation that has not ended, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"
 """The root of an incident, in a trace of its own."""
 FINDING_SPAN: Final = "finding: {operation} ({verdict})"
-"""Something wrong or slow without a stall. The only span of its trace."""
+"""Something wrong or slow without a stall: the only span of its trace."""
 ALL_OPERATIONS: Final = "steps"
-"""Replaces the operation in the name of a finding that concerns several operations."""
+"""In the name of a finding, in place of an operation, if it concerns several."""
 STALL_RANK_SPAN: Final = "rank {rank}: {state}"
-"""A member of the stalled group, and its state in the operation: `absent`, `dead`, `waiting` and others."""
+"""A member of the stalled group, and what it has done about the operation: `absent`, `dead`, `waiting` and others."""
 FOLLOWED: Final = "followed"
-"""Replaces `dead` in that name if the verdict does not name the rank: another rank's end, or the cause, ended it."""
+"""In place of `dead` in that name if the verdict does not name the rank: others had ended it, or the cause had."""
 STALL_REST_SPAN: Final = "{count} more ranks"
-"""The members beyond the first 64, which have a span of their own."""
+"""The members beyond the 64 that have a span of their own."""
 IMPORT_SPAN: Final = "imported {source}"
-"""The root span of calls imported from files: `imported flight recorder`."""
+"""The root of what was imported from files: `imported flight recorder`."""
 IMPORT_RANK_SPAN: Final = "calls (rank {rank})"
-"""The imported calls of one rank. Status ERROR if a verdict names the rank. Its children are operations."""
+"""The imported calls of one rank; an error if a verdict names it. Beneath it are its operations."""
 
 
 # Labels of metrics, the attributes that represent them in OpenTelemetry, and the names of histograms.
@@ -97,8 +97,8 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     "wandb_run_id": _attributes.WANDB_RUN_ID,
 }
 OTHER_METHOD: Final = "_OTHER"
-"""OpenTelemetry's `rpc.method` and `error.type` of a function that is unknown or beyond the limit."""
+"""OpenTelemetry's `rpc.method` of a function that is not known, or beyond the limit, and its `error.type` likewise."""
 OTHER: Final = "other"
-"""The label of a group or operation that is unknown or beyond the limit."""
+"""The label of a group or operation that is unknown, or beyond the limit."""
 RENDEZVOUS: Final = "rendezvous"
 """The operation of creating a group."""
