@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.documented import PAGES as ALL_PAGES
 from tests.support.documented import page
 from tests.support.repository import REPOSITORY
 
@@ -63,6 +64,16 @@ def test_every_page_is_reachable() -> None:
     assert linked == {path.name for path in (REPOSITORY / "docs" / "architecture").glob("*.md")}
 
 
+@pytest.mark.parametrize("room", [name for name, _ in _listed_rooms()])
+def test_pages_of_rooms_have_the_same_parts(room: str) -> None:
+    """Each says which files to open first, how data enters and leaves, and what to beware of."""
+    text = page(f"architecture/{room}.md")
+    opening = text.partition("**Open first:**")[2].partition("\n\n")[0]
+    assert len(list(_named_files(opening))) >= 2
+    assert re.search(r"\*\*Data enters", text)
+    assert "\n## Traps\n" in text
+
+
 def test_page_fits_a_screen() -> None:
     """The page is an overview; details belong on the pages of rooms."""
     assert len(page("architecture.md").splitlines()) <= 80
@@ -72,6 +83,18 @@ def test_page_fits_a_screen() -> None:
 def test_named_files_exist(path: Path) -> None:
     """Each path in backticks is a file or folder of the repository, of the package, or of the page's room."""
     assert [name for name in _named_files(path.read_text()) if not _exists(name, path.stem)] == []
+
+
+def test_files_of_the_repository_exist() -> None:
+    """On every page, a path in backticks that begins with a folder of the repository leads somewhere."""
+    folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
+    missing = [
+        f"{path.name}: {name}"
+        for path in ALL_PAGES
+        for name in _named_files(path.read_text())
+        if "/" in name and name.partition("/")[0] in folders and not _exists(name, "")
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize("heading", ["A collective, from call to span", "A stall, from tape to alert"])
