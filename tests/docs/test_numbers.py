@@ -10,23 +10,33 @@ import pytest
 from otel_torchdist.agent import limits, node
 from otel_torchdist.agent.exchange import client, peers
 from otel_torchdist.agent.launch import keeper
+from otel_torchdist.agent.path_watch import child, findings
+from otel_torchdist.analysis.critical_path import analysis
+from otel_torchdist.analysis.parallelism import imbalance
+from otel_torchdist.analysis.timeline import flows
 from otel_torchdist.capture.core import call_paths, call_sites, message_counters
 from otel_torchdist.capture.core.calls import channels as group_names
 from otel_torchdist.capture.core.calls import plans, signatures
-from otel_torchdist.capture.core.cuda import driver
+from otel_torchdist.capture.core.cuda import driver, readings
 from otel_torchdist.capture.parts import optimizer_steps, steps
 from otel_torchdist.capture.parts.checkpoints import open_activities
+from otel_torchdist.capture.tensors import replica_sets
+from otel_torchdist.cli.export import perfetto
+from otel_torchdist.cli.export.recording_spans import recording
 from otel_torchdist.config import Config
-from otel_torchdist.judge.stall.findings import silent_mismatch, stragglers
+from otel_torchdist.judge.stall.findings import non_finite, silent_mismatch, stragglers
 from otel_torchdist.judge.verdict import circumstances, compiling
-from otel_torchdist.judge.world.following import baselines, channels
+from otel_torchdist.judge.world.following import baselines, channels, values
 from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.node.job import directory, room
 from otel_torchdist.node.job import peers as node_peers
 from otel_torchdist.package import OLDEST_TORCH
-from otel_torchdist.show.live import feed
+from otel_torchdist.show.live import blame, feed
+from otel_torchdist.show.report import windows
 from otel_torchdist.show.serving import clients, metrics_page
 from otel_torchdist.sources.archive import tapes, writer
+from otel_torchdist.sources.flight.reading.limits import USUAL
+from otel_torchdist.system.files.unpacking import MAX_RATIO
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.reading import reader
 from otel_torchdist.telemetry.export import otlp, queued_sink
@@ -36,6 +46,8 @@ from tests.support.documented import page
 from tests.support.repository import REPOSITORY
 from wheels.torches import VERSIONS
 
+OLDEST: Final = ".".join(map(str, OLDEST_TORCH))
+NEWEST: Final = VERSIONS[-1].rpartition(".")[0]
 MIB: Final = 1 << 20
 SECOND_NS: Final = 1_000_000_000
 WORDS: Final = [
@@ -123,6 +135,49 @@ PHRASES: Final = {
         f"up to {writer.MAX_WAITING_BYTES // MIB} MiB",
         f"every {writer.FIRST_PAUSE_S:g} to {writer.LONGEST_PAUSE_S:g} seconds",
     ],
+    "critical-path.md": [
+        f"{WORDS[findings.HELD]} consecutive analyses ({findings.HELD_S:g} s or more)",
+        f"costs at least {findings.LEAST_SHARE * 100:g} % of a step",
+        f"at most {child.MOST_CALLS:,} calls",
+        f"{analysis.MOST_CALLS:,} by default",
+    ],
+    "flight-recorder.md": [f"{Config().tape_records:,} calls instead of 2,000"],
+    "graph.md": [f"at most the newest {imbalance.MAX_COMPARED:,}"],
+    "leftovers.md": [
+        f"{USUAL.total_bytes >> 30} GiB unpacked, {USUAL.members:,} members",
+        f"files of {USUAL.file_bytes // MIB} MiB",
+        f"at most {MAX_RATIO} bytes of output",
+        f"The newest {recording.USUAL_LAST} calls of each rank",
+        f"if that makes more than {recording.MAX_CALLS:,}",
+        f"more than {recording.MAX_RANKS} ranks",
+    ],
+    "live-page.md": [
+        f"at most {WORDS[blame.MAX_STACKS]}",
+        f"({feed.MOST_OF_A_RANK} each;",
+        f"At most {clients.MAX_CLIENTS} clients",
+    ],
+    "numerics.md": [
+        f"one of {readings.SLOTS} slots",
+        f"After {values.CALM_STEPS} steps without",
+        f"skipped {WORDS[non_finite.SKIPS_IN_A_ROW]} in a row",
+        f"beyond {replica_sets.MAX_MODELS:,} and {replica_sets.MAX_OPTIMIZERS:,}",
+        f"one operation in {Config().numerics_every}",
+    ],
+    "report.md": [
+        f"at most {WORDS[windows.DEFAULT_STEPS]} and {windows.MOST_BARS:,} calls",
+        f"more than {windows.DEFAULT_RANKS} ranks it shows {windows.DEFAULT_RANKS}",
+        f"at most {windows.MOST_RANKS},",
+    ],
+    "rescue.md": [
+        f"(`OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE`, {Config().on_stall_grace:g} s)",
+        f"`OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT` ({Config().rescue_timeout:g} s)",
+    ],
+    "running.md": [
+        f"the next free port of {metrics_page.PORTS_TRIED}",
+        f"torch from {OLDEST} to {NEWEST}",
+    ],
+    "terminal.md": [f"at most {layout.MAX_PROFILE_RATE}, for up to a minute"],
+    "timeline.md": [f"More than {perfetto.MAX_SLICES:,} slices", f"in groups of more than {flows.MAX_ALL}"],
     "../CHANGELOG.md": [f"after {signatures.RAGGED_AFTER} shapes"],
 }
 """Phrases with numbers, by page."""
@@ -138,8 +193,8 @@ def test_numbers_are_those_of_the_code(name: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "value"),
     [
-        (r"torch ([\d.]+) to [\d.]+", ".".join(map(str, OLDEST_TORCH))),
-        (r"torch [\d.]+ to ([\d.]+\d)", VERSIONS[-1].rpartition(".")[0]),
+        (r"torch ([\d.]+) to [\d.]+", OLDEST),
+        (r"torch [\d.]+ to ([\d.]+\d)", NEWEST),
         (r"free port of (\d+)", str(metrics_page.PORTS_TRIED)),
         (r"threshold \((\d+) s\)", f"{Config().stall_timeout:g}"),
         (r"3\.10 with `TORCH=([\d.]+)`", VERSIONS[-2]),  # the newest torch with wheels for Python 3.10
