@@ -1,1 +1,1 @@
-"""The reader: one class over all tapes of a run, which runs in a thread or in its own process."""
+"""The reader of a run's tapes, in a thread of the training process or in a process of its own (the agent)."""

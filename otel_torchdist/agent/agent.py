@@ -1,4 +1,4 @@
-"""The reader in its own process: all tapes of its job directories, one `/metrics` endpoint, one stall watch."""
+"""The agent: reads all tapes of its job directories, serves one `/metrics` endpoint and runs one stall watch."""
 
 from __future__ import annotations
 
@@ -44,24 +44,23 @@ from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 _logger = logging.getLogger("otel_torchdist")
 
 SAVE_S: Final = 1.0
-"""Seconds between two checkpoints while no spans are sent."""
+"""Seconds between checkpoints while no spans are sent."""
 WARNING_S: Final = 600.0
-"""Seconds between two warnings of one user's tapes: new job directories are no reason for more."""
+"""Minimum seconds between warnings about one user's tapes, however many job directories the user creates."""
 TOO_LARGE: Final = (
-    "%s is no longer read: the tapes of user %d take about %d MiB of this process's memory, and those of one user may "
-    "take %d. Left out are all ranks of that job; an agent of that user can read them (`otel-torchdist agent "
-    "--run-dir %s`). Further jobs of this user that are left out are not logged for ten minutes"
+    "%s is no longer read: the tapes of user %d take about %d MiB of this process's memory; the limit for one user is "
+    "%d MiB. All ranks of that job are left out; an agent of that user can read them (`otel-torchdist agent "
+    "--run-dir %s`). If more jobs of this user are left out, that is not logged for ten minutes"
 )
 
 
 class Agent:
-    """Reads job directories until it is closed. Not thread-safe.
+    """Reader of any number of job directories. Not thread-safe.
 
     Attributes:
-        reader: Reads their tapes.
         scrapes: Number of `/metrics` requests so far.
-        given_up: Job directories of other users that are no longer read, and the monotonic time in seconds at which
-            each was given up.
+        given_up: Job directories that are no longer read, and the monotonic time in seconds at which each was given
+            up.
     """
 
     def __init__(
@@ -75,11 +74,11 @@ class Agent:
         """Set up an agent that reads no job directory yet.
 
         Args:
-            config: Threshold, span budget and where `/metrics` is served.
-            outputs: Builds what the agent writes to.
-            priority: That of this process; None if it stays as it is.
-            is_relayed: Whether ranks pass on the warnings of this process; see `LogRelay`.
-            shares: See `Reader`.
+            config: The settings.
+            outputs: Builds the exporters.
+            priority: Scheduling priority of this process; None to leave it unchanged.
+            is_relayed: Whether ranks relay the warnings of this process; see `LogRelay`.
+            shares: Memory limit per user; see `Reader`.
         """
         self.scrapes = 0
         self.given_up: dict[Path, float] = {}
@@ -88,7 +87,7 @@ class Agent:
         self._config = config
         self._priority = priority
         self._jobs: dict[Path, Job] = {}
-        self._own: set[Path] = set()
+        self._own_directories: set[Path] = set()
         self._neighbours = Neighbours()
         self._targets: dict[Path, ScrapeTarget] = {}
         self._steps = StepsOnRequest()
@@ -125,25 +124,25 @@ class Agent:
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:
-        """Read one more job directory, from the next turn on; returns this agent."""
+        """Read another job directory, from the next turn on; return this agent."""
         self._jobs[job.directory] = job
-        if job.owner == os.geteuid():  # other users' data may be forged: it is read but not acted on
-            self._own.add(job.directory)
+        if job.owner == os.geteuid():  # other users' data may be forged: it is read, but triggers no action
+            self._own_directories.add(job.directory)
         self._count()
         return self
 
     def has_room_for_job_of(self, user: int) -> bool:
-        """Whether there are enough descriptors for one more job directory of a user."""
+        """Return whether there are enough file descriptors for another job directory of a user."""
         return self._allowance.has_room_for_directory(user)
 
     def drop(self, directory: Path) -> None:
-        """Stop reading a job directory whose ranks have all ended, so that others may read it."""
+        """Stop reading a job directory whose ranks have all ended, so that another process may read it."""
         self._save()
         self._leave(directory)
 
     def _leave(self, directory: Path) -> None:
         job = self._jobs.pop(directory)
-        self._own.discard(directory)
+        self._own_directories.discard(directory)
         for nonce in job.taken_up:
             self.reader.forget(nonce)
         self.reader.leave(directory)
@@ -154,45 +153,45 @@ class Agent:
 
     @property
     def directories(self) -> list[Path]:
-        """Job directories that are being read."""
+        """Job directories being read."""
         return list(self._jobs)
 
     def is_read(self, identity: tuple[int, int]) -> bool:
-        """Whether a job directory is being read, by whatever path; see `Job.identity`."""
+        """Return whether a job directory is being read, under this or another path; see `Job.identity`."""
         return any(job.identity == identity for job in self._jobs.values())
 
     def is_live(self, directory: Path) -> bool:
-        """Whether a rank of a job that is read is alive, judging by the open tapes, which takes no descriptor."""
+        """Return whether a rank of a job is alive. Asks only open tapes, so it needs no file descriptor."""
         return any(tape.is_alive() for tape in self.reader.tapes if tape.path.parent == directory)
 
     @property
     def is_announcing(self) -> bool:
-        """Whether a verdict is still to be written to a job's standard error."""
+        """Whether a verdict still has to be written to a job's standard error."""
         return self._notices is not None and self._notices.is_announcing
 
     @property
     def metrics_port(self) -> int | None:
-        """Port of `/metrics`; None if it is not served."""
+        """TCP port of `/metrics`; None if it is not served."""
         return self._server.port if self._server is not None else None
 
     def turn(self) -> None:
-        """Start reading new tapes, and read everything new. The first turn completes before anyone can scrape."""
+        """Start reading new tapes, and read all new records. `/metrics` is served only after the first turn."""
         with guard.guarded("agent"):
             self._take_up()
-            self._neighbours.update(self.reader, self._own, os.geteuid())
+            self._neighbours.update(self.reader, self._own_directories, os.geteuid())
             if self._config.exchange:
-                self._peers.search(sorted(self._own))
+                self._peers.search(sorted(self._own_directories))
             self.reader.turn()
-            self._part_with_those_that_fail()
-            self._part_with_the_largest()
+            self._drop_failed_jobs()
+            self._drop_largest_jobs()
             ongoing, tapes = self.reader.watch.ongoing, self.reader.tapes
-            own = [tape for tape in tapes if tape.path.parent in self._own]
-            self._verdicts.update(ongoing, own)
+            own_tapes = [tape for tape in tapes if tape.path.parent in self._own_directories]
+            self._verdicts.update(ongoing, own_tapes)
             self._watch_paths()
-            self._actions.start_due(ongoing, own, suspended_among(ongoing))
-            news = self.reader.take_findings()
-            self._findings.update(news, own)
-            self._finding_actions.start(news, own)
+            self._actions.start_due(ongoing, own_tapes, suspended_among(ongoing))
+            findings = self.reader.take_findings()
+            self._findings.update(findings, own_tapes)
+            self._finding_actions.start(findings, own_tapes)
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:
@@ -221,16 +220,16 @@ class Agent:
         self.reader.report(self._paths.events())
 
     def _ask_for_steps(self, run: int, steps: StepRange) -> list[NodeCalls]:
-        return [NodeCalls(*one) for one in self._peers.ask_for_steps(run, steps.to_bytes(), ANSWER_S)]
+        return [NodeCalls(*answer) for answer in self._peers.ask_for_steps(run, steps.to_bytes(), ANSWER_S)]
 
     def _take_up(self) -> None:
         held = self._count()
         for job in list(self._jobs.values()):
-            room = self._allowance.room_for(job.owner) + (not held[job.directory])  # the first one is reserved
+            room = self._allowance.room_for(job.owner) + (not held[job.directory])  # its first tape is reserved
             before, known = len(self.reader.tapes), len(job.taken_up)
             try:
                 job.take_up(self.reader, room)
-                if job.directory in self._own:  # nothing of other users is removed
+                if job.directory in self._own_directories:  # other users' directories are never cleaned
                     self._cleaning.tapes_added(job.directory.parent, len(job.taken_up) - known)
             except Exception as error:  # one bad job must not affect the others
                 self._give_up(job.directory, error)
@@ -238,22 +237,22 @@ class Agent:
                 held = self._count()
 
     def _count(self) -> Counter[Path]:
-        """Count what is open; returns how many tapes of each job directory are."""
+        """Count open descriptors by user; return the number of open tapes of each job directory."""
         held = Counter(tape.path.parent for tape in self.reader.tapes)
         self._allowance.count((job.owner, held[directory]) for directory, job in self._jobs.items())
         return held
 
-    def _part_with_those_that_fail(self) -> None:
+    def _drop_failed_jobs(self) -> None:
         failed = self.reader.failed
         for job in list(self._jobs.values()):
             errors = [failed[nonce] for nonce in job.taken_up & failed.keys()]
-            if errors and job.directory not in self._own:
+            if errors and job.directory not in self._own_directories:
                 self._give_up(job.directory, errors[0])
-            for error in errors if job.directory in self._own else ():
+            for error in errors if job.directory in self._own_directories else ():
                 guard.report("the check of a run", error)
 
-    def _part_with_the_largest(self) -> None:
-        """Stop reading the largest job of each user whose tapes take more memory than their share."""
+    def _drop_largest_jobs(self) -> None:
+        """Stop reading the largest job of each user whose tapes exceed the memory limit."""
         shares = self.reader.shares
         for user in shares.exceeded():
             taken = shares.of_user(user)
@@ -266,8 +265,11 @@ class Agent:
                 _logger.warning(TOO_LARGE, largest, user, taken >> 20, shares.most >> 20, largest)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
-        """Stop reading a job with unusable files; one of our own user's is only reported: the rest is worth reading."""
-        if directory in self._own:
+        """Stop reading another user's job with unusable files.
+
+        For a job of this process's user only report the error: its remaining tapes are worth reading.
+        """
+        if directory in self._own_directories:
             guard.report("agent", error)
             return
         why = readable(f"{type(error).__name__}: {error}", 200)
@@ -276,7 +278,7 @@ class Agent:
         self._leave(directory)
 
     def close(self) -> None:
-        """Read the rest, flush, and release the directories to others; takes little more than five seconds."""
+        """Read the rest, flush, and release the directories to other processes; takes at most a little over 5 s."""
         self.reader.close()
         self._deaths.stop()
         if self._paths is not None:
@@ -301,11 +303,12 @@ class Agent:
                 self._give_up(job.directory, error)
 
     def _serve(self) -> None:
-        """Listen as soon as possible, and publish the endpoint to the scrapers of every job."""
+        """Start the `/metrics` server as soon as possible, and publish its address to the scrapers of every job."""
         if self._server is None:
-            # Of other users only a port among those that are tried anyway: they do not choose where we listen.
-            asked = [job for job in self._jobs.values() if self._config.prometheus_port or job.directory in self._own]
-            last_ports = (ScrapeTarget(job.directory, job.owner).last_port() for job in asked)
+            # Without a configured port, another user's job directory must not choose the port we listen on.
+            has_port = bool(self._config.prometheus_port)
+            trusted = [job for job in self._jobs.values() if has_port or job.directory in self._own_directories]
+            last_ports = (ScrapeTarget(job.directory, job.owner).last_port() for job in trusted)
             registry = CollectorRegistry()
             registry.register(TorchDistCollector(self._snapshot))
             host, port = self._config.prometheus_host, self._config.prometheus_port
@@ -327,12 +330,12 @@ class Agent:
 
 
 def _is_own(view: RankView, paths: Collection[int]) -> bool:
-    """Whether a process is a rank of the run in whose snapshot it is, and its tape is read here."""
+    """Return whether a snapshot's rank belongs to the run itself, and this agent reads its tape."""
     return view.nonce in paths and not isinstance(view.rank, MemberRank)
 
 
 def _machine_watch() -> MachineWatch | None:
-    """Begin to read the machine; an agent without a descriptor or a thread for that does without."""
+    """Start the machine watch; return None if no file descriptor or thread is left for it."""
     try:
         return MachineWatch().start()
     except (OSError, RuntimeError) as error:

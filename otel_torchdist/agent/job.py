@@ -1,4 +1,4 @@
-"""One job directory as an agent reads it: its lock, its tapes, and how far they have been read."""
+"""One job directory that an agent reads: its reader lock, its tapes and its checkpoint."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class AgentError(TorchDistError):
-    """The tapes of a job directory cannot be read here; the message says which and why."""
+    """The tapes of a job directory cannot be read by this process; the message names the directory and the reason."""
 
 
 class Job:
     """The tapes of one job directory, read by this process alone until `close`.
 
     Attributes:
-        directory: The job directory.
-        owner: Id of the user that it belonged to when it was opened. Its path may lead elsewhere at any later moment:
-            whatever is read, written or done for the job must be this user's.
+        owner: Id of the user who owned the directory when it was opened. The path may lead elsewhere at any later
+            moment, so all files that are read or written for the job must belong to this user.
         identity: Device and inode of the directory.
-        taken_up: Nonces of the tapes that a reader follows or has followed.
+        taken_up: Nonces of all tapes that the reader has followed so far.
     """
 
     def __init__(self, directory: Path, again: bool = False) -> None:
@@ -53,10 +52,10 @@ class Job:
 
         Args:
             directory: The job directory.
-            again: Read everything on the tapes, whatever an agent has exported before.
+            again: Ignore the checkpoint, and read the tapes from their oldest records.
 
         Raises:
-            AgentError: Another process reads there, there is no such directory, or we may not write to it.
+            AgentError: Another process reads the directory, it does not exist, or it is not writable.
         """
         self.directory = directory
         try:
@@ -64,7 +63,7 @@ class Job:
         except OSError as error:
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
         self.owner, self.identity = facts.st_uid, (facts.st_dev, facts.st_ino)
-        self._election = _elected(directory, self.owner)
+        self._election = _acquire_lock(directory, self.owner)
         try:
             before = Checkpoint() if again else checkpoint.load(directory, self.owner)
         except OSError as error:
@@ -78,17 +77,17 @@ class Job:
 
     def take_up(self, reader: Reader, most: int | None = None) -> None:
         """Make `reader` follow the new tapes, at most `most` of them."""
-        found = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
+        tapes = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
         if self._may_hold_exported:
             self._may_hold_exported = False
-            found = _not_exported(found, self._lacks_checkpoint)
-        for tape in found:
+            tapes = _not_exported(tapes, self._lacks_checkpoint)
+        for tape in tapes:
             self._follow(tape, reader)
 
     def _follow(self, tape: TapeReader, reader: Reader) -> None:
         nonce = tape.identity.nonce
-        if reader.knows(nonce):  # only a copy shares another tape's nonce, and it must not replace it
-            if nonce not in self.taken_up:  # else it was out of sight for a moment
+        if reader.knows(nonce):  # only a copy of a tape has the same nonce, and it must not replace the original
+            if nonce not in self.taken_up:  # else it is the same tape, which a scan missed for a moment
                 self._election.tapes.warn("%s is ignored: another tape with the same name is being read", tape.path)
             tape.close()
             return
@@ -109,7 +108,7 @@ class Job:
         return True
 
     def save(self, reader: Reader) -> None:
-        """Save how far `reader` has come; a failure is logged as one warning."""
+        """Save the reading position of each tape as a checkpoint; warn once while that fails."""
         states = {nonce: state for nonce, state in reader.states().items() if nonce in self.taken_up}
         done = self._before.done | (self.taken_up - states.keys())
         try:
@@ -131,7 +130,7 @@ class Job:
         self._election.resign()
 
 
-def _elected(directory: Path, owner: int) -> ReaderLock:
+def _acquire_lock(directory: Path, owner: int) -> ReaderLock:
     try:
         election = ReaderLock(directory, owner)
     except OSError as error:
@@ -145,8 +144,8 @@ def _elected(directory: Path, owner: int) -> ReaderLock:
 def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeReader]:
     """Return the tapes that this agent has to export, and close the others.
 
-    Left out are those of runs that are over, if their ranks exported them, or if a checkpoint that can no longer be
-    read may have said that another agent did.
+    A tape of a run that is over is closed in two cases: its rank has exported it, or the checkpoint is lost and may
+    have recorded that another agent has exported it.
     """
     members: dict[TapeReader, RunMember] = {}
     exported: set[TapeReader] = set()
@@ -162,57 +161,60 @@ def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeR
 
 
 # --- neighbouring jobs ------------------------------------------------------------------------------------------------
-# Finds the other jobs on this node whose processes meet those of an agent's own in worlds that were made by hand.
-# And what may be other parts of a launch that waits for ranks: started by hand, ranks have a job for each address. The
-# tapes are read only to see who waits for whom; their own agents export them. Which agent judges is no matter of
-# agreement: all see the same tapes, and the largest of the runs that meet is judged by the one that reads it. A launch
-# is judged by the agents of all its parts.
+# Finds two kinds of other jobs on this node, and reads their tapes to see who waits for whom:
+#
+# * Jobs that share a world made by hand (a `ProcessGroup` with its own store) with one of the agent's jobs.
+# * Jobs that may be other parts of an incomplete launch: ranks started by hand have one job for each master address.
+#
+# Their own agents export these tapes. The agents need not agree on a judge, because all see the same tapes: of the
+# runs that share a world, the largest is judged, by the agent that reads it. A launch is judged by the agents of all
+# its parts.
 
 
 SEARCH_S: Final = 1.0
 WAITED_NS: Final = 2_000_000_000
-"""A launch that makes progress is over by then."""
+"""Age of the newest tape from which a launch without all ranks counts as waiting."""
 MAX_NEIGHBOURS: Final = 16
-"""Other jobs that are read."""
+"""Maximum number of neighbouring jobs to read."""
 MAX_TAPES: Final = 256
-"""Tapes of other jobs that are read."""
+"""Maximum number of tapes of neighbouring jobs to read."""
 
 
 class Neighbours:
-    """The jobs that are read beside those of an agent."""
+    """The neighbouring jobs of an agent's jobs."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start without neighbours."""
         self._tapes: dict[Path, LocalTapes] = {}
         self._searched_at = float("-inf")
 
     def update(self, reader: Reader, directories: Collection[Path], owner: int) -> None:
-        """Have `reader` follow the live tapes of jobs that meet those in `directories`, once a second.
+        """Have `reader` follow the live tapes of neighbours of the jobs in `directories`. Searches once a second.
 
         Args:
             reader: Reads the tapes.
-            directories: The job directories that the agent reads; all are this user's.
-            owner: The user.
+            directories: Job directories of the agent; all belong to `owner`.
+            owner: User id.
         """
         if time.monotonic() - self._searched_at < SEARCH_S:
             return
         self._searched_at = time.monotonic()
         tapes = [tape for tape in reader.tapes if tape.path.parent in directories]
-        own = worlds_beside((tape.path for tape in tapes), owner)
-        lacking = _launches_that_wait(tapes)
-        if not own and not lacking:
+        own_worlds = worlds_beside((tape.path for tape in tapes), owner)
+        waiting = _waiting_launches(tapes)
+        if not own_worlds and not waiting:
             return
         for base in {directory.parent for directory in directories}:
             for directory in job_directories(base):
                 if directory in self._tapes or directory in directories:
                     continue
-                there = tapes_in(directory)
-                if own & worlds_beside(there, owner):
+                paths = tapes_in(directory)
+                if own_worlds & worlds_beside(paths, owner):
                     self._take_up(directory, owner, "its ranks are in a world with processes of another job")
-                elif any(launch.may_be_completed_by(there, owner) for launch in lacking):
+                elif any(launch.may_be_completed_by(paths, owner) for launch in waiting):
                     self._take_up(directory, owner, "its launch lacks ranks that may wait elsewhere")
-        for known in self._tapes.values():
-            self._follow(known, reader)
+        for neighbour in self._tapes.values():
+            self._follow(neighbour, reader)
 
     def _take_up(self, directory: Path, owner: int, why: str) -> None:
         if len(self._tapes) < MAX_NEIGHBOURS:
@@ -229,18 +231,18 @@ class Neighbours:
 
 
 class _Launch(NamedTuple):
-    """A launch that lacks ranks.
+    """An incomplete launch.
 
     Attributes:
-        world_size: How many ranks it should have.
-        ranks: Its ranks.
+        world_size: Number of ranks of the complete launch.
+        ranks: Ranks that have started.
     """
 
     world_size: int
     ranks: frozenset[int]
 
     def may_be_completed_by(self, paths: Sequence[Path], owner: int) -> bool:
-        """Whether the live tapes of another job are of ranks that it lacks, and wait in a launch too."""
+        """Return whether the live tapes of another job are a launch that waits too and has only missing ranks."""
         living: list[TapeReader] = []
         with contextlib.ExitStack() as stack:
             for path in paths[:MAX_TAPES]:
@@ -248,21 +250,21 @@ class _Launch(NamedTuple):
                     tape = stack.enter_context(contextlib.closing(TapeReader(path, owner)))
                     if tape.is_alive():
                         living.append(tape)
-            launches = _launches_that_wait(living)
+            launches = _waiting_launches(living)
         return len(launches) == 1 and self.world_size == launches[0].world_size and not self.ranks & launches[0].ranks
 
 
-def _launches_that_wait(tapes: Iterable[TapeReader]) -> list[_Launch]:
-    """The launches that have waited for ranks for a while; a job of which a rank knows its run is in none."""
+def _waiting_launches(tapes: Iterable[TapeReader]) -> list[_Launch]:
+    """Return the launches that have waited for ranks for `WAITED_NS`. A rank with a run id is past its launch."""
     launching: dict[Path, list[TapeReader]] = {}
     for tape in tapes:
         launching.setdefault(tape.path.parent, []).append(tape)
     now_ns = time.monotonic_ns()
-    found: list[_Launch] = []
+    waiting: list[_Launch] = []
     for group in launching.values():
         identities = [tape.identity for tape in group]
         size, ranks = identities[0].world_size, frozenset(identity.rank for identity in identities)
         has_waited = now_ns - max(identity.monotonic_ns for identity in identities) >= WAITED_NS
         if has_waited and len(ranks) < size and not any(tape.status().run_id for tape in group):
-            found.append(_Launch(size, ranks))
-    return found
+            waiting.append(_Launch(size, ranks))
+    return waiting

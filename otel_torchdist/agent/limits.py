@@ -1,4 +1,4 @@
-"""What an agent takes of its machine: open files, time on the cores, and memory for each user's tapes."""
+"""Limits on the resources of an agent: open files, processor time, and memory for each user's tapes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from typing import Final
 from otel_torchdist.tape.reading.reader import TapeReader
 
 # --- open files -------------------------------------------------------------------------------------------------------
-# Limits what an agent has open: job directories and tapes take descriptors, and one user must not use them up.
+# Limits the file descriptors that job directories and tapes take, so that one user cannot use all of them up.
 
 
 MAX_DESCRIPTORS: Final = 65_536
 MAX_TAPES_OF_USER: Final = 1024
 _RESERVE: Final = 32
 _SHARE_KEPT: Final = 8
-"""An eighth of the descriptors, but at least 32, stays free for files that are opened briefly and for scrapers. With a
-limit below 64 half of it stays free, because otherwise a small job would not be read at all."""
+"""One eighth of the descriptors, but at least 32, stays free for scrapers and for files that are opened briefly.
+
+Below a limit of 64, half of the descriptors stay free, so that a small job can still be read.
+"""
 _FILES_OF_DIRECTORY: Final = 1
-"""Descriptors of a job directory: its lock."""
+"""Descriptors per job directory: its lock."""
 _FILES_OF_TAPE: Final = 2
-"""Descriptors of a tape: the tape, and the process that writes it."""
+"""Descriptors per tape: the tape, and a pidfd of its writer."""
 
 
 class Allowance:
-    """Counts the descriptors that each user's job directories and tapes take."""
+    """The file descriptors in use, by user."""
 
     def __init__(self) -> None:
         self._tapes: Counter[int] = Counter()
@@ -39,8 +41,8 @@ class Allowance:
         """Update the counts.
 
         Args:
-            directories: The owner of each job directory that is read, and how many of its tapes are open. If none is
-                open yet, room for the first is reserved.
+            directories: The owner of each job directory, and the number of its open tapes. While no tape is open, one
+                is reserved.
         """
         self._tapes.clear()
         self._taken.clear()
@@ -49,11 +51,14 @@ class Allowance:
             self._taken[user] += _FILES_OF_DIRECTORY + _FILES_OF_TAPE * max(tapes, 1)
 
     def room_for(self, user: int) -> int:
-        """How many more tapes of a user may be opened, out of what is left; other users get at most half of all."""
+        """Return the number of further tapes of a user that may be opened.
+
+        A user other than this process's own gets at most half of all descriptors.
+        """
         return self._room(user, 0)
 
     def has_room_for_directory(self, user: int) -> bool:
-        """Whether one more job directory of a user may be read, with a tape in it."""
+        """Return whether another job directory of a user, with one tape, may be opened."""
         return self._room(user, _FILES_OF_DIRECTORY) > 0
 
     def _room(self, user: int, set_aside: int) -> int:
@@ -67,7 +72,10 @@ class Allowance:
 
 
 def raise_limit() -> None:
-    """Raise the descriptor limit as far as permitted; the usual 1,024 is meant for programs that use `select`."""
+    """Raise the limit of file descriptors, up to the hard limit.
+
+    The default soft limit of 1,024 exists only for programs that use `select`.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -81,37 +89,38 @@ def _soft_limit() -> int:
 
 
 # --- cores ------------------------------------------------------------------------------------------------------------
-# The agent's place behind training: where all cores are busy it reads with a small share of one, and never with more.
-# At nice 5 it weighs a third of a rank. It is not put at the very end (nice 19, SCHED_IDLE): there, a pass over the
-# tapes that takes 10 ms would take a second where foreign programs keep all cores busy, and a verdict some seconds.
+# Lowers the agent's scheduling priority below training, so that on busy cores it takes only a small share of one core.
 #
-# It is scheduled as a batch process: when it wakes, it waits for its turn and interrupts no rank.
+# Nice 5 gives it a third of a rank's weight. Lower priorities (nice 19, SCHED_IDLE) are too low: if other programs keep
+# all cores busy, a pass over the tapes that takes 10 ms would take a second, and a verdict some seconds.
 #
-# Linux may group processes by session first (`sched_autogroup_enabled`). It then weighs the agent, which has a session
-# of its own, as much as all ranks of the node together, whatever its nice value is. So its session is weighed too.
+# SCHED_BATCH keeps the agent from preempting a rank when it wakes.
 #
-# While a verdict may be due soon, and while it starts, it stands beside training like any other process: a rank that
-# waits does not need the core, and the verdict must not come late. The weight of a session may be given back by anyone;
-# a nice value only by root, or as far as `RLIMIT_NICE` allows.
+# Linux may group processes by session first (`sched_autogroup_enabled`). The agent has its own session, which then
+# weighs as much as all ranks of the node together, whatever its nice value is. So its session gets a nice value too.
+#
+# While the agent starts, and while a verdict may be due soon, it keeps the inherited priority: a waiting rank does not
+# need the core, and the verdict must not come late. Anyone may restore the nice value of a session; restoring that of
+# a process takes root, or a sufficient `RLIMIT_NICE`.
 
 
 NICE: Final = 5
-"""Added to the nice value that the agent has inherited, and that of its session: a weight of 335 against 1,024."""
+"""Added to the inherited nice value of the process and of its session: a weight of 335 against 1,024."""
 CALM_S: Final = 5.0
-"""How long nothing must have been urgent, the start included, before the agent gives way."""
+"""Seconds without urgency, counted from the start too, after which the agent lowers its priority."""
 
 _AUTOGROUP: Final = "/proc/self/autogroup"
 _THREADS: Final = "/proc/self/task"
 
 
 class Priority:
-    """The priority of this process, of all its threads. Not thread-safe."""
+    """The scheduling priority of all threads of this process. Not thread-safe."""
 
     def __init__(self, weighs_session: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        """Leave it as it is for now.
+        """Read the current priority, without changing it.
 
         Args:
-            weighs_session: Whether the session of this process is weighed too. It is only if it is the agent's alone.
+            weighs_session: Whether to lower the priority of the session too. Ignored if it contains other processes.
             clock: Returns the monotonic time in seconds.
         """
         self._now = clock
@@ -123,53 +132,57 @@ class Priority:
         self._is_session_behind = False
 
     def update(self, is_urgent: bool) -> None:
-        """Give way to training, unless a verdict may be due soon or was a moment ago."""
+        """Lower the priority after `CALM_S` without urgency; restore it as soon as a verdict may be due."""
         now_s = self._now()
         if is_urgent:
             self._urgent_s = now_s
         is_behind = now_s - self._urgent_s >= CALM_S
         if self._is_behind is not is_behind:
             self._is_behind = is_behind
-            self._place_threads(is_behind)
+            self._set_thread_priorities(is_behind)
         if self._weighs_session and self._is_session_behind is not is_behind:
-            self._place_session(is_behind)
+            self._set_session_priority(is_behind)
 
-    def _place_threads(self, is_behind: bool) -> None:
-        """Threads have nice values and policies of their own, which those that they start inherit."""
+    def _set_thread_priorities(self, is_behind: bool) -> None:
+        """Set the nice value and the policy of every thread: on Linux they belong to threads, not to the process."""
         nice = min(self._nice + NICE, 19) if is_behind else self._nice
         policy, param = (os.SCHED_BATCH, os.sched_param(0)) if is_behind else (self._policy, self._param)
         for thread in map(int, os.listdir(_THREADS)):
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the thread has ended
                 os.sched_setscheduler(thread, policy, param)
-            with contextlib.suppress(OSError):  # or may not have more than it has
+            with contextlib.suppress(OSError):  # it has ended, or restoring its nice value is not permitted
                 os.setpriority(os.PRIO_PROCESS, thread, nice)
 
-    def _place_session(self, is_behind: bool) -> None:
+    def _set_session_priority(self, is_behind: bool) -> None:
         try:
             with open(_AUTOGROUP, "w") as file:
                 file.write(str(NICE if is_behind else 0))
             self._is_session_behind = is_behind
-        except BlockingIOError:  # the kernel changes it at most ten times a second: the next turn tries again
+        except BlockingIOError:  # the kernel accepts at most ten changes a second: the next turn tries again
             return
         except OSError:  # this kernel does not group processes by session
             self._weighs_session = False
 
 
 def _has_own_session() -> bool:
-    """Whether the session is the agent's alone: a terminal's has a leader; one that ranks start has lost its."""
+    """Return whether the session contains only the agent.
+
+    A terminal's session has a live leader; the leader of a session that a rank has created for the agent is gone.
+    """
     leader = os.getsid(0)
     return leader == os.getpid() or (leader != 0 and not os.path.exists(f"/proc/{leader}"))
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
-# Estimates the memory that reading each user's tapes takes here, so that no user's take all of it.
-# Measured with up to 2,660 names a tape and groups of 3 to 1,024 members, the estimate is 0.8 to 1.6 times what is
-# allocated. What is kept of a tape grows with its names, the bytes of these beyond a usual name's (members of groups,
-# shapes), what is open, and its channels; all else is bounded for each tape or for each job.
+# Estimates the memory that reading each user's tapes takes in this process, so that one user cannot use up all of it.
+# Measured with up to 2,660 names a tape and groups of 3 to 1,024 members, the estimate is 0.8 to 1.6 times the memory
+# allocated. It grows with the tape's names, with the bytes of long names (members of groups, shapes), with its open
+# operations and with its channels. All other memory is bounded per tape or per job.
 
 
 MAX_BYTES_OF_USER: Final = 256 << 20
-"""Eight ranks with 300 groups of 1,024 members each take 180 MiB, with 64 members each 24 MiB."""
+"""Memory limit for the tapes of one user. Eight ranks with 300 groups of 1,024 members each take 180 MiB; with 64
+members each, 24 MiB."""
 _BYTES_OF_TAPE: Final = 768 << 10
 _OF_NAME: Final = 1_536
 _USUAL_NAME: Final = 200
@@ -179,11 +192,11 @@ _BYTES_OF_CHANNEL: Final = 640
 
 
 def footprint(tape: TapeReader, channels: int) -> int:
-    """Estimate the bytes that are kept of a tape.
+    """Estimate the memory, in bytes, that a reader keeps for a tape.
 
     Args:
         tape: The tape.
-        channels: Channels whose progress is known.
+        channels: Number of channels that the tape's rank has used.
     """
     names, size = tape.names.count, tape.names.bytes_read
     further = max(size - _USUAL_NAME * names, 0)
@@ -192,20 +205,20 @@ def footprint(tape: TapeReader, channels: int) -> int:
 
 
 class MemoryShares:
-    """The memory taken by each user's tapes. This process's own user may take any amount.
+    """Memory taken by each user's tapes. The tapes of this process's own user may take any amount.
 
     Attributes:
-        most: Bytes that the tapes of another user may take.
+        most: Limit in bytes for the tapes of each other user.
     """
 
     def __init__(self, most: int = MAX_BYTES_OF_USER) -> None:
-        """Let the tapes of another user take `most` bytes."""
+        """Limit the tapes of each other user to `most` bytes."""
         self.most = most
         self._tapes: dict[int, tuple[int, int]] = {}
         self._users: Counter[int] = Counter()
 
     def update(self, tape: TapeReader, channels: int) -> None:
-        """Estimate a tape anew."""
+        """Estimate the memory of a tape again."""
         nonce = tape.identity.nonce
         self.forget(nonce)
         size = footprint(tape, channels)
@@ -218,17 +231,17 @@ class MemoryShares:
         self._users[owner] -= size
 
     def of_tapes(self, nonces: Iterable[int]) -> int:
-        """Return what some tapes take together."""
+        """Return the estimated bytes of some tapes together."""
         return sum(self._tapes[nonce][1] for nonce in nonces if nonce in self._tapes)
 
     def of_user(self, user: int) -> int:
-        """Return what the tapes of a user take."""
+        """Return the estimated bytes of a user's tapes."""
         return self._users[user]
 
     def is_exceeded(self, user: int) -> bool:
-        """Return whether the tapes of another user take more than their share."""
+        """Return whether the tapes of another user exceed the limit."""
         return user != os.geteuid() and self._users[user] > self.most
 
     def exceeded(self) -> list[int]:
-        """Return the users whose tapes take more than their share."""
+        """Return the users whose tapes exceed the limit."""
         return [user for user in self._users if self.is_exceeded(user)]

@@ -1,8 +1,8 @@
-"""Relays the agent's warnings to the log of the training, where people look first.
+"""Relays the agent's warnings to the log of the training, where users look first.
 
-The agent writes to a file in the job directory. One rank of the node, whichever takes the lock, relays its warnings;
-when that rank is gone, the next one continues from its own last check. If that rank is alive but does not check,
-because something holds its GIL, another one stands in for it: it may be the very rank that the warning is about.
+The agent logs to a file in the job directory. The rank of the node that holds the relay lock logs its warnings; when
+that rank ends, the next one continues from its own last check. If the rank is alive but does not check, because its GIL
+is held, another rank stands in: the warning may be about that very rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"
 STAND_IN_LOCK_NAME: Final = "relay.stand-in.lock"
 SILENT_CHECKS: Final = 4
-"""Checks, one a second, without a sign of the rank that is responsible."""
+"""Checks, one a second, without a sign from the relaying rank, after which another rank stands in."""
 LEVELS: Final = {
     " WARNING ": logging.WARNING,
     f" {NOTICE} ": logging.WARNING,
@@ -30,9 +30,9 @@ LEVELS: Final = {
     " ERROR ": logging.ERROR,
     " CRITICAL ": logging.CRITICAL,
 }
-"""As they appear in a line of the agent's log, after the time."""
+"""Log levels by the word that follows the time in a line of the agent's log."""
 MAX_BYTES: Final = 65_536
-"""Most that is read at once; the rest can be found in the file."""
+"""Maximum bytes relayed at once; earlier lines stay in the file only."""
 
 _POSITION_BYTES: Final = 64
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -42,9 +42,9 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class LogTail:
-    """Reads what is added to a log file, line by line. Belongs to one thread.
+    """The lines added to a log file. Used by one thread.
 
-    The file stays open: removing it, or the directory around it, removes only a name, and the agent keeps writing.
+    The file stays open: after it is removed, or its directory, the agent keeps writing to the open file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class LogTail:
         self.pass_over()
 
     def new_lines(self) -> list[str]:
-        """Return whole lines that were added since the last call; of a large amount only the end."""
+        """Return the whole lines added since the last call, at most the last `MAX_BYTES`."""
         begin, size = self._advance()
         if size <= begin or self._file is None:
             return []
@@ -69,16 +69,16 @@ class LogTail:
         return []
 
     def pass_over(self) -> None:
-        """Skip what has been added since the last call."""
+        """Skip the lines added since the last call."""
         self._advance()
 
     @property
     def position(self) -> bytes:
-        """How far which file has been read."""
+        """Position of this tail, as text: device and inode of the file, and the bytes read."""
         return b"%d %d %d" % (*self._identity, self._read)
 
     def skip_to(self, position: bytes) -> None:
-        """Skip what another process has read, which this is the `position` of."""
+        """Skip the bytes before the `position` of another process's tail."""
         self._open_newest()
         words = [int(word) for word in position.split() if word.isdigit()]
         if len(words) == 3 and tuple(words[:2]) == self._identity:
@@ -98,7 +98,7 @@ class LogTail:
         return begin, self._read
 
     def _open_newest(self) -> None:
-        """Open the file unless it is open, and open the new one after a rotation."""
+        """Open the file if it is not open; after a rotation, open the new file."""
         try:
             facts = os.stat(self.path)
             is_same = (facts.st_dev, facts.st_ino) == self._identity
@@ -114,7 +114,7 @@ class LogTail:
 
 
 class LogRelay:
-    """Relays the warnings of a job directory's agent. Belongs to one thread."""
+    """The relay of a job directory's agent log, in one rank. Used by one thread."""
 
     def __init__(self, directory: Path) -> None:
         """Follow the log in a job directory from its current end."""
@@ -128,11 +128,11 @@ class LogRelay:
         self._checks_without_sign = 0
 
     def pass_on(self) -> None:
-        """Log what has been added since the last call, if this process is responsible."""
+        """Log the warnings added since the last call, if this process is the relaying rank or stands in for it."""
         self._reopen_locks()
         self._is_ours = self._is_ours or try_lock(self._lock.fileno())
         if self._is_ours:
-            self._do_our_part()
+            self._relay_as_owner()
         elif self._has_new_sign():
             self._relay_new() if self._stands_in else self._tail.pass_over()
             self._stop_standing_in()
@@ -142,14 +142,14 @@ class LogRelay:
                 self._relay_new()
 
     def close(self) -> None:
-        """Relay what is new, and leave the rest to another rank."""
+        """Relay the new lines, and leave later ones to another rank."""
         self.pass_on()
         self._tail.close()
         self._lock.close()
         self._stand_in_lock.close()
 
     def _reopen_locks(self) -> None:
-        """Open the files again that the program has closed, which has released the locks."""
+        """Reopen lock files that the program has closed; closing them has released the locks."""
         if not self._lock.is_open:
             self._is_ours = False
             self._lock.reopen()
@@ -157,11 +157,11 @@ class LogRelay:
             self._stands_in = False
             self._stand_in_lock.reopen()
 
-    def _do_our_part(self) -> None:
-        os.utime(self._lock.fileno())  # the sign that we still check
+    def _relay_as_owner(self) -> None:
+        os.utime(self._lock.fileno())  # the sign to the other ranks that this one still checks
         self._stop_standing_in()
         if is_locked_elsewhere(self._stand_in_lock.fileno()):
-            self._tail.pass_over()  # relayed by the rank that stands in for us until it sees the sign
+            self._tail.pass_over()  # a rank stands in for this one until it sees the sign
         else:
             self._relay_new()
 
@@ -176,35 +176,35 @@ class LogRelay:
         self._stands_in = False
 
     def _relay_new(self) -> None:
-        """Log what is new, except for what another rank has logged since this one looked."""
-        progress = self._stand_in_lock.fileno()  # of the other file, the time of the last change is a sign
+        """Log the new lines that no other rank has logged since the last check of this one."""
+        progress = self._stand_in_lock.fileno()  # not the other lock file: writing to it would look like a sign
         self._tail.skip_to(os.pread(progress, _POSITION_BYTES, 0))
         lines = self._tail.new_lines()
         for line in lines:
             pass_on(line)
-        with contextlib.suppress(OSError):  # no space
+        with contextlib.suppress(OSError):  # no space left
             os.pwrite(progress, self._tail.position.ljust(_POSITION_BYTES), 0) if lines else None
 
 
 def pass_on(line: str) -> None:
-    """Log a line of the agent's log, if it is a warning or worse."""
+    """Log a line of the agent's log again, if it is a warning or worse."""
     for word, level in LEVELS.items():
-        _, found, message = line.partition(word)
-        if found:
+        _, matched, message = line.partition(word)
+        if matched:
             if word.strip() != ANNOUNCED or not goes_to_stderr_only(_logger):
                 _logger.log(level, "%s", message)
             return
 
 
 def is_relayed(directory: Path) -> bool:
-    """Whether a rank relays the agent's log."""
+    """Return whether a rank relays the agent's log."""
     with contextlib.suppress(OSError):
         return is_file_locked(directory / LOCK_NAME)
     return False
 
 
 def relayed_position(directory: Path) -> tuple[int, int, int]:
-    """Return the device and inode of the agent's log, and how much of it ranks have relayed; zeros if nothing."""
+    """Return the device and inode of the agent's log, and the bytes that ranks have relayed; zeros if none."""
     with contextlib.suppress(OSError, ValueError):
         device, inode, read = read_part(directory / STAND_IN_LOCK_NAME, 0, _POSITION_BYTES).split()
         return int(device), int(inode), int(read)
@@ -212,7 +212,7 @@ def relayed_position(directory: Path) -> tuple[int, int, int]:
 
 
 def log_position(directory: Path) -> tuple[int, int, int]:
-    """Return the device, the inode and the size of the agent's log."""
+    """Return the device, inode and size in bytes of the agent's log; zeros if there is none."""
     with contextlib.suppress(OSError):
         facts = os.stat(directory / LOG_NAME)
         return facts.st_dev, facts.st_ino, facts.st_size

@@ -1,4 +1,4 @@
-"""The agent as a service of a node: reads every run of every user that has no reader, and serves one port.
+"""The agent as a service of a node: reads every user's job directories that have no reader yet, and serves one port.
 
 A directory that is slow to scan is given up, because every scan delays all other jobs.
 """
@@ -28,13 +28,13 @@ from otel_torchdist.system.this_process.commands import StopSignals
 
 SEARCH_S: Final = 1.0
 RETRY_S: Final = 600.0
-"""Time after which an unusable directory is tried again."""
+"""Seconds after which an unusable directory is tried again."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class NodeWatch:
-    """Runs an agent until a signal stops it."""
+    """An agent that searches for job directories until a signal stops it."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class NodeWatch:
         """Take ownership of `agent`.
 
         Args:
-            agent: The agent; it reads nothing yet.
-            base: Where to search for job directories; in every user's usual place if None.
-            keep_s: How long a job is kept after its last rank has ended.
+            agent: The agent; it reads no job directory yet.
+            base: Directory to search for job directories; None for the default base directory of every user.
+            keep_s: Seconds to keep a job after its last rank has ended.
             slow: Counts slow scans.
-            retry_s: Time after which an unusable directory is tried again.
-            memory: Where users have their usual base directories.
-            usual_bases: Their names.
+            retry_s: Seconds after which an unusable directory is tried again.
+            memory: Parent of the users' default base directories.
+            usual_bases: Pattern of the names of default base directories.
         """
         self._agent = agent
         self._base = base
@@ -85,19 +85,19 @@ class NodeWatch:
             self._agent.close()
 
     def search(self) -> None:
-        """Start reading jobs with a live rank, and stop reading those that have had none for a while."""
+        """Start reading jobs with a live rank, and stop reading jobs without a live rank for `keep_s` seconds."""
         now = time.monotonic()
         unseen: dict[Path, OSError] = {}
         self._try_again(now)
         given_up = self._agent.given_up
-        found = [live_jobs(base, given_up) for base in self._bases(unseen) if base not in given_up]
-        live = [directory for one in found for directory in one.live]
+        scans = [live_jobs(base, given_up) for base in self._bases(unseen) if base not in given_up]
+        live = [directory for scan in scans for directory in scan.live]
         took_s: dict[Path, float] = {}
-        for one in found:
-            unseen |= one.unseen
-            took_s |= one.took_s
-        # A failed listing proves nothing, nor does a directory that was removed; the open tapes do.
-        live += [one for one in self._agent.directories if one not in live and self._may_be_live(one, unseen)]
+        for scan in scans:
+            unseen |= scan.unseen
+            took_s |= scan.took_s
+        # A failed listing or a removed directory does not prove that the ranks have ended; the open tapes do.
+        live += [path for path in self._agent.directories if path not in live and self._may_be_live(path, unseen)]
         self._live_at.update(dict.fromkeys(live, now))
         crowded: Counter[Path] = Counter()
         for directory in live:
@@ -112,16 +112,16 @@ class NodeWatch:
                 unseen[directory] = error
         self._warn_of_unreadable(unseen)
         self._warn_of_crowded(crowded)
-        self._part_with_the_slow(took_s, now)
+        self._drop_slow(took_s, now)
         for directory in self._agent.directories:
             if now - self._live_at[directory] > self._keep_s:
                 _logger.info("stopped reading %s", directory)
                 self._agent.drop(directory)
-        self._live_at = {one: at for one, at in self._live_at.items() if one in self._agent.directories}
+        self._live_at = {path: at for path, at in self._live_at.items() if path in self._agent.directories}
 
-    def _part_with_the_slow(self, took_s: Mapping[Path, float], now: float) -> None:
-        """Stop reading what is slow to scan: a directory, or a base directory if none in it is slow by itself."""
-        for path, seconds in self._slow.found_slow(took_s).items():
+    def _drop_slow(self, took_s: Mapping[Path, float], now: float) -> None:
+        """Stop reading slow job directories, and base directories that are slow although no directory in them is."""
+        for path, seconds in self._slow.slow_in(took_s).items():
             self._agent.given_up[path] = now
             _logger.warning("%s is no longer read: scanning it takes %.1f s", path, seconds)
             for directory in self._agent.directories:
@@ -132,7 +132,7 @@ class NodeWatch:
         return directory in unseen or directory.parent in unseen or self._agent.is_live(directory)
 
     def _try_again(self, now: float) -> None:
-        """Forget, after a while, that a directory was given up."""
+        """Allow directories that were given up `retry_s` seconds ago to be read again."""
         given_up = self._agent.given_up
         for path in [path for path, since in given_up.items() if now - since > self._retry_s]:
             del given_up[path]
@@ -140,17 +140,17 @@ class NodeWatch:
     def _has_room_for(self, directory: Path) -> bool:
         with contextlib.suppress(OSError):
             return self._agent.has_room_for_job_of(directory.lstat().st_uid)
-        return True  # it is gone, which trying to read it will show
+        return True  # the directory is gone: reading it will fail and report that
 
     def _warn_of_unreadable(self, unseen: dict[Path, OSError]) -> None:
-        """Warn once about each directory, until it can be scanned again."""
+        """Warn about each directory that cannot be scanned, once until it can be scanned again."""
         for path, error in unseen.items():
             if path not in self._unseen:
                 _logger.warning("%s cannot be scanned: %s", path, reason(error))
         self._unseen = set(unseen)
 
     def _warn_of_crowded(self, crowded: Mapping[Path, int]) -> None:
-        """Warn once about each base directory, until all job directories in it are read again."""
+        """Warn about each base directory with unread job directories, once until all of them are read again."""
         for base, count in crowded.items():
             if base not in self._crowded:
                 _logger.warning("%s: %d of its job directories are not read: %s", base, count, TOO_FEW)
@@ -160,7 +160,7 @@ class NodeWatch:
         """Start reading a job directory.
 
         Raises:
-            OSError: It cannot be read now, but may be readable a little later.
+            OSError: It cannot be read now, but may be readable later.
         """
         try:
             if self._is_read(directory):
@@ -181,7 +181,10 @@ class NodeWatch:
         _logger.info("reading %s", directory)
 
     def _is_read(self, directory: Path) -> bool:
-        """Whether this is another path to what is already read: a second `Job` would drop the lock of the first."""
+        """Return whether the directory is already read under another path.
+
+        A second `Job` would drop the lock of the first: closing any descriptor of a file releases its POSIX locks.
+        """
         with contextlib.suppress(OSError):
             facts = directory_facts(directory)
             return self._agent.is_read((facts.st_dev, facts.st_ino))
@@ -192,12 +195,18 @@ class NodeWatch:
         _logger.warning("%s is not read: %s", directory, why)
 
     def _bases(self, unseen: dict[Path, OSError]) -> Iterable[Path]:
-        """Return where to search. In the usual place anyone can create anything; a link would lead to others' tapes."""
+        """Return the base directories to search.
+
+        Symbolic links are left out: anyone may create entries in `/dev/shm`, and a link could lead to another user's
+        tapes.
+        """
         if self._base is not None:
             return [self._base]
         try:
             with os.scandir(self._memory) as entries:
-                names = [one.name for one in entries if self._usual_bases.fullmatch(one.name) and _is_directory(one)]
+                names = [
+                    entry.name for entry in entries if self._usual_bases.fullmatch(entry.name) and _is_directory(entry)
+                ]
         except OSError as error:
             unseen[self._memory] = error
             return [*{directory.parent for directory in self._agent.directories}]
@@ -209,21 +218,22 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 SLOW_S: Final = 0.5
-"""Scan time at which one directory is slow. A full one takes some hundredths of a second."""
+"""Scan time from which a directory counts as slow. Scanning a full directory takes some 10 ms."""
 SLOW_SCANS: Final = 3
-"""Slow scans in a row that count: a single one may coincide with a suspension of this process."""
+"""Consecutive slow scans after which a directory is given up: a single scan may include a suspension of this process.
+"""
 
 
 class SlowScans:
-    """Counts slow scans. Those of a base directory count only if no directory in it explains them."""
+    """Counter of consecutive slow scans. A base directory is slow only if no directory in it explains the time."""
 
     def __init__(self, slow_s: float = SLOW_S) -> None:
         """Count scans that take `slow_s` seconds or longer."""
         self._slow_s = slow_s
         self._slow: Counter[Path] = Counter()
 
-    def found_slow(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
-        """Return the scanned directories that have now been slow too often, with the time of this scan."""
+    def slow_in(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
+        """Return the directories with `SLOW_SCANS` consecutive slow scans, and the seconds that this scan took."""
         slow = {path for path, seconds in took_s.items() if seconds >= self._slow_s}
         explained = {path.parent for path in slow}
         self._slow = Counter({path: self._slow[path] + 1 for path in slow - explained})

@@ -1,8 +1,8 @@
 """Announces verdicts on the standard error of the job, once per incident.
 
-A thread writes, because a file system may hang. What cannot be written now is tried again for a while: a rank may log
-it instead, a launcher whose ranks have failed writes it itself, and one that writes to its file at an offset of its own
-may end.
+A thread writes, because a file system may hang. If a notice cannot be written, the thread retries for a while. In the
+meantime a rank may log the notice, a launcher whose ranks have failed may write it, or a process that writes to the
+file without O_APPEND may end.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.reading.reader import TapeReader
 
 FIRST_TRY_S: Final = 0.3
-"""How long the reader waits for the first attempt."""
+"""Seconds for which the reader waits for the first attempt."""
 RETRY_S: Final = 0.25
 RELAY_CHECK_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 GIVEN_UP_S: Final = 60.0
-"""Launchers end within seconds of their ranks, or start them again within a minute."""
+"""Seconds of retries. Launchers end within seconds of their ranks, or restart them within a minute."""
 RECENT_NS: Final = 60_000_000_000
-"""Longer after a job its file may serve another one."""
+"""Time since a job's last sign of life during which its file is written to; later the file may serve another job."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class Notices:
-    """Announces the verdicts of one reader; see `Announcer`."""
+    """The notices of one reader; see `Announcer`."""
 
     def __init__(
         self, tapes: Callable[[], Iterable[TapeReader]], is_rank: bool = False, is_relayed: bool = False
@@ -52,9 +52,9 @@ class Notices:
         """Announce nothing yet.
 
         Args:
-            tapes: Returns the tapes that are read.
-            is_rank: Whether this process is a rank, so that its own log is the job's.
-            is_relayed: Whether ranks pass on the log of this process; see `LogRelay`.
+            tapes: Returns the tapes being read.
+            is_rank: Whether this process is a rank, so that its log is the job's log.
+            is_relayed: Whether ranks relay the log of this process; see `LogRelay`.
         """
         self._tapes = tapes
         self._is_rank = is_rank
@@ -63,12 +63,15 @@ class Notices:
 
     @property
     def is_announcing(self) -> bool:
-        """Whether a notice is still to be written."""
+        """Whether a notice still has to be written."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         return bool(self._threads)
 
     def announce(self, event: VerdictGiven, text: str) -> bool:
-        """See `Announcer`. What other users say of their files may be forged: there, it is left to the launcher."""
+        """See `Announcer`.
+
+        Other users may forge the description of their files, so their notices are left for the launcher to write.
+        """
         with guard.guarded("the notice on stderr"):
             notice = self._notice(event, text)
             return notice is not None and (notice.is_delivered or self._deliver(notice))
@@ -78,7 +81,7 @@ class Notices:
         thread = threading.Thread(target=notice.write_once if self._is_rank else notice.write_or_relay, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # Python 3.12 starts none while it ends
+        except RuntimeError:  # Python 3.12 starts no thread during shutdown
             notice.write_once()
         else:
             self._threads.append(thread)
@@ -89,7 +92,7 @@ class Notices:
 
     def _notice(self, event: VerdictGiven, text: str) -> _Notice | None:
         views = event.world.ranks.values()
-        if not any(_was_here(view, event.world.taken_ns) for view in views):
+        if not any(_is_recent(view, event.world.taken_ns) for view in views):
             return None
         nonces = {view.nonce for view in views if not view.is_remote}
         tapes = [tape for tape in self._tapes() if tape.identity.nonce in nonces]
@@ -98,36 +101,36 @@ class Notices:
         first = min(tapes, key=lambda tape: tape.identity.rank)
         host = first.identity.host if len(nonces) < first.identity.world_size else ""
         lines = notice_lines(text, event.world.run, first.path.parent, host)
-        own = [tape for tape in tapes if tape.owner == os.geteuid()]
-        notice = _Notice(lines, files_of(own), first.path.parent, event.incident.trace_id, self._is_relayed)
-        if own:
+        own_tapes = [tape for tape in tapes if tape.owner == os.geteuid()]
+        notice = _Notice(lines, files_of(own_tapes), first.path.parent, event.incident.trace_id, self._is_relayed)
+        if own_tapes:
             return notice
-        if event.verdict.kind.traits.is_final:  # a stall may be over when the launcher ends
+        if event.verdict.kind.traits.is_final:  # the launcher may read it much later, when a stall may be over
             notice.leave(first.owner)
         return None
 
 
-def _was_here(view: RankView, now_ns: int) -> bool:
+def _is_recent(view: RankView, now_ns: int) -> bool:
     return view.alive or now_ns - max(view.heartbeat_ns, view.seen_alive_ns) < RECENT_NS
 
 
 def files_of(tapes: Iterable[TapeReader]) -> list[StandardError]:
-    """Return the standard errors that ranks have written down, that of the lowest rank first, each with all holders."""
+    """Return the distinct standard errors that ranks have described, each with all holders, lowest rank first."""
     holders: dict[tuple[int, int, str], dict[tuple[int, int], None]] = {}
     for tape in sorted(tapes, key=lambda tape: tape.identity.rank):
-        found = read_description(tape.path, tape.owner) if shares_pids(tape.identity) else None
-        if found is not None and found.stderr is not None:
-            one = found.stderr
-            holders.setdefault((one.device, one.inode, one.path), {}).update(dict.fromkeys(one.holders))
+        description = read_description(tape.path, tape.owner) if shares_pids(tape.identity) else None
+        if description is not None and description.stderr is not None:
+            stderr = description.stderr
+            holders.setdefault((stderr.device, stderr.inode, stderr.path), {}).update(dict.fromkeys(stderr.holders))
     return [StandardError(*file, tuple(processes)) for file, processes in holders.items()]
 
 
 class _Notice:
-    """The lines to write, and where.
+    """A notice: its lines, and the files to write them to.
 
     Attributes:
         tried: Set after the first attempt.
-        is_delivered: Whether the lines are written, or handed to a rank.
+        is_delivered: Whether the lines have been written, or logged by a rank.
     """
 
     def __init__(
@@ -138,13 +141,13 @@ class _Notice:
         trace_id: int,
         is_relayed: bool,
     ) -> None:
-        """Prepare.
+        """Prepare a notice, without writing it.
 
         Args:
-            lines: The lines, without their ends.
-            files: Where to write them; the first that takes them gets them.
+            lines: The lines, without line ends.
+            files: Standard errors in order of preference; the lines go to the first that accepts them.
             directory: The job directory.
-            trace_id: Trace of the incident.
+            trace_id: Trace id of the incident.
             is_relayed: See `Notices`.
         """
         self.tried = threading.Event()
@@ -158,13 +161,13 @@ class _Notice:
         self._is_left = False
 
     def write_once(self) -> None:
-        """Write the lines if that is possible now."""
+        """Try once to write the lines."""
         with guard.guarded("the notice on stderr"):
             self._write()
         self.tried.set()
 
     def write_or_relay(self) -> None:
-        """Write the lines, or have a rank log them, as soon as that is possible."""
+        """Write the lines, or have a rank log them; retry for `GIVEN_UP_S`."""
         deadline, pause_s = time.monotonic() + GIVEN_UP_S, RETRY_S
         with guard.guarded("the notice on stderr"):
             while not self._write() and not self._relayed(deadline) and time.monotonic() < deadline:
@@ -177,21 +180,21 @@ class _Notice:
 
     def leave(self, owner: int | None = None) -> None:
         """Leave the lines for the launcher; see `leave_notice`."""
-        with contextlib.suppress(OSError):  # no space
+        with contextlib.suppress(OSError):  # no space left
             leave_notice(self._directory, self._trace_id, self._text, owner)
             self._is_left = True
 
     def log(self) -> None:
-        """Log the lines for those who read the log of this process."""
+        """Log the lines to the log of this process."""
         for line in self._lines:
             _logger.warning("%s", line, extra=logged_as(NOTICE))
         self._note()
 
     def _write(self) -> bool:
-        """Write the lines, unless the launcher has taken them since they were left."""
+        """Write the lines, unless the launcher has taken them meanwhile; return whether they are delivered."""
         is_taken = self._is_left and not take_notice(self._directory, self._trace_id)
         self._is_left = False
-        if is_taken or any(write_to(one, self._text) is NoticeDelivery.DONE for one in self._files):
+        if is_taken or any(write_to(file, self._text) is NoticeDelivery.DONE for file in self._files):
             self._note()
         return self.is_delivered
 
@@ -200,14 +203,14 @@ class _Notice:
         note_announced(self._directory, self._trace_id)
 
     def _relayed(self, deadline: float) -> bool:
-        """Log the lines for the rank that passes them on, and wait until it has; False if there is none (any more)."""
+        """Log the lines for a rank to relay, and wait for that; return False if no rank relays the log (any more)."""
         if not self._is_relayed or not is_relayed(self._directory):
             return False
         self.log()
         self.tried.set()
         *log, size = log_position(self._directory)
         while time.monotonic() < deadline:
-            has_rank = is_relayed(self._directory)  # before the position: a rank relays what is new when it ends
+            has_rank = is_relayed(self._directory)  # checked before the position: an ending rank relays the new lines
             *relayed, read = relayed_position(self._directory)
             if relayed == log and read >= size > 0:
                 return True
@@ -219,16 +222,17 @@ class _Notice:
 
 
 # --- writing to another process's standard error ----------------------------------------------------------------------
-# Writes a few lines to the standard error of a job, from a process that does not have it.
-# The file is opened anew for each text and closed at once: a pipe that stays open blocks whoever reads it to its end.
-# It is opened through `/proc` while a process has it as its standard error. A regular file may also be opened by its
-# path when all of these have gone, and is only written to while nobody writes to it at an offset of their own: a
-# shell's `2>file` opens it without O_APPEND, and what we append would then be overwritten.
+# Writes a few lines to the standard error of a job, from a process that has not inherited it.
+#
+# The file is opened for each text and closed at once: a pipe that stayed open would block its reader at the end. It is
+# opened through `/proc` while a process has it as its standard error, else by its path (regular files only). A regular
+# file is not written to while a process has it open without O_APPEND, as with a shell's `2>file`: that process would
+# overwrite the appended lines.
 
 
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _STREAMS: Final = (1, 2)
-"""Descriptors by which launchers, shells and ranks write to a log: standard output often is the same file."""
+"""Descriptors through which launchers, shells and ranks write to a log: standard output is often the same file."""
 _REMOVED: Final = " (deleted)"
 
 
@@ -237,30 +241,30 @@ class NoticeDelivery(enum.Enum):
 
     DONE = "done"
     IN_USE = "in use"
-    """It is a file that a process writes to without O_APPEND."""
+    """A process has the file open without O_APPEND."""
     IMPOSSIBLE = "impossible"
-    """No process has it open any more, it takes nothing now, or it is a socket, which cannot be opened again."""
+    """No process has the file open any more, its pipe is full, or it is a socket, which cannot be opened again."""
 
 
 def write_to(stderr: StandardError, text: bytes) -> NoticeDelivery:
     """Write to the standard error of a job. Blocks only where its file system hangs.
 
     Args:
-        stderr: The file, as a rank of this process's own user has written it down.
-        text: Whole lines, at most PIPE_BUF bytes, so that a pipe takes all of them or none.
+        stderr: The file, as described by a rank of this process's own user.
+        text: Whole lines, at most PIPE_BUF bytes, so that a pipe accepts all of them or none.
     """
     try:
         file = _open(stderr)
-    except OSError:  # ENXIO: a socket, or a pipe without a reader; EACCES: another user's process
+    except OSError:  # ENXIO: a socket, or a pipe without reader; EACCES: another user's process
         return NoticeDelivery.IMPOSSIBLE
     try:
         facts = os.fstat(file)
-        if not _is_of(stderr, facts):
+        if not _is_same_file(stderr, facts):
             return NoticeDelivery.IMPOSSIBLE
         if stat.S_ISREG(facts.st_mode) and _is_overwritten(stderr.path, facts):
             return NoticeDelivery.IN_USE
         os.write(file, text)
-    except OSError:  # EAGAIN: a pipe is full; EPIPE: nobody reads it any more
+    except OSError:  # EAGAIN: the pipe is full; EPIPE: it has no reader any more
         return NoticeDelivery.IMPOSSIBLE
     finally:
         os.close(file)
@@ -268,7 +272,7 @@ def write_to(stderr: StandardError, text: bytes) -> NoticeDelivery:
 
 
 def _open(stderr: StandardError) -> int:
-    """Open the file through a process that has it, which also finds a removed file; else by its path.
+    """Open the file through a process that has it open, which also finds a removed file; else by its path.
 
     Raises:
         OSError: It cannot be opened.
@@ -279,16 +283,16 @@ def _open(stderr: StandardError) -> int:
     return os.open(stderr.path, _FLAGS | os.O_NOFOLLOW)
 
 
-def _is_of(stderr: StandardError, facts: os.stat_result) -> bool:
+def _is_same_file(stderr: StandardError, facts: os.stat_result) -> bool:
     return (facts.st_dev, facts.st_ino) == (stderr.device, stderr.inode)
 
 
 def _has_open(pid: int, descriptor: int, path: str, stderr: StandardError) -> bool:
-    return (facts := _facts(pid, descriptor, path)) is not None and _is_of(stderr, facts)
+    return (facts := _facts(pid, descriptor, path)) is not None and _is_same_file(stderr, facts)
 
 
 def _is_overwritten(path: str, file: os.stat_result) -> bool:
-    """Whether a process has a file as its standard output or error without O_APPEND."""
+    """Return whether a process has the file as its standard output or standard error without O_APPEND."""
     for name in os.listdir("/proc"):
         for descriptor in _STREAMS if name.isdigit() else ():
             facts = _facts(int(name), descriptor, path)
@@ -301,10 +305,13 @@ def _is_overwritten(path: str, file: os.stat_result) -> bool:
 
 
 def _facts(pid: int, descriptor: int, path: str) -> os.stat_result | None:
-    """Return the facts of the file behind a descriptor if it has this path; None for others, which may hang."""
+    """Return the status of the file behind a descriptor, or None if it has another path.
+
+    Files with another path are not opened, because their file system may hang.
+    """
     try:
-        place = descriptor_path(pid, descriptor)
-        is_same = os.readlink(place).removesuffix(_REMOVED) == path.removesuffix(_REMOVED)
-        return os.stat(place) if is_same else None
-    except OSError:  # it is gone, or another user's
+        link = descriptor_path(pid, descriptor)
+        is_same = os.readlink(link).removesuffix(_REMOVED) == path.removesuffix(_REMOVED)
+        return os.stat(link) if is_same else None
+    except OSError:  # the process is gone, or belongs to another user
         return None

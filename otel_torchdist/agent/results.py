@@ -1,4 +1,4 @@
-"""Keeps an agent's results in job directories for later readers: verdicts on runs of several nodes, and findings."""
+"""Writes an agent's results into job directories for later readers: findings, and verdicts on runs of several nodes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from otel_torchdist.node.job.runs.lives import life_of
 from otel_torchdist.tape.reading.reader import TapeReader
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
-# Records agents' verdicts on runs with ranks on other nodes, which the tapes of one node do not show.
+# Records verdicts on runs with ranks on other nodes: the tapes of one node alone do not show them.
 
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class AgentsVerdicts:
-    """Keeps the verdict files of some job directories up to date, as far as this process has written them."""
+    """The verdict files that this process has written, kept up to date."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[Path, int], tuple[str, frozenset[int]]] = {}
 
     def update(self, ongoing: Iterable[OngoingStall], tapes: Sequence[TapeReader]) -> None:
-        """Record which stalls are ongoing.
+        """Write the verdicts on ongoing stalls, and remove those on stalls that are over.
 
         Args:
             ongoing: The ongoing stalls.
@@ -48,22 +48,22 @@ class AgentsVerdicts:
         by_nonce = {tape.identity.nonce: tape for tape in tapes}
         reported: set[tuple[Path, int]] = set()
         for stall in ongoing:
-            here = [by_nonce[nonce] for nonce in stall.nonces if nonce in by_nonce]
-            if here and len(here) < here[0].identity.world_size:
-                key = here[0].path.parent, stall.ruling.incident.run
+            local = [by_nonce[nonce] for nonce in stall.nonces if nonce in by_nonce]
+            if local and len(local) < local[0].identity.world_size:
+                key = local[0].path.parent, stall.ruling.incident.run
                 reported.add(key)
                 self._write(key, stall)
         for key in self._written.keys() - reported:
             _, nonces = self._written[key]
-            # The last verdict on ranks that are gone stays; a stall that running ranks have left is over.
+            # If the ranks still run, the stall is over; if they are gone, their last verdict stays.
             if all(_runs(by_nonce.get(nonce)) for nonce in nonces):
                 self._remove(key)
 
     def _write(self, key: tuple[Path, int], stall: OngoingStall) -> None:
-        now = stall.ruling.text, stall.nonces
-        if self._written.get(key) == now:
+        content = stall.ruling.text, stall.nonces
+        if self._written.get(key) == content:
             return
-        self._written[key] = now
+        self._written[key] = content
         try:
             write_agents_verdict(*key, _to_record(stall.ruling))
         except OSError as error:
@@ -98,34 +98,34 @@ def _to_record(ruling: Ruling) -> AgentsVerdict:
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
-# Writes the findings on runs into their job directories, for readers that come after the agent.
+# Writes the findings on runs into their job directories, for readers after the agent's end.
 
 
 class FindingsLog:
-    """Keeps the lists of findings in some job directories up to date."""
+    """The lists of findings in job directories, kept up to date."""
 
     def __init__(self) -> None:
         self._directories: dict[int, Path] = {}
 
     def update(self, news: Iterable[Finding | FindingOver], tapes: Sequence[TapeReader]) -> None:
-        """Write what was found, or no longer holds.
+        """Write new findings, and the ends of earlier ones.
 
         Args:
-            news: In order.
+            news: New findings and ends, in order.
             tapes: Tapes of jobs that belong to this process's user.
         """
-        for one in news:
+        for finding in news:
             try:
-                self._write(one, tapes)
+                self._write(finding, tapes)
             except OSError as error:
                 _logger.debug("a finding cannot be written: %s", error)
 
-    def _write(self, one: Finding | FindingOver, tapes: Sequence[TapeReader]) -> None:
-        match one:
+    def _write(self, finding: Finding | FindingOver, tapes: Sequence[TapeReader]) -> None:
+        match finding:
             case Finding():
-                self._begin(one, tapes)
+                self._begin(finding, tapes)
             case FindingOver():
-                self._end(one)
+                self._end(finding)
 
     def _begin(self, finding: Finding, tapes: Sequence[TapeReader]) -> None:
         directories = {tape.path.parent for tape in tapes if tape.identity.nonce in finding.nonces}
@@ -134,9 +134,9 @@ class FindingsLog:
         [directory] = directories
         self._directories[finding.run] = directory
         ranks, text = compress_ranks(finding.ranks), finding.sentence[:MAX_TEXT]
-        found = KeptFinding(finding.kind.value, ranks, finding.group, text, time.time_ns())
+        new = KeptFinding(finding.kind.value, ranks, finding.group, text, time.time_ns())
         kept = read_kept_findings(directory, finding.run)
-        write_kept_findings(directory, finding.run, [*(one for one in kept if one.key != found.key), found])
+        write_kept_findings(directory, finding.run, [*(earlier for earlier in kept if earlier.key != new.key), new])
 
     def _end(self, over: FindingOver) -> None:
         directory = self._directories.get(over.run)
@@ -144,6 +144,6 @@ class FindingsLog:
             return
         now_ns, key = time.time_ns(), (over.kind.value, compress_ranks(over.ranks), over.group)
         kept = read_kept_findings(directory, over.run)
-        ended = [dataclasses.replace(one, until_ns=now_ns) if one.key == key else one for one in kept]
+        ended = [dataclasses.replace(finding, until_ns=now_ns) if finding.key == key else finding for finding in kept]
         if ended != kept:
             write_kept_findings(directory, over.run, ended)

@@ -1,7 +1,7 @@
 """The reader in a thread of the training process.
 
-It exports the tape of its own rank. One process of the job on this node, whichever takes the lock, also watches the
-other tapes for stalls. A native call that holds the GIL stops this thread like every other.
+It exports the tape of its own rank. The process of the job on this node that takes the lock also watches the other
+tapes for stalls. A native call that holds the GIL stops this thread like any other.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 
 STOP_S = 10.0
+"""Longest time to wait for the thread when the process ends."""
 
 
 class ReaderThread:
-    """Runs the reader in a thread that starts with the first tape of this process."""
+    """A thread that runs the reader. It starts with the first tape of this process."""
 
     def __init__(self, config: Config, outputs: Callable[[], Outputs], on_stall: Callback | None = None) -> None:
-        """Set up; the thread starts later.
+        """Prepare the thread; `follow` starts it.
 
         Args:
             config: The settings.
-            outputs: Called on the thread, because exporters take time to build.
-            on_stall: Called for each stall, see `StallActions`.
+            outputs: Builds the exporters. Called on the thread, because that takes time.
+            on_stall: Called for each stall; see `StallActions`.
         """
         doable = doable_here(config.on_stall, OTEL_PYTHON_TORCHDIST_ON_STALL)
         self._actions = StallActions(doable, config.on_stall_grace, config.dump_dir, on_stall)
@@ -63,10 +64,10 @@ class ReaderThread:
     def follow(self, tape: TapeWriter) -> None:
         """Read a tape that this process has just created.
 
-        Called before capture registers its own `ProcessEnd`: they run in reverse order, so the tape is finished before
-        it is read for the last time.
+        Call this before capture registers its own `ProcessEnd`: these run in reverse order, so the tape is finished
+        before it is read for the last time.
         """
-        if os.getpid() != self._process:  # a rank forked from a rank
+        if os.getpid() != self._process:  # this rank was forked from a rank: the thread did not survive the fork
             self._process = os.getpid()
             self._thread = self._election = None
             self._wake = threading.Event()
@@ -78,7 +79,7 @@ class ReaderThread:
         self._wake.set()
 
     def stop(self) -> None:
-        """Export the rest and end the thread, within ten seconds."""
+        """Export the rest and end the thread, within `STOP_S`."""
         self._end.disarm()
         self._stopping = True
         self._wake.set()
@@ -98,7 +99,7 @@ class ReaderThread:
                 while not self._stopping:
                     self._turn(reader)
                     if server is not None:
-                        server.start()  # does nothing if it already serves
+                        server.start()  # no effect if it serves already
                     self._wake.wait(reader.watch.next_check_s)
                     self._wake.clear()
                 self._take_up(reader)

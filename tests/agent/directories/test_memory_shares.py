@@ -72,7 +72,7 @@ def test_the_largest_job_is_left_out(begin_tapes: Begin, agent: Agent, caplog: p
     assert 0 < agent.reader.shares.of_user(STRANGER) < SMALL_SHARE
     [warning] = [text for text in caplog.messages if "no longer read" in text]
     assert warning.startswith(f"{large} is no longer read: the tapes of user {STRANGER} take about ")
-    assert "MiB of this process's memory, and those of one user may take 8. Left out are all ranks of that" in warning
+    assert "MiB of this process's memory; the limit for one user is 8 MiB. All ranks of that job are left" in warning
     assert (large / "agent.checkpoint").exists(), "it is read on from where it was left"
 
 
