@@ -1,7 +1,7 @@
-"""Stores how far the agent of a job directory has read, so that the next agent continues from there.
+"""Stores the reading positions of a job directory's agent, so that the next agent continues from there.
 
-The checkpoint is written before spans are sent: an agent that is killed loses what it had not sent yet, and no span id
-is sent twice. Its counts are exact, because the records since the last checkpoint are read again.
+The checkpoint is written before spans are sent: if an agent is killed, its unsent spans are lost, and no span id is
+sent twice. Counts stay exact, because the next agent reads the records since the last checkpoint again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ MAX_BYTES_OF_TAPE: Final = 256 << 10
 MAX_TAPES: Final = 512
 _BUCKETS: Final = len(BOUNDS_S) + 1
 _VERSION: Final = f"otel-torchdist {importlib.metadata.version('otel-torchdist')}\n".encode()
-"""Looked up once: when descriptors run out, `importlib.metadata` reports that there is no such package."""
+"""Looked up at import: without free file descriptors, `importlib.metadata` reports that the package is missing."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What one agent leaves to the next.
+    """The state that one agent leaves to the next.
 
     Attributes:
         ranks: State of each rank, by the nonce of its tape.
-        done: Nonces of tapes that were read to the end and are no longer shown.
+        done: Nonces of tapes that were read to the end and are no longer shown in metrics.
     """
 
     ranks: dict[int, ReadingState] = field(default_factory=dict[int, ReadingState])
@@ -60,24 +60,26 @@ class _Histogram:
 def _to_plain(value: Any) -> _Histogram:
     if not isinstance(value, DurationHistogram):
         raise NotImplementedError(repr(value))
-    known = [(f"{one.trace_id:032x}", one.seconds, one.wall_s) for one in value.exemplars.values()]
-    return _Histogram(value.counts, value.sum_s, known)
+    exemplars = [
+        (f"{exemplar.trace_id:032x}", exemplar.seconds, exemplar.wall_s) for exemplar in value.exemplars.values()
+    ]
+    return _Histogram(value.counts, value.sum_s, exemplars)
 
 
 def _from_plain(wanted: type, value: Any) -> DurationHistogram:
     if wanted is not DurationHistogram:
         raise NotImplementedError(wanted)
-    found = msgspec.convert(value, _Histogram)
+    plain = msgspec.convert(value, _Histogram)
     histogram = DurationHistogram()
-    histogram.counts, histogram.sum_s = found.counts, found.sum_s
-    for trace_id, seconds, wall_s in found.exemplars:
+    histogram.counts, histogram.sum_s = plain.counts, plain.sum_s
+    for trace_id, seconds, wall_s in plain.exemplars:
         histogram.exemplify(Exemplar(int(trace_id, 16), seconds, wall_s))
     return histogram
 
 
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=_to_plain)
 _decoder: Final = msgspec.msgpack.Decoder(Checkpoint, dec_hook=_from_plain)
-"""Creates only the types above, with fields of their declared types: another user may have written the file."""
+"""Creates only the types above, with fields of the declared types: another user may have written the file."""
 
 
 def save(directory: Path, checkpoint: Checkpoint, owner: int | None = None) -> None:
@@ -85,11 +87,11 @@ def save(directory: Path, checkpoint: Checkpoint, owner: int | None = None) -> N
 
     Args:
         directory: The job directory.
-        checkpoint: The new one.
+        checkpoint: The new checkpoint.
         owner: The user who must own the directory; None for this process's user.
 
     Raises:
-        OSError: There is no room, the directory is gone, or a number is larger than any job can count to.
+        OSError: No space is left, the directory is gone, or a number does not fit into MessagePack's integers.
     """
     try:
         content = _VERSION + _encoder.encode(checkpoint)
@@ -100,28 +102,26 @@ def save(directory: Path, checkpoint: Checkpoint, owner: int | None = None) -> N
 
 
 def load(directory: Path, owner: int | None = None) -> Checkpoint | None:
-    """Return the checkpoint of a job directory: an empty one if no agent has read there, None if it is damaged.
-
-    A damaged one is one warning.
+    """Return the checkpoint of a job directory; an empty one if there is none, None with a warning if it is damaged.
 
     Args:
         directory: The job directory.
         owner: The user who must own the checkpoint; None for this process's user.
 
     Raises:
-        OSError: It cannot be read now, but may be readable later: continuing without it would send spans twice.
+        OSError: It cannot be read now, but may be readable later. Continuing without it would send spans twice.
     """
     path = directory / CHECKPOINT_NAME
     try:
         most = MAX_BYTES + MAX_BYTES_OF_TAPE * min(len(list_tapes(directory)), MAX_TAPES)
-        found = read_regular(path, most, os.geteuid() if owner is None else owner)
+        sealed = read_regular(path, most, os.geteuid() if owner is None else owner)
     except FileNotFoundError:
         return Checkpoint()
     except OSError as error:
         if is_passing(error):
             raise
         return _warn(path, reason(error))
-    checksum, content = found[:4], found[4:]
+    checksum, content = sealed[:4], sealed[4:]
     if zlib.crc32(content).to_bytes(4, "little") != checksum:
         return _warn(path, "its checksum is wrong")
     if not content.startswith(_VERSION):

@@ -1,4 +1,4 @@
-"""One tape that is being read, and what becomes of it."""
+"""One tape being read, and its outputs: spans, metrics and archive."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
 
 @dataclass(frozen=True, slots=True)
 class ReadingState:
-    """How far one tape has been read, and the results, so that another reader can continue from there.
+    """The reading position of one tape and the state of its outputs, for another reader to continue from.
 
     Attributes:
         cursor: Position in the tape.
-        spans: What has been handed over; None if nothing has been.
-        metrics: What has been counted.
+        spans: State of the spans; None before the first span.
+        metrics: State of the counters.
     """
 
     cursor: TapeCursor
@@ -36,14 +36,13 @@ class FollowedRank:
     """One tape and its outputs.
 
     Attributes:
-        tape: The tape.
-        spans: Its spans; None if another process exports them.
-        metrics: Its metrics; None if another process exports them.
-        archive: What is archived of it; None if it is not.
-        ended_at: Monotonic time in seconds at which its end was seen.
-        unlocked_at: Monotonic time in seconds at which its lock was first seen to be free.
-        has_been_read: Whether it has been polled.
-        is_neighbour: Whether it belongs to another job, which another agent reads.
+        spans: None if another process exports the spans.
+        metrics: None if another process exports the metrics.
+        archive: None if the tape is not archived.
+        ended_at: Monotonic time in seconds at which the tape's end was seen.
+        unlocked_at: Monotonic time in seconds at which the tape's lock was first seen free.
+        has_been_read: Whether the tape has been polled.
+        is_neighbour: Whether the tape belongs to another job, which another agent exports.
     """
 
     tape: TapeReader
@@ -57,18 +56,18 @@ class FollowedRank:
 
     @property
     def spans_dropped(self) -> int:
-        """How many of its spans were lost because they could not be handed on."""
+        """Number of spans lost because the exporter did not accept them."""
         return self.spans.dropped if self.spans is not None else 0
 
     @property
     def state(self) -> ReadingState | None:
-        """How far it has been read; None if another process exports it."""
+        """Reading position and state of the outputs; None if another process exports the tape."""
         if self.spans is None or self.metrics is None:
             return None
         return ReadingState(self.tape.cursor, self.spans.state, self.metrics.state)
 
     def resume(self, before: ReadingState) -> Batch:
-        """Continue where another reader stopped; returns what that one has read."""
+        """Continue where another reader stopped; return a batch of the records before that position."""
         past = self.tape.another().read_before(before.cursor)
         self.tape.resume(before.cursor)
         if self.archive is not None:
@@ -82,8 +81,8 @@ class FollowedRank:
         return past
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
-        """Pass what has been read on to all outputs."""
-        if self.metrics is not None:  # before the spans, which add exemplars to what has been counted
+        """Pass a batch to all outputs."""
+        if self.metrics is not None:  # before the spans, which add exemplars to the counts
             self.metrics.consume(batch, status, now_ns)
         if self.spans is not None:
             self.spans.consume(batch, status, now_ns)
@@ -91,14 +90,14 @@ class FollowedRank:
             self.archive.consume(batch, status, now_ns)
 
     def end(self, at_ns: int) -> None:
-        """End what is open: nothing more comes."""
+        """Close the archive and end the open spans: the tape has ended."""
         if self.archive is not None:
             self.archive.close()
         if self.spans is not None:
             self.spans.close(at_ns)
 
     def leave(self, now_ns: int) -> None:
-        """Stop; the spans of a rank that is alive are left to the next reader."""
+        """Stop reading. If the rank is alive, its open spans are left to the next reader."""
         if self.spans is not None and self.tape.is_alive():
             self.spans.pause(now_ns)
         elif self.spans is not None:
@@ -108,33 +107,33 @@ class FollowedRank:
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
-# Warns of records that are lost while a tape is read.
+# Warns of records that were lost while a tape was read.
 
 
 MANY_LOST: Final = 64
-"""Records of one turn that are worth a warning: damage, or a thread that died, loses single ones."""
+"""Lost records per turn from which to warn: damage, or a thread that died, loses single records."""
 LOST: Final = (
-    "rank %d records operations faster than they can be read: %d records were not read, and later ones will not be "
-    "either. Their operations have no spans, and are missing in counters of operations, bytes and durations; they are "
-    "counted in torchdist_records_lost_total. Operations that do not end, and so stalls, are seen all the same"
+    "rank %d records operations faster than they can be read: %d records were overwritten unread, and more will be. "
+    "Their operations have no spans, and are missing from the counters of operations, bytes and durations; "
+    "torchdist_records_lost_total counts them. Operations that do not end, and so stalls, are still detected"
 )
 REFUSED: Final = (
-    "%s: records are left out that no rank of this version writes, because their kind is unknown or a number in them "
-    "is impossible; they are counted in torchdist_records_lost_total"
+    "%s: records that no rank of this version writes are left out: their kind is unknown, or they contain an "
+    "impossible number; torchdist_records_lost_total counts them"
 )
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class LossLog:
-    """Warns once of each user's losses, so that a forged tape of one user hides no loss of another."""
+    """The warnings of lost records: one for each user, so that a forged tape of one user hides no loss of another."""
 
     def __init__(self) -> None:
         self._behind: set[int] = set()
         self._refused: set[int] = set()
 
     def note(self, rank: FollowedRank, batch: Batch) -> None:
-        """Warn if records were lost; what was overwritten before the first poll is no surprise."""
+        """Warn if records were lost. Losses before the first poll do not count: the reader may have started late."""
         tape = rank.tape
         missed = batch.lost - batch.refused
         if missed >= MANY_LOST and rank.has_been_read and tape.owner not in self._behind:

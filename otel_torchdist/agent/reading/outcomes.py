@@ -1,4 +1,4 @@
-"""Shows stalls, findings and the ends of attempts in the metrics, and tells the launcher what is concluded."""
+"""Shows stalls, findings and the ends of attempts in the metrics, and tells the launcher when an attempt is concluded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapsh
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
-    """Show a stall, a finding or a measurement, or remove what no longer holds."""
+    """Show a stall, a finding or a measurement in the metrics, or remove one that is over."""
     match event:
         case VerdictGiven():
             metrics.set_stall(_status_of(event))
@@ -50,8 +50,8 @@ def show(event: Event, metrics: NodeMetrics) -> None:
         case FindingOver():
             metrics.drop_finding(event)
         case ArrivalsCompared():
-            for one in event.lateness:
-                metrics.add_arrivals(event.run, one.group, _counts_of(one))
+            for lateness in event.lateness:
+                metrics.add_arrivals(event.run, lateness.group, _counts_of(lateness))
         case PathMeasured():
             metrics.set_path(event.run, _path_of(event.lengths))
         case MarkerDue() | TimeoutShort() | StacksWanted() | StacksOverdue():
@@ -78,24 +78,24 @@ def _counts_of(lateness: Lateness) -> ArrivalCounts:
 
 def _path_of(lengths: PathLengths) -> PathSnapshot:
     gains: dict[tuple[str, str, str], float] = {}
-    for gain in lengths.gains:  # the greatest comes first; two lines of one rank may differ only in their place
+    for gain in lengths.gains:  # greatest first; two causes of a rank may have the same labels, at different lines
         gains.setdefault((gain.cause, compress_ranks(gain.ranks), label_value(gain.operation)), gain.seconds)
     return PathSnapshot(lengths.kinds, lengths.ranks, gains)
 
 
 # --- ends of attempts -------------------------------------------------------------------------------------------------
-# Shows in the metrics how the last attempt of each job has ended, until the next one steps.
-# A job that crashes resolves its stall at once, within less than a scrape interval.
+# Shows the end of each job's last attempt in the metrics, until the next attempt makes a step.
+# A crash resolves a stall at once: without this, the stall could be over before the next scrape.
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end that is shown for a job directory.
+    """The end of an attempt that is shown for a job directory.
 
     Attributes:
-        status: The end.
-        step: The step in which its run was.
-        created_ns: When the newest tape of its run was created.
+        status: The verdict, or the kind of end.
+        step: Last step of the run.
+        created_ns: Monotonic time at which the newest tape of the run was created.
     """
 
     status: VerdictStatus
@@ -104,10 +104,10 @@ class _End:
 
 
 class AttemptEnds:
-    """How the attempts of the jobs that a reader reads have ended."""
+    """The ends of attempts, of all jobs of a reader."""
 
     def __init__(self, metrics: NodeMetrics) -> None:
-        """Show it in these metrics."""
+        """Show the ends in these metrics."""
         self._metrics = metrics
         self._verdicts: dict[int, VerdictStatus] = {}
         self._shown: dict[Path, _End] = {}
@@ -115,20 +115,20 @@ class AttemptEnds:
     def update(
         self, events: Iterable[Event], seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_awaited: bool
     ) -> bool:
-        """Follow one turn; returns whether an attempt has ended in it.
+        """Process one turn of the reader; return whether an attempt has ended in it.
 
         Args:
-            events: What was reported in it.
+            events: Events of the turn.
             seen: The runs, as of this turn.
-            tapes: The tapes that are read, by their nonce.
+            tapes: The tapes being read, by nonce.
             is_awaited: Whether a verdict on ranks that have ended is still pending.
         """
         before = dict(self._shown)
-        runs = {run_of(one.world): one for one in seen}
+        runs = {run_of(run_seen.world): run_seen for run_seen in seen}
         for event in events:
             self._take(event, runs, tapes)
-        for run, one in runs.items():
-            self._hear(run, one)
+        for run, run_seen in runs.items():
+            self._take_ruling(run, run_seen)
         self._verdicts = {run: status for run, status in self._verdicts.items() if run in runs}
         for directory, worlds in _by_directory(runs, tapes).items():
             self._drop_if_stepping(directory, worlds)
@@ -137,7 +137,7 @@ class AttemptEnds:
         return any(before.get(directory) != end for directory, end in self._shown.items())
 
     def leave(self, directory: Path) -> None:
-        """Forget a job directory that is not read any more."""
+        """Forget a job directory that is no longer read."""
         shown = self._shown.pop(directory, None)
         if shown is not None:
             self._metrics.clear_end(shown.status.run_id)
@@ -160,8 +160,8 @@ class AttemptEnds:
             case Outcome.OUT_OF_SIGHT:
                 pass
 
-    def _hear(self, run: int, seen: RunSeen) -> None:
-        """Remember the ruling of another agent as long as it holds."""
+    def _take_ruling(self, run: int, seen: RunSeen) -> None:
+        """Remember the ruling of another agent while it holds."""
         if seen.judge is None:
             return
         if seen.ruling is not None:
@@ -170,7 +170,7 @@ class AttemptEnds:
             self._verdicts.pop(run, None)
 
     def _note_end(self, directory: Path, worlds: list[WorldSnapshot], tapes: Mapping[int, TapeReader]) -> None:
-        """Show the end of the newest run in a directory in which no process is left."""
+        """Show the end of the newest run of a job directory without live processes."""
         attempts = [world for world in worlds if not _is_of_helpers(world, tapes)]
         if not attempts:
             return
@@ -179,7 +179,7 @@ class AttemptEnds:
         if shown is not None and shown.created_ns > created_ns(world):
             return
         status = self._verdicts.get(run)
-        if status is None:  # it ended without a verdict, or one has been given already
+        if status is None:  # the run ended without a verdict, or its end is shown already
             if shown is not None and shown.status.run_id == run:
                 return
             finished = all(life_in(view) is RankLife.FINISHED for view in world.ranks.values())
@@ -193,7 +193,7 @@ class AttemptEnds:
         self._metrics.set_end(status)
 
     def _drop_if_stepping(self, directory: Path, worlds: Iterable[WorldSnapshot]) -> None:
-        """Forget an end that a later attempt has left behind, or the same run if its program has handled the error."""
+        """Forget an end once a later attempt makes a step, or the same run does because its program handled the error."""
         shown = self._shown.get(directory)
         if shown is None:
             return
@@ -206,16 +206,16 @@ class AttemptEnds:
 
 
 def _by_directory(runs: Mapping[int, RunSeen], tapes: Mapping[int, TapeReader]) -> dict[Path, list[WorldSnapshot]]:
-    found: dict[Path, list[WorldSnapshot]] = {}
+    worlds: dict[Path, list[WorldSnapshot]] = {}
     for seen in runs.values():
         directory = directory_of(seen.world, tapes)
         if directory is not None and not seen.world.is_foreign:
-            found.setdefault(directory, []).append(seen.world)
-    return found
+            worlds.setdefault(directory, []).append(seen.world)
+    return worlds
 
 
 def directory_of(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> Path | None:
-    """Return the job directory with the tapes of a world; None if none of them is read here."""
+    """Return the job directory with the tapes of a world; None if this reader reads none of them."""
     local = (tapes[view.nonce].path.parent for view in world.ranks.values() if view.nonce in tapes)
     return next(local, None)
 
@@ -225,12 +225,12 @@ def _is_of_helpers(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> boo
 
 
 def is_gone(world: WorldSnapshot) -> bool:
-    """Whether the processes of this node's ranks have ended."""
+    """Return whether the processes of all ranks on this node have ended."""
     return not any(view.alive for view in world.ranks.values() if not view.is_remote)
 
 
 def created_ns(world: WorldSnapshot) -> int:
-    """Return when the newest tape of this node's ranks was created."""
+    """Return the monotonic time at which the newest tape of this node's ranks was created."""
     return max(view.created_ns for view in world.ranks.values() if not view.is_remote)
 
 
@@ -249,37 +249,37 @@ def _end_status_of_ruling(ruling: Ruling, run: int) -> VerdictStatus:
 
 
 # --- concluded attempts -----------------------------------------------------------------------------------------------
-# Notes in each job directory that an attempt has been concluded, for the launcher that waits for it.
+# Notes in each job directory that an attempt is concluded, for the launcher that waits for that.
 
 
 class Conclusions:
-    """The attempts that a reader has concluded."""
+    """The concluded attempts: all ranks of the node have ended, and no verdict on them is pending."""
 
     def __init__(self) -> None:
         """Start without any."""
         self._noted: dict[Path, int] = {}
 
     def update(self, seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_awaited: bool) -> None:
-        """Note the attempts of which nothing more is to be said, after all else has been reported.
+        """Note newly concluded attempts. Call this after everything else of the turn has been reported.
 
         Args:
             seen: The runs, as of this turn.
-            tapes: The tapes that are read, by their nonce.
+            tapes: The tapes being read, by nonce.
             is_awaited: Whether a verdict on ranks that have ended is still pending.
         """
-        worlds: dict[Path, list[WorldSnapshot]] = {}
-        for one in seen:
-            directory = directory_of(one.world, tapes)
+        worlds_of: dict[Path, list[WorldSnapshot]] = {}
+        for run_seen in seen:
+            directory = directory_of(run_seen.world, tapes)
             if directory is not None:
-                worlds.setdefault(directory, []).append(one.world)
-        for directory, there in worlds.items():
-            newest_ns = max(map(created_ns, there))
-            if is_awaited or not all(map(is_gone, there)) or self._noted.get(directory) == newest_ns:
+                worlds_of.setdefault(directory, []).append(run_seen.world)
+        for directory, worlds in worlds_of.items():
+            newest_ns = max(map(created_ns, worlds))
+            if is_awaited or not all(map(is_gone, worlds)) or self._noted.get(directory) == newest_ns:
                 continue
             self._noted[directory] = newest_ns
             owner = next(tape.owner for tape in tapes.values() if tape.path.parent == directory)
             note_concluded(directory, newest_ns, owner)
 
     def leave(self, directory: Path) -> None:
-        """Forget a job directory that is not read any more."""
+        """Forget a job directory that is no longer read."""
         self._noted.pop(directory, None)

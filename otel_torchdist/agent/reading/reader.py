@@ -1,7 +1,7 @@
 """The reader: polls tapes, and feeds their records to spans, metrics and the stall watch.
 
-It runs in a thread of the training process, where it exports its own rank's tape, or in its own process, where it
-exports all tapes of a node. Of several readers of the same tapes, only one watches for stalls.
+It runs in a thread of the training process, where it exports the tape of its own rank, or in the agent process, where
+it exports all tapes of a node. If several readers read the same tapes, only one of them watches for stalls.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 
 SHOWN_AFTER_END_S: Final = 60.0
-"""How long the series of a rank that has ended can still be scraped."""
+"""Seconds for which the series of a rank that has ended can still be scraped."""
 FLUSH_S: Final = 5.0
 ARCHIVE_FLUSH_S: Final = 2.0
 SLOW_S: Final = 1.0
 ENDING_S: Final = 1.0
-"""How long a process may take to end after the kernel has released its lock."""
+"""Longest time that a process takes to end after the kernel has released its lock."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class Reader:
-    """Reads any number of tapes. Not thread-safe.
+    """Reader of any number of tapes. Not thread-safe.
 
     Attributes:
-        metrics: The metrics of all exported tapes, to be served.
-        watch: Watches for stalls.
+        metrics: The metrics of all exported tapes, for `/metrics`.
         incidents: Verdicts given and incidents resolved in the last turn.
-        failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
-        shares: What the tapes of each user take; tapes of a user whose share is exceeded are not read on.
-        slow_s: A turn that reads for longer delays verdicts: from then on tapes that are far behind are not read whole.
+        failed: Tapes that could not be processed in the last turn, by nonce, with the error.
+        shares: Memory taken by each user's tapes. Tapes of a user above the limit are not polled.
+        slow_s: Reading time of a turn, in seconds, that would delay verdicts. After a slower turn, records are skipped
+            on tapes that are far behind.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class Reader:
         announcer: Announcer | None = None,
         shares: MemoryShares | None = None,
     ) -> None:
-        """Write to `outputs`.
+        """Start without tapes.
 
         Args:
-            outputs: Where everything goes; closed with the reader.
+            outputs: Exporters; closed with the reader.
             span_budget: Spans per second and rank.
             watch: Watches for stalls; it follows no tapes yet.
-            deaths: As in `StallWatch`.
-            archive: Writes what is read into an archive; None for no archive. Closed with the reader.
-            live: Takes what the live page shows; None if there is no page.
-            machine: Reads the machine, and is stopped by its creator; None if nothing does.
+            deaths: See `StallWatch`.
+            archive: Writes an archive; None for no archive. Closed with the reader.
+            live: Receives the data of the live page; None if there is no page.
+            machine: Watches the machine; None if it is not watched. Its creator stops it.
             announcer: See `StallReporter`.
-            shares: Bounds what the tapes of each user take.
+            shares: Memory limit for each user's tapes; None for the default.
         """
         self._outputs = outputs
         self._archive = archive
@@ -123,11 +123,11 @@ class Reader:
 
     @property
     def serves_metrics(self) -> bool:
-        """Whether serving `/metrics` is up to this process."""
+        """Whether this process has to serve `/metrics`."""
         return self._outputs.serves_metrics
 
     def spans_dropped(self) -> int:
-        """Spans lost because they could not be handed on or held back any longer."""
+        """Return the number of spans lost because the exporter did not accept them in time."""
         held = sum(rank.spans_dropped for rank in tuple(self._ranks.values()))
         return self._spans_dropped + held + self._outputs.sink.dropped
 
@@ -137,10 +137,10 @@ class Reader:
         """Start reading a tape.
 
         Args:
-            tape: The tape; owned by the reader.
-            exported: Whether we export its spans and metrics. If not, it is only watched for stalls.
-            before: Where another reader stopped, to continue from there.
-            is_neighbour: Whether it belongs to another job, whose own agent judges its run.
+            tape: The tape; the reader closes it.
+            exported: Whether to export its spans and metrics. If not, it is only watched for stalls.
+            before: State of an earlier reader, to continue from; None to read from the oldest record.
+            is_neighbour: Whether the tape belongs to another job, which another agent exports.
         """
         identity = tape.identity
         spans = metrics = None
@@ -158,31 +158,31 @@ class Reader:
             self.watch.observe(identity.nonce, rank.resume(before))
 
     def _run_of(self, nonce: int) -> int | None:
-        """The run of a tape that is exported here."""
+        """Return the run id of a tape exported by this reader; None for other tapes."""
         rank = self._ranks.get(nonce)
         return rank.spans.run_id if rank is not None and rank.spans is not None else None
 
     def states(self) -> dict[int, ReadingState]:
-        """How far every exported tape has been read, by its nonce."""
+        """Return the state of every exported tape, by nonce."""
         states = {nonce: rank.state for nonce, rank in self._ranks.items()}
         return {nonce: state for nonce, state in states.items() if state is not None}
 
     def knows(self, nonce: int) -> bool:
-        """Whether the tape with this nonce is being read."""
+        """Return whether the tape with this nonce is being read."""
         return nonce in self._ranks
 
     @property
     def tapes(self) -> list[TapeReader]:
-        """The tapes that are being read, without those of neighbours."""
+        """The tapes being read, without neighbours."""
         return [rank.tape for rank in self._ranks.values() if not rank.is_neighbour]
 
     @property
     def neighbours(self) -> int:
-        """How many tapes of other jobs are being read."""
+        """Number of tapes of other jobs being read."""
         return sum(rank.is_neighbour for rank in self._ranks.values())
 
     def life_of(self, tape: TapeReader) -> RankLife:
-        """What became of the process that writes a tape; also `RUNNING` while that is not yet known.
+        """Return the state of a tape's writer; `RUNNING` also while its end is not established.
 
         Raises:
             TapeError: The tape is damaged.
@@ -191,15 +191,15 @@ class Reader:
 
     @property
     def any_running(self) -> bool:
-        """Whether any tape's writer is alive and has not recorded its end; that of a neighbour does not count."""
+        """Whether any tape has not ended yet; neighbours do not count."""
         return any(rank.ended_at is None for rank in self._ranks.values() if not rank.is_neighbour)
 
     def turn(self, watches: bool = True, is_last: bool = False) -> None:
-        """Read everything that is new.
+        """Read all new records, judge them, and report the result.
 
         Args:
-            watches: Whether this reader watches for stalls; its predecessors have stopped.
-            is_last: Whether this is its last turn.
+            watches: Whether this reader watches for stalls; any earlier watcher has stopped.
+            is_last: Whether this is the reader's last turn.
         """
         looked_ns = time.monotonic_ns()
         self._read_all(keeps_up=is_last)
@@ -228,7 +228,7 @@ class Reader:
                 self._live.end_turn(self.watch, self.tapes, self.metrics, watches)
 
     def _read_all(self, keeps_up: bool) -> None:
-        """Read all tapes; if that has taken long, not every record, until none is far behind any more.
+        """Poll all tapes. After a slow turn, skip records of tapes that are far behind, until all have caught up.
 
         Args:
             keeps_up: Whether to read every record now, however long that takes.
@@ -239,7 +239,7 @@ class Reader:
         self.failed = {}
         for nonce in list(self._ranks):
             if self.shares.is_exceeded(self._ranks[nonce].tape.owner):
-                continue  # the caller must make room first
+                continue  # the caller drops tapes of this user first
             try:
                 self._read(nonce, now_ns)
             except Exception as error:  # one bad tape must not affect the others
@@ -247,7 +247,7 @@ class Reader:
         self._is_behind = time.monotonic_ns() - now_ns > self.slow_s * 1e9 or (self._is_behind and self._has_cut)
 
     def report(self, events: Iterable[Event]) -> None:
-        """Report what was found, here or elsewhere, in spans, logs and metrics."""
+        """Report events in spans, logs and metrics, whether found by this reader or another component."""
         for event in events:
             if isinstance(event, Finding | FindingOver):
                 self._findings.append(event)
@@ -256,16 +256,16 @@ class Reader:
                 show(event, self.metrics)
 
     def take_findings(self) -> list[Finding | FindingOver]:
-        """Return what was found without a stall, or no longer holds, since the last call."""
-        found, self._findings = self._findings, []
-        return found
+        """Return the findings, and the ends of findings, since the last call."""
+        findings, self._findings = self._findings, []
+        return findings
 
     def _read(self, nonce: int, now_ns: int) -> None:
         rank = self._ranks[nonce]
         if rank.ended_at is not None:
             return
         try:
-            # In this order, so that what is written before a process releases its lock is read.
+            # In this order, so that all records that a process writes before it releases its lock are read.
             alive = rank.tape.is_alive()
             status = rank.tape.status()
             batch = rank.tape.poll(is_behind=self._is_behind and alive)
@@ -305,7 +305,7 @@ class Reader:
             self._forget(nonce)
 
     def leave(self, directory: Path) -> None:
-        """Show nothing any more of a job directory whose tapes have been forgotten."""
+        """Remove a job directory from the metrics; its tapes have been forgotten before."""
         self._ends.leave(directory)
         self._conclusions.leave(directory)
 
@@ -333,10 +333,10 @@ class Reader:
         return rank.spans.end_segment(now_ns, incident)
 
     def close(self, watches: bool = True) -> None:
-        """Read the rest, end all spans except those of live ranks (left to the next reader), and flush.
+        """Read the rest, end all spans, and flush. Spans of live ranks stay open for the next reader.
 
         Args:
-            watches: As for `turn`; if so, the end of an incident is reported.
+            watches: As for `turn`. If True, the end of an incident is reported.
         """
         with guard.guarded("the last pass"):
             self.turn(watches, is_last=True)
