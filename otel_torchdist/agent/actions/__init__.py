@@ -1,1 +1,1 @@
-"""Actions on a stall that the user has asked for."""
+"""Actions that the user has configured for stalls and findings."""

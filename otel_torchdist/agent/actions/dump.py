@@ -1,4 +1,4 @@
-"""Bundles the evidence of this node into one file, for later analysis or for another machine."""
+"""Bundles the evidence of this node into one archive, for later analysis or for another machine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from otel_torchdist.system.files.others import read_part
 from otel_torchdist.system.files.owned import create_anew
 
 RECORDER_S: Final = 3.0
-"""How long NCCL's flight recorder gets to write its files."""
+"""Seconds for NCCL's flight recorder to write its files."""
 MAX_FILE_BYTES: Final = 256 << 20
 MAX_BUNDLES: Final = 16
-"""Bundles of a node that are kept in the directory; the oldest are deleted."""
+"""Bundles of this node to keep in the directory; older ones are deleted."""
 _PREFIX: Final = "torchdist-stall-"
 _PIPE: Final = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -32,11 +32,11 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
-    """Write the bundle; returns the outcome as text.
+    """Write the bundle; return the outcome as text.
 
-    It contains the verdict (`verdict.json`), this node's tapes with their names and the stacks that ranks have written,
-    in the layout that `otel-torchdist diagnose --run-dir` reads, the agent's log, and the files of NCCL's flight
-    recorder, if the job has set up a pipe through which the recorder's own thread can be asked to write them.
+    The bundle contains the verdict (`verdict.json`), the agent's log, and this node's tapes with their name tables and
+    stacks, in the layout that `otel-torchdist diagnose --run-dir` reads. If the job has set up a pipe to the thread of
+    NCCL's flight recorder, the recorder is asked to write its files, and the bundle contains these too.
 
     Raises:
         OSError: The bundle cannot be written.
@@ -69,7 +69,7 @@ def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
 
 
 def objection_to(directory: Path) -> str:
-    """Why no bundle could be written to a directory; '' if nothing is seen to prevent it. Creates nothing."""
+    """Return why no bundle can be written to a directory; '' if no obstacle is found. Creates nothing."""
     try:
         if os.path.lexists(directory):
             private_directory(directory)
@@ -83,14 +83,14 @@ def objection_to(directory: Path) -> str:
 
 
 def _is_evidence(file: Path) -> bool:
-    """Whether a file is a tape or belongs to one; the run's secret is left out."""
+    """Return whether a file of the job directory belongs in the bundle; the run's secret token does not."""
     is_judged = file.name.startswith(("verdict-", "findings-"))
     is_evidence = is_judged or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
     return is_evidence and file.is_file() and not file.is_symlink()
 
 
 def _add_file(bundle: tarfile.TarFile, name: str, file: Path) -> None:
-    """Add a file at its current length: ranks keep writing."""
+    """Add a file at its current length, because ranks keep writing to it."""
     try:
         content = read_part(file, 0, MAX_FILE_BYTES, os.geteuid())
     except OSError as error:
@@ -106,7 +106,7 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> list[Path]:
-    """Ask NCCL's flight recorder, through its pipe, to write its files anew; returns those that exist."""
+    """Ask NCCL's flight recorder, through its pipe, to write its files again; return the files that exist."""
     ranks = stall.local_ranks
     requested_at = time.time()
     requested = [rank for rank in ranks if _request_dump(environ.get(_PIPE, ""), rank)]
@@ -119,7 +119,7 @@ def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> lis
 
 
 def _prefixes(environ: Mapping[str, str]) -> list[str]:
-    """Where NCCL's flight recorder writes: as configured, else the defaults of the versions of torch."""
+    """Return the path prefixes of NCCL's flight recorder: the configured one, else the defaults of torch's versions."""
     configured = [environ[name] for name in _FILES if environ.get(name)]
     cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return configured[:1] or [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]
@@ -130,7 +130,7 @@ def _has_written(prefixes: list[str], rank: int, since: float) -> bool:
 
 
 def _is_own_file(file: Path) -> bool:
-    """Whether a regular file belongs to this user: anyone may create files in /tmp."""
+    """Return whether a path is a regular file of this user: anyone may create files in /tmp."""
     try:
         facts = file.lstat()
     except OSError:
@@ -139,7 +139,7 @@ def _is_own_file(file: Path) -> bool:
 
 
 def _request_dump(prefix: str, rank: int) -> bool:
-    """Write to the pipe of a rank's watchdog; nothing is called in the rank."""
+    """Write to the pipe of a rank's flight recorder; calls no code in the rank itself."""
     if not prefix:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Performs one action: whatever it is about, once, and with its outcome in the log."""
+"""Performs one action on a stall or a finding, once, and logs its outcome."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ Callback: TypeAlias = Callable[[StalledRun], object]
 Act: TypeAlias = Callable[[], str]
 
 
-def perform(action: Action, stall: StalledRun, dump_dir: Path, is_on: Callable[[], bool]) -> str:
-    """Perform an action; returns the outcome as text.
+def perform(action: Action, stall: StalledRun, dump_dir: Path, is_ongoing: Callable[[], bool]) -> str:
+    """Perform an action; return the outcome as text.
 
     Args:
         action: The action.
-        stall: What it is about.
-        dump_dir: Where bundles of evidence go.
-        is_on: Whether there still is a reason to end ranks.
+        stall: The stall, or the finding.
+        dump_dir: Directory for bundles of evidence.
+        is_ongoing: Returns whether the stall is still ongoing; else `abort` ends no ranks.
 
     Raises:
-        Exception: Whatever the user's function raises, or what the action failed with.
+        Exception: The user's function or the action failed.
     """
     if action.kind is ActionKind.DUMP:
         return dump(stall, dump_dir, os.environ)
     if action.kind is ActionKind.ABORT:
-        return abort_ranks(stall, is_on)
+        return abort_ranks(stall, is_ongoing)
     if action.kind is ActionKind.COMMAND:
         return run_command(action.target, stall)
     module, _, name = action.target.partition(":")
-    return called(getattr(importlib.import_module(module), name), stall)
+    return call(getattr(importlib.import_module(module), name), stall)
 
 
-def called(callback: Callback, stall: StalledRun) -> str:
-    """Call a function; returns the outcome as text."""
-    with BACKGROUND_CALLS:  # it may be in torch when this process ends
+def call(callback: Callback, stall: StalledRun) -> str:
+    """Call a function of the user; return the outcome as text."""
+    with BACKGROUND_CALLS:  # the function may be in torch when this process ends
         callback(stall)
     return "returned"
 
 
-def is_first(stall: StalledRun, what: str) -> bool:
-    """Whether this action has not yet run for this stall on this node, even by an agent that was killed."""
-    mark = stall.directory / f"acted-{stall.trace_id}-{what}"
+def is_first(stall: StalledRun, action: str) -> bool:
+    """Return whether no agent has started this action for this stall on this node before; marks it as started."""
+    mark = stall.directory / f"acted-{stall.trace_id}-{action}"
     with contextlib.suppress(OSError):
         if mark.exists():
             return False
@@ -66,16 +66,16 @@ def is_first(stall: StalledRun, what: str) -> bool:
     return True
 
 
-def report(when: str, what: str, act: Act) -> None:
-    """Perform something and log its outcome; when it fails, what comes next runs all the same."""
+def report(occasion: str, action: str, act: Act) -> None:
+    """Call `act` and log its outcome. A failure is logged too, so that later actions still run."""
     try:
-        _logger.warning("%s: %s %s", when, what, act())
-    except Exception as error:  # from users' code or from ours
-        _logger.warning("%s: %s failed: %s: %s", when, what, type(error).__name__, error)
+        _logger.warning("%s: %s %s", occasion, action, act())
+    except Exception as error:  # from the user's code or from ours
+        _logger.warning("%s: %s failed: %s: %s", occasion, action, type(error).__name__, error)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
-# Runs a user's command, with the stall in its environment and on its standard input.
+# Runs a user's command. It receives the stall in its environment and on its standard input.
 
 
 TIMEOUT_S: Final = 60.0
@@ -83,7 +83,7 @@ _SHOWN: Final = 500
 
 
 def run_command(command: str, stall: StalledRun, timeout_s: float = TIMEOUT_S) -> str:
-    """Run the command, without a shell; after `timeout_s` it is killed. Returns the outcome as text.
+    """Run the command, without a shell, and kill it after `timeout_s`; return the outcome as text.
 
     Raises:
         OSError: The command cannot be started.
@@ -96,9 +96,9 @@ def run_command(command: str, stall: StalledRun, timeout_s: float = TIMEOUT_S) -
             shlex.split(command),
             env=os.environ | stall.to_environment(),
             stdin=document,
-            stdout=output,  # a file, because its children may hold a pipe open forever
+            stdout=output,  # a file: children of the command could hold a pipe open forever
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # to kill it along with its children
+            start_new_session=True,  # lets `killpg` kill its children too
         )
         try:
             process.wait(timeout_s)

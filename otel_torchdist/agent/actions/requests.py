@@ -1,4 +1,4 @@
-"""Actions that ask the ranks of a stalled run on this node: to save their state, and to end."""
+"""The actions `rescue` and `abort`: ask the ranks of a stalled run on this node to save their state, or to end."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.reader import TapeReader
 
 # --- rescue -----------------------------------------------------------------------------------------------------------
-# Has the ranks of a stalled run save their state, and reports which of it fits together.
-# Each agent asks the ranks of its own node, and waits for those of all nodes: what follows, usually `abort`, ends the
-# job, and launchers then end the ranks of the other nodes too.
+# Has the ranks of a stalled run save their state, and reports which of the saved states fit together.
+# Each agent asks the ranks of its own node, and waits for the ranks of all nodes: the next action is usually `abort`,
+# after which launchers end the ranks of the other nodes too.
 
 
 RESCUE_CHECK_S: Final = 0.2
 BEGIN_S: Final = 15.0
-"""A rank checks for requests once a second, and the grace period of another node's agent may end some seconds later."""
+"""Seconds within which a rescue must begin on every node.
+
+A rank checks for requests once a second, and the grace period of another node's agent may end some seconds later.
+"""
 MARGIN_S: Final = 3.0
 
 
 def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], OngoingStall | None]) -> str:
-    """Have the ranks of this node save their state; returns as text what those of all nodes have saved.
+    """Have the ranks of this node save their state; return the rescued state of all nodes' ranks as text.
 
     Args:
         stall: The stall.
-        timeout_s: How long a rank may take.
-        ongoing: Returns the stall as it was last seen; None once it is over.
+        timeout_s: Longest time that a rank may take.
+        ongoing: Returns the latest state of the stall; None once it is over.
     """
     asked, world_size = _ask(stall)
     began = time.monotonic()
@@ -58,7 +61,7 @@ def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], Ongo
 
 
 def _ask(stall: StalledRun) -> tuple[int, int]:
-    """Request it of each rank of this node; returns how many were asked, and the number of ranks of the run."""
+    """Request a rescue from each rank of this node; return the number of requests and the run's world size."""
     request = RescueRequest(stall.run, stall.trace_id, stall.verdict, stall.ranks, stall.text)
     asked, world_size = 0, 0
     for path in tapes_in(stall.directory):
@@ -70,7 +73,7 @@ def _ask(stall: StalledRun) -> tuple[int, int]:
 
 
 def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
-    """Whether a rank may yet save its state; of those of other nodes it may take a moment to learn anything."""
+    """Return whether more rescued state may come. News of other nodes' ranks arrive with a delay."""
     states = {seen.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
     if RescueState.NONE in states and passed_s < BEGIN_S:
         return True
@@ -79,25 +82,25 @@ def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: f
 
 # --- abort ------------------------------------------------------------------------------------------------------------
 # Ends the ranks of a stalled run on this node, so that their launcher restarts them from the checkpoint.
-# A rank is asked first, because it can report the reason to its launcher. One that cannot answer (its GIL is held, or
-# it is stopped) is killed. No torch function is called: aborting a process group can block for as long as its timeout.
+# A rank is asked first, because it can report the reason to its launcher. A rank that cannot answer (its GIL is held,
+# or it is stopped) is killed. No torch function is called: aborting a process group can block for its whole timeout.
 
 
 ANSWER_S: Final = 5.0
-"""A rank checks for requests once a second, and then has its own cleanup to do."""
+"""Seconds for a rank to end. It checks for requests once a second, and then runs its own cleanup."""
 ABORT_CHECK_S: Final = 0.1
 
 
-def abort_ranks(stall: StalledRun, is_on: Callable[[], bool], answer_s: float = ANSWER_S) -> str:
-    """End the ranks, if the stall is ongoing, and kill those left after `answer_s`; returns the outcome as text."""
+def abort_ranks(stall: StalledRun, is_ongoing: Callable[[], bool], answer_s: float = ANSWER_S) -> str:
+    """Ask the ranks to end if the stall is ongoing, and kill them after `answer_s`; return the outcome as text."""
     tapes = [tape for path in tapes_in(stall.directory) if (tape := _open(path)) is not None]
     try:
         wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
-        if not is_on():
+        if not is_ongoing():
             return "skipped: the stall is over"
         for tape in wanted:
             _request_end(tape.path, stall.text)
-        for _ in range(round(answer_s / ABORT_CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
+        for _ in range(round(answer_s / ABORT_CHECK_S)):  # not a deadline: all processes may be suspended meanwhile
             if not any(tape.is_alive() for tape in wanted):
                 break
             time.sleep(ABORT_CHECK_S)
@@ -112,10 +115,10 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool], answer_s: float = 
 def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
     text = f"ended {len(wanted) - len(left)} ranks"
     if killed:
-        text += f", of which rank {_listed(killed)} had to be killed"
+        text += f"; rank {_listed(killed)} had to be killed"
     if left:
         text += (
-            f"; rank {_listed(left)} did not end and cannot be killed from here: its process cannot be identified "
+            f"; rank {_listed(left)} did not end and the agent cannot kill it: its process cannot be identified "
             "(another PID namespace), or belongs to another user"
         )
     return text
@@ -143,9 +146,9 @@ def _request_end(tape: Path, text: str) -> None:
 
 
 def _kill(tape: MappedTape) -> bool:
-    """Kill the process that writes a tape, if it is identified beyond doubt.
+    """Kill the writer of a tape, if it is identified beyond doubt; return whether it was killed.
 
-    A tape only claims a pid. The kernel knows which process holds the tape's lock.
+    The pid on the tape is only a claim, which the kernel's record of the tape's lock holder must confirm.
     """
     identity = tape.identity
     if not shares_pids(identity) or identity.pid == os.getpid():
@@ -155,7 +158,7 @@ def _kill(tape: MappedTape) -> bool:
     except OSError:
         return False
     try:
-        # Checked after `target` was opened: if the pid is the rank's now, `target` is the rank too.
+        # Checked after the pidfd was opened: if the pid is still the rank's, the pidfd is too.
         if tape.holder() != identity.pid or process_start_ticks(identity.pid) != identity.pid_start_ticks:
             return False
         if not can_signal(tape.owner, identity.pid):

@@ -25,13 +25,13 @@ class StalledRun:
         run: Id of the run, 32 hexadecimal digits; commands and metrics show the first 8.
         trace_id: Trace id of the stall's own trace, 32 hexadecimal digits.
         verdict: Kind of the verdict: `absent`, `dead`, `mismatched`, …; docs/verdicts.md lists them.
-        ranks: The global ranks that it names, ascending, such as `2,5-7`; '' if it names none.
+        ranks: The global ranks that the verdict names, ascending, such as `2,5-7`; '' if it names none.
         text: The whole verdict as a sentence, as in the log.
-        attributes: The verdict as attributes of spans, by the names in docs/spans.md: `torchdist.operation`,
+        attributes: The verdict as span attributes, by the names in docs/spans.md: `torchdist.operation`,
             `torchdist.stall.age` (in seconds) and others.
         directory: Job directory on this node.
-        nonces: Ids of the tapes of this node's ranks that belong to the run.
-        local_ranks: This node's ranks that belong to the run, ascending.
+        nonces: Ids of the tapes of the run's ranks on this node.
+        local_ranks: The run's ranks on this node, ascending.
     """
 
     run: str
@@ -45,7 +45,7 @@ class StalledRun:
     local_ranks: tuple[int, ...]
 
     def to_json(self) -> str:
-        """Return everything that is not specific to this node as a JSON object, with the names of the fields."""
+        """Return the fields that are not specific to this node, as a JSON object."""
         return json.dumps(
             {
                 "run": self.run,
@@ -59,7 +59,7 @@ class StalledRun:
         )
 
     def to_environment(self) -> dict[str, str]:
-        """Return the id, the trace and the verdict as `TORCHDIST_STALL_*`, the environment variables of a command."""
+        """Return the environment variables of a command, such as `TORCHDIST_STALL_VERDICT`."""
         return {
             "TORCHDIST_STALL_RUN": self.run,
             "TORCHDIST_STALL_TRACE_ID": self.trace_id,
@@ -75,10 +75,10 @@ def stalled_run(
     """Describe a stall, or a finding.
 
     Args:
-        incident: Names its trace.
-        attributes: As in `StalledRun`.
-        text: As there.
-        tapes: Those of this node's ranks that it is about; at least one, all in one job directory.
+        incident: Identifies the run and the trace.
+        attributes: See `StalledRun`.
+        text: See `StalledRun`.
+        tapes: Tapes of the concerned ranks on this node; at least one, all in one job directory.
     """
     return StalledRun(
         run=f"{incident.run:032x}",

@@ -1,4 +1,4 @@
-"""Shows stalls, findings and the ends of attempts in the metrics, and tells the launcher when an attempt is concluded."""
+"""Shows stalls, findings and the ends of attempts in the metrics, and tells the launcher of concluded attempts."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class AttemptEnds:
         self._metrics.set_end(status)
 
     def _drop_if_stepping(self, directory: Path, worlds: Iterable[WorldSnapshot]) -> None:
-        """Forget an end once a later attempt makes a step, or the same run does because its program handled the error."""
+        """Forget the end when a later attempt makes a step, or the same run, whose program has handled the error."""
         shown = self._shown.get(directory)
         if shown is None:
             return

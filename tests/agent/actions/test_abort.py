@@ -53,7 +53,7 @@ def test_abort_reports_ranks_that_it_could_not_end(stall: StalledRun) -> None:
         text = abort_ranks(stalled, lambda: True, answer_s=0.2)
         assert ranks[0].wait(10) == -signal.SIGKILL
         assert ranks[1].poll() is None
-    assert text.startswith("ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed")
+    assert text.startswith("ended 1 ranks; rank 0 had to be killed; rank 1 did not end and the agent cannot kill it")
 
 
 def test_only_the_process_that_writes_the_tape_is_killed(stall: StalledRun) -> None:
@@ -66,4 +66,4 @@ def test_only_the_process_that_writes_the_tape_is_killed(stall: StalledRun) -> N
         assert ranks[0].wait(10) == -signal.SIGKILL
         assert (ranks[1].poll(), bystander.poll()) == (None, None)
         bystander.kill()
-    assert text.startswith("ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed")
+    assert text.startswith("ended 1 ranks; rank 0 had to be killed; rank 1 did not end and the agent cannot kill it")
