@@ -1,7 +1,7 @@
-"""What takes processor time runs in a process of its own, with low priority, so that it delays no verdict.
+"""Computes a critical path in a child process with low priority, so that it delays no verdict.
 
-In a thread of the agent it would hold the GIL, and leave its memory behind. The process imports neither torch nor
-OpenTelemetry. It reads the tapes as soon as it has started, while the agent still waits for the calls of other nodes.
+In a thread of the agent the computation would hold the GIL, and its memory would not be returned. The child imports
+neither torch nor OpenTelemetry. It reads this node's tapes while the agent still waits for the calls of other nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from otel_torchdist.model.finding import PathLengths, SlowPart
 from otel_torchdist.sources.history.call_table import CallTable
 
 MOST_CALLS: Final = 65_536
-"""Calls of all ranks together, about 10 s of processor time and 100 MB."""
+"""Upper bound on calls of all ranks together: about 10 s of processor time and 100 MB."""
 TIMEOUT_S: Final = 120.0
 _NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
@@ -47,12 +47,12 @@ _SHOWN: Final = 300
 
 
 class ChildError(TorchDistError):
-    """The process has failed; the message says how."""
+    """The child process has failed; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepsTask:
-    """Read the calls of some steps.
+    """A request to read the calls of some steps.
 
     Attributes:
         tapes: Paths of the tapes of this node's ranks.
@@ -65,11 +65,11 @@ class StepsTask:
 
 @dataclass(frozen=True, slots=True)
 class NodeCalls:
-    """What the agent of another node has answered.
+    """The calls of one node's ranks in some steps.
 
     Attributes:
-        segments: The calls of its ranks.
-        ranks: How many ranks it has.
+        segments: The calls, as archive segments.
+        ranks: Number of the node's ranks.
     """
 
     segments: bytes
@@ -78,11 +78,11 @@ class NodeCalls:
 
 @dataclass(frozen=True, slots=True)
 class PathTask:
-    """Find the critical path of these steps.
+    """A request to find the critical path of these steps.
 
     Attributes:
         others: The calls of other nodes.
-        members: The ranks whose calls must all be known: else the path could lead to the wrong one.
+        members: Ranks whose calls must all be known; without one of them, the path could lead to the wrong rank.
     """
 
     others: tuple[NodeCalls, ...]
@@ -90,14 +90,14 @@ class PathTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was found.
+class PathResult:
+    """The result of a `PathTask`.
 
     Attributes:
-        lengths: Lengths of the path; None if there is none.
-        parts: What is slow.
-        calls: How many calls there are; if they are more than `MOST_CALLS`, no path was looked for.
-        took_s: Processor time of the process in seconds.
+        lengths: Lengths of the path; None if there is no path.
+        parts: The slow parts of the run.
+        calls: Number of calls. Beyond `MOST_CALLS`, no path is computed.
+        took_s: Processor time of the child in seconds.
     """
 
     lengths: PathLengths | None
@@ -107,13 +107,13 @@ class Measured:
 
 
 class Child:
-    """The process, which is reading the calls of some steps."""
+    """The child process, which reads the calls of some steps from the start."""
 
     def __init__(self, tapes: Iterable[Path], steps: StepRange) -> None:
-        """Start it.
+        """Start the process.
 
         Raises:
-            ChildError: That is not possible.
+            ChildError: The process cannot be started.
         """
         task = msgspec.msgpack.encode(StepsTask(tuple(map(str, tapes)), steps))
         command = [sys.executable, "-c", _BOOT, *map(str, sys.path)]
@@ -123,27 +123,27 @@ class Child:
         except OSError as error:
             raise ChildError(str(error)) from error
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended: what it has written says why
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its standard error says why
             self._process.stdin.write(_SIZE.pack(len(task)) + task)
             self._process.stdin.flush()
 
     def segments(self, timeout_s: float) -> bytes:
-        """Return the calls, as segments.
+        """Return the calls, as archive segments.
 
         Raises:
-            ChildError: It has failed, or took too long.
+            ChildError: The process has failed, or took too long.
         """
         return self._finish(b"", timeout_s)
 
-    def path(self, others: Sequence[NodeCalls], members: frozenset[int]) -> Measured:
-        """Find the critical path.
+    def path(self, others: Sequence[NodeCalls], members: frozenset[int]) -> PathResult:
+        """Return the critical path over this node's calls and those in `others`.
 
         Raises:
-            ChildError: It has failed, or took too long.
+            ChildError: The process has failed, or took too long.
         """
         task = msgspec.msgpack.encode(PathTask(tuple(others), members))
         try:
-            return msgspec.msgpack.decode(self._finish(task, TIMEOUT_S), type=Measured)
+            return msgspec.msgpack.decode(self._finish(task, TIMEOUT_S), type=PathResult)
         except msgspec.MsgspecError as error:
             raise ChildError(str(error)) from error
 
@@ -160,33 +160,33 @@ class Child:
         return output
 
     def kill(self) -> None:
-        """End it, if it has not ended; callable from any thread."""
+        """Kill the process, if it has not ended; callable from any thread."""
         self._process.kill()
 
 
 def main() -> None:
-    """Do the task on standard input; the answer goes to standard output."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the agent's end, whatever ends it, is the end of this
+    """Read tasks from standard input, and write the answer to standard output."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the kernel kills this process when the agent ends
     os.nice(_NICE)
     (size,) = _SIZE.unpack(sys.stdin.buffer.read(_SIZE.size))
     task = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=StepsTask)
-    own = NodeCalls(segments_of(map(Path, task.tapes), task.steps), len(task.tapes))
+    local_calls = NodeCalls(segments_of(map(Path, task.tapes), task.steps), len(task.tapes))
     rest = sys.stdin.buffer.read()
     if not rest:
-        answer = own.segments
+        answer = local_calls.segments
     else:
-        wanted = msgspec.msgpack.decode(rest, type=PathTask)
-        answer = msgspec.msgpack.encode(_measured([own, *wanted.others], wanted.members))
+        path_task = msgspec.msgpack.decode(rest, type=PathTask)
+        answer = msgspec.msgpack.encode(_path_result([local_calls, *path_task.others], path_task.members))
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
 
 
-def _measured(nodes: Sequence[NodeCalls], members: frozenset[int]) -> Measured:
+def _path_result(nodes: Sequence[NodeCalls], members: frozenset[int]) -> PathResult:
     calls = sum(operations_in(node.segments) for node in nodes)
     path = _path(nodes, members) if calls <= MOST_CALLS else None
     if path is None or not path.has_steps:
-        return Measured(None, (), calls, time.process_time())
-    return Measured(lengths_of(path), tuple(slow_parts_of(path)), calls, time.process_time())
+        return PathResult(None, (), calls, time.process_time())
+    return PathResult(lengths_of(path), tuple(slow_parts_of(path)), calls, time.process_time())
 
 
 def _path(nodes: Sequence[NodeCalls], members: frozenset[int]) -> CriticalPath | None:

@@ -1,4 +1,4 @@
-"""From the critical paths of a run, one after the other, to what is slow in it. Pure."""
+"""Derives a run's slow parts from its successive critical paths. Pure."""
 
 from __future__ import annotations
 
@@ -11,68 +11,74 @@ from otel_torchdist.model.finding import FindingKind, Gain, PathLengths, SlowPar
 from otel_torchdist.model.units import duration, share
 
 LEAST_SHARE: Final = 0.1
-"""Share of a step that would be gained, at least; the same as for stragglers."""
+"""Minimum share of a step that a cause must cost; the same as for stragglers."""
 HELD: Final = 3
-"""Reported once found this many times in a row, and gone once not found this many times in a row. Of ranks that differ
-by chance alone, one is found in about one path in a hundred."""
+"""Consecutive paths with a cause after which it is reported, and without it after which it is over.
+
+If ranks differ by chance alone, about one path in a hundred names a rank.
+"""
 HELD_S: Final = 30.0
-"""And for so long: on a busy machine one rank may get less of the processors for several seconds."""
+"""Seconds for which a cause must persist: on a busy machine, a rank may get less processor time for several seconds."""
 MAX_REPORTED: Final = 64
-"""Of a run over its whole lifetime; more would add no information."""
+"""Maximum slow parts reported of a run over its lifetime; more would add no information."""
 MOST_RANKS: Final = 16
 
 _Key = tuple[FindingKind, tuple[int, ...]]
 
 
 class SlowParts:
-    """What is slow in one run.
+    """The slow parts of one run.
 
     Attributes:
-        gone: What was reported, and has not been found in the last paths.
+        gone: Reported parts that ended with the last path.
     """
 
     def __init__(self, held_s: float = HELD_S) -> None:
-        """Know nothing yet; report what has been found for so many seconds."""
+        """Start without slow parts; report a part once it has persisted for `held_s` seconds."""
         self._held_s = held_s
-        self._found: dict[_Key, _Held] = {}
+        self._streaks: dict[_Key, _Streak] = {}
         self._missed: dict[_Key, int] = {}
         self._standing: dict[_Key, SlowPart] = {}
         self._reported = 0
         self.gone: list[SlowPart] = []
 
     def update(self, parts: Iterable[SlowPart], now_s: float) -> list[SlowPart]:
-        """Take what is slow on the next path.
+        """Add the slow parts of the next path.
 
         Args:
-            parts: What is slow.
+            parts: Slow parts of that path.
             now_s: Monotonic time.
 
         Returns:
-            What is to be reported now.
+            The parts to report now.
         """
         by_key = {(part.kind, part.ranks): part for part in parts}
-        self._found = {key: self._found.get(key, _Held(0, now_s)).again() for key in by_key}
+        self._streaks = {key: self._streaks.get(key, _Streak(0, now_s)).extended() for key in by_key}
         self._missed = {key: self._missed.get(key, 0) + 1 for key in self._standing.keys() - by_key.keys()}
         self.gone = [self._standing.pop(key) for key, times in self._missed.items() if times >= HELD]
-        held = (key for key, one in self._found.items() if one.times >= HELD and now_s - one.since_s >= self._held_s)
+        held = (
+            key
+            for key, streak in self._streaks.items()
+            if streak.paths >= HELD and now_s - streak.since_s >= self._held_s
+        )
         due = [by_key[key] for key in held if key not in self._standing][: MAX_REPORTED - self._reported]
         self._reported += len(due)
         self._standing.update(((part.kind, part.ranks), part) for part in due)
         return due
 
 
-class _Held(NamedTuple):
-    """How many times in a row something was found, and since when."""
+class _Streak(NamedTuple):
+    """Consecutive paths with the same slow part, and the monotonic time of the first."""
 
-    times: int
+    paths: int
     since_s: float
 
-    def again(self) -> _Held:
-        return self._replace(times=self.times + 1)
+    def extended(self) -> _Streak:
+        return self._replace(paths=self.paths + 1)
 
 
 def slow_parts_of(path: CriticalPath) -> Iterator[SlowPart]:
-    """What notably prolongs steps: of a rank only its greatest cause, and no rank of a node or stage that is slow."""
+    """Yield the slow parts of a path: for each rank its greatest cause, unless its whole node or stage is slow."""
     seen: set[int] = set()
     causes = [cause for cause in path.causes if cause.gain_ns >= LEAST_SHARE * path.step_ns]
     for cause in sorted(causes, key=lambda cause: -len(cause.ranks)):
@@ -113,11 +119,11 @@ def _part(cause: Cause, kind: FindingKind, path: CriticalPath) -> SlowPart:
 
 
 def lengths_of(path: CriticalPath) -> PathLengths:
-    """Return what metrics show of a path."""
-    ranks = sorted(path.by_rank, key=lambda one: (-one.on_path_ns, one.rank))[:MOST_RANKS]
+    """Return the lengths of a path that metrics show, with the `MOST_RANKS` longest ranks."""
+    ranks = sorted(path.by_rank, key=lambda rank: (-rank.on_path_ns, rank.rank))[:MOST_RANKS]
     return PathLengths(
         kinds={kind.value: length_ns / 1e9 for kind, length_ns in path.by_kind.items()},
-        ranks={one.rank: one.on_path_ns / 1e9 for one in ranks if one.on_path_ns},
+        ranks={rank.rank: rank.on_path_ns / 1e9 for rank in ranks if rank.on_path_ns},
         gains=tuple(
             Gain(cause.kind.value, cause.ranks, cause.label.operation if cause.label else "", cause.gain_ns / 1e9)
             for cause in path.causes

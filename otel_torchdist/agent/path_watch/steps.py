@@ -1,4 +1,4 @@
-"""The calls of some steps, from the tapes of this node and as agents send them to each other: as segments."""
+"""Reads the calls of some steps from this node's tapes, and encodes them as the segments that agents exchange."""
 
 from __future__ import annotations
 
@@ -21,31 +21,26 @@ from otel_torchdist.sources.archive.tapes import moment_of, origin_of, rest_of
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _FIRST_TRY: Final = 1_024
-"""Records, from the newest on; four times as many are read until the steps are among them."""
+"""Newest records to read first; four times as many are read until they contain all steps."""
 MAX_STEPS: Final = 64
 MAX_BYTES: Final = 1 << 20
-"""Of the segments of one node: there may be hundreds of nodes, and more calls than that are not looked at anyway."""
+"""Maximum bytes of one node's segments: there may be hundreds of nodes, and the calls analysed are limited anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRange:
-    """Steps by number.
-
-    Attributes:
-        first: The first of them.
-        last: The last of them.
-    """
+    """A range of step numbers, both ends included."""
 
     first: int
     last: int
 
     def to_bytes(self) -> bytes:
-        """As a question to other agents."""
+        """Encode the range as a request to other agents."""
         return f"{self.first} {self.last}".encode()
 
     @classmethod
     def from_bytes(cls, body: bytes) -> StepRange | None:
-        """From a question; None if it is none, or asks for too many steps."""
+        """Decode a request; None if it is malformed, or asks for more than `MAX_STEPS` steps."""
         words = body[:64].split(b" ")
         if len(words) != 2 or not all(word.isdigit() for word in words):
             return None
@@ -54,13 +49,13 @@ class StepRange:
 
 
 def segments_of(tapes: Iterable[Path], steps: StepRange) -> bytes:
-    """The calls of some steps, a segment for each rank whose tape can be read and still holds them.
+    """Return the calls of some steps, as one segment for each readable tape.
 
     Args:
-        tapes: The tapes, none of which this process writes.
+        tapes: The tapes; this process must write none of them.
         steps: The steps.
     """
-    found: list[bytes] = []
+    segments: list[bytes] = []
     size = 0
     for path in tapes:
         with contextlib.suppress(TapeError):  # removed or damaged: the reader of all tapes warns of it
@@ -68,16 +63,16 @@ def segments_of(tapes: Iterable[Path], steps: StepRange) -> bytes:
             size += len(segment)
             if size > MAX_BYTES:
                 break
-            found.append(segment)
-    return b"".join(found)
+            segments.append(segment)
+    return b"".join(segments)
 
 
 def histories_in(content: bytes, most: int) -> Iterator[RankHistory]:
-    """The histories in the answer of an agent, up to the first that is damaged.
+    """Yield the histories in an agent's answer, up to the first damaged segment.
 
     Args:
-        content: Segments, one behind the other.
-        most: How many ranks the agent has.
+        content: Concatenated segments.
+        most: Number of the agent's ranks.
     """
     offset = 0
     for _ in range(most):
@@ -95,7 +90,7 @@ def histories_in(content: bytes, most: int) -> Iterator[RankHistory]:
 
 
 def operations_in(content: bytes) -> int:
-    """How many calls segments hold, by their heads."""
+    """Return the number of calls in concatenated segments, according to their heads."""
     total, offset = 0, 0
     while (head := decode_head(content[offset : offset + HEAD_SIZE])) is not None:
         total += head.rows[0]
@@ -114,13 +109,13 @@ def _segment_of(path: Path, steps: StepRange) -> bytes:
             archived=0,
             ended=[call for call in calls if steps.first <= call.step <= steps.last],
             steps=[mark for mark in marks if steps.first - 1 <= mark.step <= steps.last],
-            activities=[one for one in activities if steps.first <= one.step <= steps.last],
+            activities=[activity for activity in activities if steps.first <= activity.step <= steps.last],
         )
         return encode(segment, tape.names)
 
 
 def _read_back_to(tape: TapeReader, steps: StepRange) -> tuple[list[Operation], list[StepMark], list[Activity]]:
-    """Read the newest records, as many as it takes to have the end of the step before the first one."""
+    """Read the newest records, back to the end of the step before the first requested step."""
     count = _FIRST_TRY
     while True:
         reader = tape.another()
