@@ -1,1 +1,1 @@
-"""Exchange between the agents of different nodes, so that one of them sees all ranks when a stall is near."""
+"""The exchange between agents of different nodes, so that one agent sees all ranks when a stall is near."""

@@ -1,4 +1,4 @@
-"""Queries one other agent, within a deadline, and accepts only answers that the agent has signed."""
+"""Queries one other agent, within a deadline, and accepts only signed answers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from otel_torchdist.node.job.peers import Peer
 MAX_ANSWER: Final = 8 << 20
 OK: Final = 200
 WRONG_INSTANCE: Final = 409
-"""The request was meant for an agent that is gone; the answer names its successor."""
+"""HTTP status: the request was addressed to an agent that is gone. The body names its successor."""
 _PIECE: Final = 1 << 16
 
 
 class NoAnswerError(TorchDistError):
-    """An agent did not answer, or not correctly; the message gives the reason."""
+    """An agent gave no valid answer; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer.
+class SignedAnswer:
+    """A signed answer.
 
     Attributes:
-        body: Signed by the other agent.
+        body: The answer, as bytes.
         asked_ns: Monotonic time at which the request left.
         heard_ns: Monotonic time at which the answer was complete.
     """
@@ -44,8 +44,8 @@ class Answered:
     heard_ns: int
 
 
-class Line:
-    """Sends requests to one other agent, one at a time: their numbers must arrive in order."""
+class PeerClient:
+    """A client of one other agent. It sends one request at a time, because their numbers must arrive in order."""
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str) -> None:
         self.peer = peer
@@ -54,33 +54,33 @@ class Line:
         self._number = 0
         self._lock = threading.Lock()
 
-    def ask(self, path: str, body: bytes, timeout_s: float, most: int = MAX_ANSWER) -> Answered:
-        """Send a request, a second time if the agent has been restarted since the last one.
+    def ask(self, path: str, body: bytes, timeout_s: float, most: int = MAX_ANSWER) -> SignedAnswer:
+        """Send a request and return the answer; repeat it once if the agent has been restarted.
 
         Args:
             path: The path.
             body: The body.
-            timeout_s: For everything.
-            most: Bytes that the answer may have.
+            timeout_s: Deadline for both attempts together.
+            most: Maximum bytes of the answer.
 
         Raises:
-            NoAnswerError: No answer came in time, or none that was signed.
+            NoAnswerError: No signed answer came in time.
         """
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
             raise NoAnswerError("an earlier request has not been answered yet")
         try:
-            status, answered = self._ask_once(path, body, deadline, most)
+            status, answer = self._ask_once(path, body, deadline, most)
             if status == WRONG_INSTANCE:
-                self._their_instance = answered.body.decode("ascii", "replace")
-                status, answered = self._ask_once(path, body, deadline, most)
+                self._their_instance = answer.body.decode("ascii", "replace")
+                status, answer = self._ask_once(path, body, deadline, most)
             if status != OK:
                 raise NoAnswerError(f"it answers with status {status}")
-            return answered
+            return answer
         finally:
             self._lock.release()
 
-    def _ask_once(self, path: str, body: bytes, deadline: float, most: int) -> tuple[int, Answered]:
+    def _ask_once(self, path: str, body: bytes, deadline: float, most: int) -> tuple[int, SignedAnswer]:
         self._number += 1
         envelope = Envelope(self._run, self._own_instance, self._their_instance, self._number)
         asked_ns = time.monotonic_ns()
@@ -96,11 +96,11 @@ class Line:
             raise NoAnswerError(
                 f"the process that answers there (status {response.status}) does not have the run's token"
             )
-        return response.status, Answered(answer, asked_ns, time.monotonic_ns())
+        return response.status, SignedAnswer(answer, asked_ns, time.monotonic_ns())
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection with one deadline for everything."""
+    """An HTTP connection with one deadline for connecting, sending and receiving."""
 
     def __init__(self, peer: Peer, deadline: float) -> None:
         super().__init__(peer.host, peer.port, timeout=_left(deadline))
@@ -113,7 +113,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Socket(socket.socket):
-    """A socket that waits for data until its deadline; the timeout of a plain socket starts anew at every read."""
+    """A socket with a deadline: the timeout of a plain socket starts again at every read."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         timeout_s = connected.gettimeout()
@@ -127,7 +127,7 @@ class _Socket(socket.socket):
 
 
 def _read(response: http.client.HTTPResponse, most: int) -> bytes:
-    """Read the body, up to `most` bytes."""
+    """Read the body of an answer of at most `most` bytes."""
     pieces: list[bytes] = []
     size = 0
     while piece := response.read1(_PIECE):
@@ -146,9 +146,9 @@ def _left(deadline: float) -> float:
 
 
 # --- envelopes --------------------------------------------------------------------------------------------------------
-# Sender, receiver and proof of a message: HMAC-SHA256 with the run's token over the whole message.
-# A request names the instance of the agent that it is meant for and a number that only grows, so that it cannot be
-# replayed, neither to the same agent nor, after a restart, to its successor. Clocks are not compared.
+# Sender, receiver and signature of a message: HMAC-SHA256 with the run's token, over the whole message.
+# A request names the instance of the receiving agent and a number that only grows, so that it cannot be replayed:
+# neither to the same agent nor, after a restart, to its successor. Clocks are not compared.
 
 
 RUN_HEADER: Final = "X-Torchdist-Run"
@@ -158,12 +158,12 @@ NUMBER_HEADER: Final = "X-Torchdist-Number"
 SIGNATURE_HEADER: Final = "X-Torchdist-Signature"
 
 MAX_SENDERS: Final = 4_096
-"""Many more than there are agents in a run; only clients that know the token are counted."""
+"""Senders to remember: many more than a run has agents. Only clients with the token are counted."""
 _MAX_NUMBER: Final = 1 << 63
 
 
 def new_instance() -> str:
-    """A new name for an agent process, valid from its start to its end."""
+    """Return a random name for an agent process, valid until the process ends."""
     return secrets.token_hex(8)
 
 
@@ -173,9 +173,9 @@ class Envelope:
 
     Attributes:
         run: 128-bit id.
-        sender: Life of the agent that asks.
-        receiver: Life of the agent that is asked; '' while it is not known.
-        number: Greater than that of every earlier request between these two.
+        sender: Instance name of the agent that asks.
+        receiver: Instance name of the agent that is asked; '' if unknown.
+        number: Greater than in every earlier request between these two instances.
     """
 
     run: int
@@ -184,7 +184,7 @@ class Envelope:
     number: int
 
     def headers(self, token: bytes, path: str, body: bytes) -> dict[str, str]:
-        """The headers of the request."""
+        """Return the headers of the request."""
         return {
             RUN_HEADER: f"{self.run:032x}",
             FROM_HEADER: self.sender,
@@ -194,11 +194,11 @@ class Envelope:
         }
 
     def sign_request(self, token: bytes, path: str, body: bytes) -> str:
-        """The signature of the request with this body."""
+        """Return the signature of the request with this body."""
         return _sign(token, "request", path, *self._texts(), body=body)
 
     def sign_answer(self, token: bytes, status: int, body: bytes) -> str:
-        """The signature of the answer with this body."""
+        """Return the signature of the answer with this body."""
         return _sign(token, "answer", str(status), *self._texts(), body=body)
 
     def _texts(self) -> tuple[str, ...]:
@@ -219,20 +219,20 @@ def envelope_from(headers: Mapping[str, str]) -> Envelope | None:
 
 
 def is_signed(signature: str, expected: str) -> bool:
-    """Whether two signatures are equal, compared in constant time."""
+    """Compare two signatures in constant time."""
     return hmac.compare_digest(signature.encode(), expected.encode())
 
 
-class Numbers:
-    """The last number of every sender: a request whose number is not greater is a replay."""
+class ReplayGuard:
+    """The last request number of every sender. A request without a greater number is a replay."""
 
     def __init__(self, most: int = MAX_SENDERS) -> None:
-        """Remember the `most` senders that asked last."""
+        """Remember the last `most` senders."""
         self._most = most
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
 
     def is_new(self, envelope: Envelope) -> bool:
-        """Whether this request has not been seen before; remembers it."""
+        """Return whether this request is no replay, and remember its number."""
         key = envelope.run, envelope.sender
         if envelope.number <= self._last.get(key, 0):
             return False

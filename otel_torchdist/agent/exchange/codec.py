@@ -1,4 +1,4 @@
-"""Converts snapshots of ranks to wire messages and back, and their times from one node's clock to another's."""
+"""Converts snapshots of ranks to wire messages and back, and shifts their times from one node's clock to another's."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from otel_torchdist.model.remote_calls import later
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 MAX_CHANNELS: Final = 256
-"""Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
+"""Channels sent per rank: at most this many of collectives, and as many of sends and receives. If there are more,
+`forgotten` is set."""
 MAX_OUTPUTS: Final = 64
-"""Checksums of outputs that are sent of each rank, the newest ones."""
+"""Output checksums sent per rank; the newest are kept."""
 MAX_UNKNOWN: Final = 64
-"""Operations with unknown inputs that are sent of each rank, the newest ones."""
+"""Operations with unknown inputs sent per rank; the newest are kept."""
 MAX_OPEN: Final = 256
 MAX_SYMPTOMS: Final = 16
 
@@ -37,15 +38,15 @@ def answer_of(
     calls: Collection[tuple[Channel, int]] = (),
     before: Iterable[WorldSnapshot] = (),
 ) -> Answer:
-    """What this agent sees, as an answer to another one.
+    """Return the snapshot of this agent as an answer to another agent.
 
     Args:
         world: The snapshot.
         agent_id: See `Answer`.
         suspects_stall: See `Answer`.
         now_ns: See `Answer`.
-        calls: Windows that are wanted in full.
-        before: Snapshots sent earlier, in which these windows may still be.
+        calls: Windows to include with all their calls.
+        before: Snapshots sent earlier, which may still contain these windows.
     """
     groups = _Groups()
     snapshots = [world, *before]
@@ -58,55 +59,55 @@ def answer_of(
 
 
 def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int, error_ns: int = 0) -> tuple[RankView, ...]:
-    """The ranks in the answer of another agent.
+    """Return the ranks in the answer of another agent.
 
     Args:
         answer: The answer.
         run: Id of the run.
-        offset_ns: Our monotonic clock minus its.
-        wall_offset_ns: Our wall clock minus our monotonic clock: all reports on one incident use one clock.
-        error_ns: By how much `offset_ns` may be wrong.
+        offset_ns: Our monotonic clock minus the other agent's.
+        wall_offset_ns: Our wall clock minus our monotonic clock: all reports on an incident use one clock.
+        error_ns: Maximum error of `offset_ns`.
 
     Raises:
-        WireError: The answer refers to a group that it does not list.
+        WireError: An operation refers to a group that the answer does not list.
     """
     groups = [_group_of(name) for name in answer.groups]
     return tuple(_view(rank, groups, run, offset_ns, wall_offset_ns, error_ns) for rank in answer.ranks)
 
 
 def _group_of(name: GroupName) -> GroupView:
-    """A group of another agent's ranks; the members of a world that was made by hand are no ranks of the run."""
+    """Return the view of a group. Members of a world made by hand are left out: they are not ranks of the run."""
     if name.world:
         return GroupView(name.key, name, frozenset(), is_inferred=True)
     return GroupView(name.key, name, frozenset(name.ranks))
 
 
 class _Groups:
-    """The groups of an answer: each is written once, since it may have thousands of members."""
+    """The groups of an answer. Each is written only once, because it may have thousands of members."""
 
     def __init__(self) -> None:
         self.names: list[GroupName] = []
-        self._places: dict[tuple[str, int, AtTimeout], int] = {}
+        self._indices: dict[tuple[str, int, AtTimeout], int] = {}
 
-    def place_of(self, group: GroupView | None) -> int:
+    def index_of(self, group: GroupView | None) -> int:
         if group is None:
             return -1
         key = (group.key, group.name.timeout_ms, group.name.at_timeout)
-        if key not in self._places:
-            self._places[key] = len(self.names)
+        if key not in self._indices:
+            self._indices[key] = len(self.names)
             self.names.append(group.name)
-        return self._places[key]
+        return self._indices[key]
 
 
 def _wire_rank(view: RankView, groups: _Groups, windows: Mapping[Channel, tuple[Window, ...]]) -> WireRank:
-    channels = _channels_that_matter(view)
+    channels = _channels_to_send(view)
     outputs = view.values.outputs[-MAX_OUTPUTS:]
-    for key in {one.operation_id.channel.group for one in outputs}:
-        groups.place_of(view.groups.get(key))
+    for key in {output.operation_id.channel.group for output in outputs}:
+        groups.index_of(view.groups.get(key))
     sent = replace(
         passed_on(view),
-        progress={channel: _without_needless(channel, view, view.progress[channel]) for channel in channels},
-        # Operations that are left out must not look as if they had ended.
+        progress={channel: _trimmed_progress(channel, view, view.progress[channel]) for channel in channels},
+        # A loss marks the view as incomplete: an operation that is left out must not count as ended.
         losses=view.losses + (len(view.open) > MAX_OPEN),
         forgotten=view.forgotten or len(channels) < len(view.progress),
         windows=windows,
@@ -123,7 +124,10 @@ def _wire_rank(view: RankView, groups: _Groups, windows: Mapping[Channel, tuple[
 
 
 def passed_on(view: RankView) -> RankView:
-    """Drop what agents do not tell each other, or do not believe each other, and what the answer has elsewhere."""
+    """Return a view without the fields that an answer must not contain, or contains elsewhere.
+
+    Applied before sending and again after receiving, because the receiver does not trust these fields.
+    """
     return replace(
         view,
         run=0,
@@ -149,55 +153,58 @@ def passed_on(view: RankView) -> RankView:
 def _windows(
     rank: int, snapshots: list[WorldSnapshot], calls: Collection[tuple[Channel, int]]
 ) -> dict[Channel, tuple[Window, ...]]:
-    """The digests of a rank's windows; the calls themselves, which are many, only for the windows that are wanted."""
-    found: dict[Channel, dict[int, Window]] = {}
+    """Return the digests of a rank's windows; with their many calls only for the windows in `calls`."""
+    by_channel: dict[Channel, dict[int, Window]] = {}
     for snapshot in reversed(snapshots):
         view = snapshot.ranks.get(rank)
-        for channel, of in view.windows.items() if view is not None else ():
+        for channel, windows in view.windows.items() if view is not None else ():
             is_newest = snapshot is snapshots[0]
-            shown = [window for window in of if is_newest or (channel, window.number) in calls]
-            found.setdefault(channel, {}).update(
-                {one.number: _sent(one, in_full=(channel, one.number) in calls) for one in shown}
-            )
-    return {channel: tuple(of.values()) for channel, of in found.items() if of}
+            for window in windows:
+                is_wanted = (channel, window.number) in calls
+                if is_newest or is_wanted:
+                    by_channel.setdefault(channel, {})[window.number] = _wire_window(window, in_full=is_wanted)
+    return {channel: tuple(windows.values()) for channel, windows in by_channel.items()}
 
 
-def _sent(window: Window, in_full: bool) -> Window:
+def _wire_window(window: Window, in_full: bool) -> Window:
     return window._replace(arrivals=tuple(map(_without_callers, window.arrivals)) if in_full else ())
 
 
-def _channels_that_matter(view: RankView) -> set[Channel]:
-    """Channels with open operations and, of collectives and point-to-point each, those that came into use last."""
-    inside = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
+def _channels_to_send(view: RankView) -> set[Channel]:
+    """Return the channels to send: those with open operations, and the last used for collectives and for messages."""
+    with_open = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
     collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_CHANNELS:]
-    others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_CHANNELS:]
-    return {*inside, *collective, *others}
+    point_to_point = [channel for channel in view.progress if channel.is_point_to_point][-MAX_CHANNELS:]
+    return {*with_open, *collective, *point_to_point}
 
 
-def _without_needless(channel: Channel, view: RankView, progress: Progress) -> Progress:
-    """Drop the calls of sends and receives, which are not compared, and the callers of calls where the rank is not."""
+def _trimmed_progress(channel: Channel, view: RankView, progress: Progress) -> Progress:
+    """Drop the calls of sends and receives, which are never compared, and the callers on channels without the rank.
+
+    Callers are kept on the channels of the rank's open operations and of its last one.
+    """
     if channel.is_point_to_point:
         return progress._replace(recent=())
-    concerned = [*view.open, *((view.last,) if view.last is not None else ())]
-    if any(one.operation_id.channel == channel for one in concerned):
+    current = [*view.open, *((view.last,) if view.last is not None else ())]
+    if any(operation.operation_id.channel == channel for operation in current):
         return progress
     return progress._replace(recent=tuple(map(_without_callers, progress.recent)))
 
 
 def _without_callers(arrival: Arrival) -> Arrival:
-    """Keep the line of a call alone."""
+    """Keep only the line of a call."""
     return arrival._replace(frames=arrival.frames[:1])
 
 
 def _without_names(output: OutputChecksum) -> OutputChecksum:
-    """Drop the names of parameters: they are many, and members on the other node have the same."""
+    """Drop the parameter names: they are many, and the members on the other node have the same names."""
     if output.parameters is None or not output.parameters.names:
         return output
     return replace(output, parameters=replace(output.parameters, names=()))
 
 
 def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
-    return WireOperation(replace(operation, group=None), groups.place_of(operation.group))
+    return WireOperation(replace(operation, group=None), groups.index_of(operation.group))
 
 
 def _view(
@@ -209,7 +216,7 @@ def _view(
         view = wire.view
         return replace(
             view,
-            record=_moved(view.record, offset_ns),
+            record=_shifted(view.record, offset_ns),
             group=groups[wire.group] if wire.group >= 0 else None,
             waiting_since_ns=later(view.waiting_since_ns, offset_ns),
         )
@@ -228,19 +235,21 @@ def _view(
         created_ns=view.created_ns + offset_ns,
         gone_since_ns=later(view.gone_since_ns, offset_ns),
         heartbeat_ns=view.heartbeat_ns + offset_ns,
-        progress={channel: _moved_progress(progress, offset_ns) for channel, progress in view.progress.items()},
+        progress={channel: _shifted_progress(progress, offset_ns) for channel, progress in view.progress.items()},
         stacks=None if stacks is None else stacks.moved(offset_ns),
         stopped=None if stopped is None else replace(stopped, since_ns=stopped.since_ns + offset_ns),
         expects_until_ns=view.expects_until_ns + offset_ns if view.expects_until_ns else 0,
         seen_alive_ns=view.seen_alive_ns + offset_ns if view.seen_alive_ns else 0,
-        death=None if view.death is None else _moved_death(view.death, offset_ns),
-        values=_moved_values(view.values, offset_ns),
+        death=None if view.death is None else _shifted_death(view.death, offset_ns),
+        values=_shifted_values(view.values, offset_ns),
         asked_ns=view.asked_ns + offset_ns if view.asked_signal else 0,
-        checkpoints=_moved_checkpoints(view.checkpoints, offset_ns),
+        checkpoints=_shifted_checkpoints(view.checkpoints, offset_ns),
         child=None if child is None else replace(child, since_ns=child.since_ns + offset_ns),
-        symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in view.symptoms[:MAX_SYMPTOMS]),
+        symptoms=tuple(replace(symptom, at_ns=symptom.at_ns + offset_ns) for symptom in view.symptoms[:MAX_SYMPTOMS]),
         worker=None if view.worker is None else view.worker.moved(offset_ns),
-        occupations=tuple(one._replace(since_ns=one.since_ns + offset_ns) for one in view.occupations),
+        occupations=tuple(
+            occupation._replace(since_ns=occupation.since_ns + offset_ns) for occupation in view.occupations
+        ),
         pace=view.pace.moved(offset_ns),
     )
 
@@ -249,7 +258,7 @@ def _by_key(groups: Iterable[GroupView]) -> Mapping[str, GroupView]:
     return {group.key: group for group in groups}
 
 
-def _moved(record: Operation, offset_ns: int) -> Operation:
+def _shifted(record: Operation, offset_ns: int) -> Operation:
     return msgspec.structs.replace(
         record,
         entered_ns=record.entered_ns + offset_ns,
@@ -261,34 +270,34 @@ def _moved(record: Operation, offset_ns: int) -> Operation:
     )
 
 
-def _moved_progress(progress: Progress, offset_ns: int) -> Progress:
+def _shifted_progress(progress: Progress, offset_ns: int) -> Progress:
     return progress._replace(seen_out_ns=progress.seen_out_ns + offset_ns) if progress.seen_out_ns else progress
 
 
 def _newest_values(values: RankValues) -> RankValues:
-    """The values of a rank, as far as they are sent."""
+    """Return a rank's values, reduced to the newest, as they are sent."""
     older = values.unknown[:-MAX_UNKNOWN]
     return replace(
         values,
         outputs=tuple(map(_without_names, values.outputs[-MAX_OUTPUTS:])),
         unknown=values.unknown[-MAX_UNKNOWN:],
-        unknown_until=max([values.unknown_until, *(one.step for one in older)]),
+        unknown_until=max([values.unknown_until, *(operation.step for operation in older)]),
     )
 
 
-def _moved_values(values: RankValues, offset_ns: int) -> RankValues:
-    non_finite = tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in values.non_finite)
+def _shifted_values(values: RankValues, offset_ns: int) -> RankValues:
+    non_finite = tuple(replace(value, at_ns=value.at_ns + offset_ns) for value in values.non_finite)
     return replace(values, non_finite=non_finite)
 
 
-def _moved_checkpoints(checkpoints: RankCheckpoints, offset_ns: int) -> RankCheckpoints:
+def _shifted_checkpoints(checkpoints: RankCheckpoints, offset_ns: int) -> RankCheckpoints:
     return RankCheckpoints(
-        tuple(replace(one, since_ns=one.since_ns + offset_ns) for one in checkpoints.open),
-        tuple(replace(one, ended_ns=one.ended_ns + offset_ns) for one in checkpoints.failed),
+        tuple(replace(stage, since_ns=stage.since_ns + offset_ns) for stage in checkpoints.open),
+        tuple(replace(stage, ended_ns=stage.ended_ns + offset_ns) for stage in checkpoints.failed),
     )
 
 
-def _moved_death(death: Death, offset_ns: int) -> Death:
+def _shifted_death(death: Death, offset_ns: int) -> Death:
     since_ns = death.stopped_since_ns + offset_ns if death.stopped_since_ns else 0
     ran_ns = death.ran_ns + offset_ns if death.ran_ns else 0
     return replace(death, at_ns=death.at_ns + offset_ns, stopped_since_ns=since_ns, ran_ns=ran_ns)

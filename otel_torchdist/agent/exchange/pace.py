@@ -1,4 +1,4 @@
-"""How often agents ask each other, how long they wait for answers, and how long they trust."""
+"""The timing of the exchange between agents, and the election of the agent that judges."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ExchangePace:
-    """The times of an exchange, in seconds.
+    """The timing of an exchange, in seconds. It is *hurried* while any agent suspects a stall, else *peaceful*.
 
     Attributes:
-        peaceful_round_s: From one question to the next while no agent suspects a stall.
-        hurried_round_s: The same while one does.
-        peaceful_timeout_s: How long an answer may take while no agent suspects a stall.
-        hurried_timeout_s: The same while one does.
-        hold_s: How long a judgement waits for a first round of answers, and to learn whether agents that did not answer
-            are out of reach: long enough for an unanswered question at the peaceful timeout, and another at the hurried
-            one.
-        wake_after_s: An agent that suspects a stall and is not asked for this long wakes the agent that should ask.
-        hurried_trust_s: How long an agent that has asked while a stall is near is trusted to keep asking.
-        peaceful_trust_s: The same for an agent that has asked in peace.
-        wake_trust_s: How long an agent that has answered is given to start asking.
-        lost_round_s: From one question to an agent out of reach to the next: each delays the others.
+        peaceful_round_s: Interval between questions.
+        hurried_round_s: Interval between questions.
+        peaceful_timeout_s: Timeout of an answer.
+        hurried_timeout_s: Timeout of an answer.
+        hold_s: Longest time that a judgement waits for a first round of answers, and for proof that silent agents are
+            out of reach: enough for one unanswered question at the peaceful timeout and one at the hurried timeout.
+        wake_after_s: Time without a question after which an agent that suspects a stall wakes the judging agent.
+        hurried_trust_s: Time for which an agent is trusted to keep asking, after a hurried question.
+        peaceful_trust_s: Time for which an agent is trusted to keep asking, after a peaceful question.
+        wake_trust_s: Time for an agent that has answered to start asking.
+        lost_round_s: Interval between questions to an agent out of reach, each of which delays the other agents.
     """
 
     peaceful_round_s: float = 2.0
@@ -42,11 +41,11 @@ PACE: Final = ExchangePace()
 
 
 # --- election ---------------------------------------------------------------------------------------------------------
-# Elects the agent that judges: of those alive, the one with the lowest agent_id. Pure; time is passed in.
+# Elects the agent that judges: the live agent with the lowest id. Pure; time is passed in.
 
 
 class Election:
-    """What one agent knows about the agents with lower ids."""
+    """The election of the judging agent, as one agent sees it: which agents with lower ids are alive."""
 
     def __init__(self, own: int, pace: ExchangePace = PACE) -> None:
         self.own = own
@@ -56,26 +55,26 @@ class Election:
         self._woken_at: dict[int, float] = {}
 
     def asked_by(self, agent_id: int, now: float, is_hurried: bool) -> None:
-        """Record a question from an agent that judges."""
+        """Record a question from an agent, which shows that it judges."""
         self._woken_at.pop(agent_id, None)
         self._asked_at[agent_id] = now
         trust_s = self._pace.hurried_trust_s if is_hurried else self._pace.peaceful_trust_s
         self._trusted_until[agent_id] = now + trust_s
 
     def answered(self, agent_id: int, now: float) -> None:
-        """Record that an agent with a lower id is alive and should start asking; if not, it is not waited for."""
+        """Record that an agent with a lower id is alive. It has `wake_trust_s` to start asking; then it is ignored."""
         since = self._woken_at.setdefault(agent_id, now)
         until = since + self._pace.wake_trust_s
         if now <= until:
             self._trusted_until[agent_id] = max(self._trusted_until.get(agent_id, 0.0), until)
 
     def silent(self, agent_id: int, since: float) -> None:
-        """Record that an agent has not answered a question of that moment; one that has asked since is alive."""
+        """Record that an agent has not answered a question sent at `since`; ignored if it has asked since then."""
         if self._asked_at.get(agent_id, since) <= since:
             self._trusted_until.pop(agent_id, None)
             self._woken_at.pop(agent_id, None)
 
     def judge(self, now: float) -> int:
-        """The id of the agent that judges, as far as this agent knows."""
+        """Return the id of the judging agent, as this agent sees it."""
         trusted = [agent_id for agent_id, until in self._trusted_until.items() if until > now and agent_id < self.own]
         return min(trusted, default=self.own)

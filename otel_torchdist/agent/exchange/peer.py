@@ -1,4 +1,4 @@
-"""Another agent, from the view of the one that queries it: its ranks, and whether it answers."""
+"""Another agent, as seen by the agent that queries it: its ranks, and whether it answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.agent.exchange.client import Answered, Line, NoAnswerError, new_instance
+from otel_torchdist.agent.exchange.client import NoAnswerError, PeerClient, SignedAnswer, new_instance
 from otel_torchdist.agent.exchange.codec import views_of
 from otel_torchdist.agent.exchange.pace import PACE, ExchangePace
 from otel_torchdist.agent.exchange.wire import Question, WireError, WireRuling, decode_answer, encode, wire_ruling
@@ -25,19 +25,19 @@ MAX_STEPS_ANSWER: Final = 1 << 20
 LOST_AFTER: Final = 2
 """Consecutive questions without an answer after which an agent is out of reach."""
 DRIFT: Final = 10_000
-"""Clocks of two nodes are assumed to run apart by one part in so many: more than quartz and NTP leave."""
+"""Two nodes' clocks are assumed to drift apart by at most 1/DRIFT, which is more than quartz and NTP leave."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Our monotonic clock minus that of another agent, as one of its answers shows it.
+    """The offset between our monotonic clock and another agent's, measured with one question and its answer.
 
     Attributes:
-        offset_ns: The difference, if its clock was read halfway between question and answer.
-        error_ns: By how much that may be wrong: on busy nodes, most of the time may have passed before or after.
-        heard_ns: When the answer came.
+        offset_ns: Our clock minus the other, assuming that the other was read halfway between question and answer.
+        error_ns: Maximum error of the offset: half the round trip.
+        heard_ns: Time of the answer, on our clock.
     """
 
     offset_ns: int
@@ -45,17 +45,20 @@ class ClockReading:
     heard_ns: int
 
     @classmethod
-    def of(cls, answered: Answered, their_ns: int) -> ClockReading:
-        """What an answer shows in which its clock stood at `their_ns`."""
-        middle_ns = (answered.asked_ns + answered.heard_ns) // 2
-        return cls(middle_ns - their_ns, answered.heard_ns - middle_ns, answered.heard_ns)
+    def of(cls, signed: SignedAnswer, their_ns: int) -> ClockReading:
+        """Return the reading from an answer in which the other clock showed `their_ns`."""
+        middle_ns = (signed.asked_ns + signed.heard_ns) // 2
+        return cls(middle_ns - their_ns, signed.heard_ns - middle_ns, signed.heard_ns)
 
     def error_at(self, now_ns: int) -> int:
-        """By how much the difference may be wrong later."""
+        """Return the maximum error of the offset at a later time, with drift."""
         return self.error_ns + (now_ns - self.heard_ns) // DRIFT
 
     def or_better(self, known: ClockReading | None) -> ClockReading:
-        """An older reading, if it is more precise and does not contradict: a node may have been suspended since."""
+        """Return the known reading if it is more precise and does not contradict this one, else this one.
+
+        They contradict each other if a node was suspended in between.
+        """
         if known is None:
             return self
         known_error_ns = known.error_at(self.heard_ns)
@@ -67,11 +70,11 @@ class PeerAgent:
     """One agent of the run.
 
     Attributes:
-        peer: Its address.
-        views: The ranks that it sees, as of its last answer.
-        suspects_stall: Whether it suspected a stall then.
-        unanswered: Consecutive questions that it has not answered.
-        looked_ns: Our clock when it had looked at these ranks, at the earliest.
+        peer: Address and node name.
+        views: The ranks in its last answer.
+        suspects_stall: Whether it suspected a stall in its last answer.
+        unanswered: Number of consecutive questions without an answer.
+        looked_ns: Earliest time, on our clock, at which it can have read these ranks' tapes.
     """
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str, pace: ExchangePace = PACE) -> None:
@@ -80,9 +83,9 @@ class PeerAgent:
         self.views: tuple[RankView, ...] = ()
         self.suspects_stall = False
         self._run = run
-        self._line = Line(peer, run, token, own_instance)
-        # What takes long must not keep questions about stalls waiting; their numbers grow independently.
-        self._slow_line = Line(peer, run, token, new_instance())
+        self._client = PeerClient(peer, run, token, own_instance)
+        # A second client with its own request numbers, so that slow answers do not delay questions about stalls.
+        self._slow_client = PeerClient(peer, run, token, new_instance())
         self.unanswered = 0
         self.looked_ns = 0
         self._clock: ClockReading | None = None
@@ -93,27 +96,27 @@ class PeerAgent:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is out of reach while its ranks may be alive; an agent exits when all of its ranks have ended."""
+        """Whether the agent is out of reach and may have live ranks. It exits when all its ranks have ended."""
         return self.unanswered >= LOST_AFTER and (not self.views or any(view.alive for view in self.views))
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it did not answer, and the next question will show whether it is out of reach."""
+        """Whether the last question was not answered, and the next one will show whether the agent is out of reach."""
         return 0 < self.unanswered < LOST_AFTER
 
     def is_behind(self, moment_ns: int) -> bool:
-        """Whether it has not looked at its live ranks since a moment of our clock, though it answers."""
+        """Return whether the agent answers, but has not read its live ranks' tapes since a time on our clock."""
         return not self.is_lost and self.looked_ns < moment_ns and any(view.alive for view in self.views)
 
     def is_due(self, now: float) -> bool:
-        """Whether it should be asked in this round."""
+        """Return whether the agent should be asked in this round."""
         return now >= self._next_at
 
     def want(self, wanted: StacksWanted | StacksOverdue) -> bool:
-        """Have it request the wanted stacks from its ranks; returns whether it has any of these ranks."""
-        here = wanted.nonces & {view.nonce for view in self.views}
-        (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(here)
-        return bool(here)
+        """Ask for stacks of this agent's ranks, with the next question; return whether any of the ranks is its own."""
+        nonces = wanted.nonces & {view.nonce for view in self.views}
+        (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(nonces)
+        return bool(nonces)
 
     def question(
         self,
@@ -125,45 +128,45 @@ class PeerAgent:
         page: str = "",
         rescues: Mapping[int, Rescue] | None = None,
     ) -> Question:
-        """The next question, with all pending requests for stacks, and a ruling that it has missed; it clears both."""
+        """Return the next question, with the pending requests for stacks and a missed ruling, and clear both."""
         news = wire_ruling(ruling) or self._missed, tuple(self._stacks), tuple(self._signals)
         self._missed, self._stacks, self._signals = None, set(), set()
         return Question(agent_id, is_hurried, tuple(ranks), *news, tuple(calls), page, dict(rescues or {}))
 
     def ask(self, question: Question, timeout_s: float) -> bool:
-        """Ask what it sees; False if it does not answer."""
+        """Ask the agent for its ranks; return whether it answers."""
         try:
-            answered = self._line.ask(STATE_PATH, encode(question), timeout_s)
-            answer = decode_answer(answered.body)
-            self._clock = clock = ClockReading.of(answered, answer.now_ns).or_better(self._clock)
-            error_ns, wall_offset_ns = clock.error_at(answered.heard_ns), time.time_ns() - time.monotonic_ns()
+            signed = self._client.ask(STATE_PATH, encode(question), timeout_s)
+            answer = decode_answer(signed.body)
+            self._clock = clock = ClockReading.of(signed, answer.now_ns).or_better(self._clock)
+            error_ns, wall_offset_ns = clock.error_at(signed.heard_ns), time.time_ns() - time.monotonic_ns()
             views = views_of(answer, self._run, clock.offset_ns, wall_offset_ns, error_ns)
         except (NoAnswerError, WireError) as error:
             self._stacks.update(question.stacks)
             self._signals.update(question.signals)
             self._failed(error)
-            # The last ruling on a job that ends is over before the next question.
+            # The last ruling on an ending job may be withdrawn before the next question, but must be sent.
             self._missed = question.ruling if self.is_in_doubt else None
             return False
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
         self.views, self.suspects_stall, self.unanswered = views, answer.suspects_stall, 0
-        self.looked_ns = answered.asked_ns - max(answer.age_ns, 0)
+        self.looked_ns = signed.asked_ns - max(answer.age_ns, 0)
         return True
 
     def wake(self, timeout_s: float) -> bool:
-        """Wake it, because a stall is near; False if it does not answer."""
+        """Wake the agent, because a stall is near; return whether it answers."""
         try:
-            self._line.ask(WAKE_PATH, b"", timeout_s)
+            self._client.ask(WAKE_PATH, b"", timeout_s)
         except NoAnswerError as error:
             self._failed(error)
             return False
         return True
 
     def steps(self, question: bytes, timeout_s: float) -> bytes:
-        """The calls of some steps of its ranks; empty if it does not answer."""
+        """Return the calls of its ranks in some steps; empty if it does not answer."""
         try:
-            return self._slow_line.ask(STEPS_PATH, question, timeout_s, MAX_STEPS_ANSWER).body
+            return self._slow_client.ask(STEPS_PATH, question, timeout_s, MAX_STEPS_ANSWER).body
         except NoAnswerError as error:
             _logger.debug("the agent on %s sends no steps: %s", self.peer.node, error)
             return b""

@@ -1,4 +1,4 @@
-"""The agents of a job's other nodes: found through files that a rank of this node writes, served on an extra port."""
+"""Finds the agents of a job's other nodes through files that a rank of this node writes, and answers them on a port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_torchdist.agent.exchange.client import (
     TO_HEADER,
     WRONG_INSTANCE,
     Envelope,
-    Numbers,
+    ReplayGuard,
     envelope_from,
     is_signed,
     new_instance,
@@ -37,13 +37,13 @@ from otel_torchdist.system.files.owned import remove, replace_at_once
 
 SEARCH_S: Final = 0.5
 UNSEEN_S: Final = 120.0
-"""A run of which no rank has been seen for this long is over."""
+"""Seconds without a live rank after which a run is over."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class AgentPeers:
-    """Implements `PeerAgents` for all runs of an agent."""
+    """`PeerAgents` for all runs of an agent."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class AgentPeers:
         search_s: float = SEARCH_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Know no run yet.
+        """Start without runs.
 
         Args:
             steps: See `RunExchange`.
             pace: See `RunExchange`.
-            search_s: Seconds between two searches at least.
+            search_s: Minimum seconds between searches.
             clock: Returns the monotonic time in seconds.
         """
         self._pace = pace
@@ -76,7 +76,7 @@ class AgentPeers:
         self._searched_at = float("-inf")
 
     def search(self, directories: list[Path]) -> None:
-        """Read what ranks have written into their job directories, at most twice a second."""
+        """Read the peer lists that ranks have written into their job directories, at most every `search_s` seconds."""
         now = self._now()
         if now - self._searched_at < self._search_s:
             return
@@ -108,13 +108,13 @@ class AgentPeers:
         self._seen_at[peers.run] = self._now()
 
     def announce_page(self, address: str) -> None:
-        """Let other agents show the address of this agent's live page; '' for none."""
+        """Publish the address of this agent's live page to the other agents; '' for none."""
         self._page = address
         for run in self._runs.values():
             run.page = address
 
     def _listen(self, directory: Path, peers: Peers) -> None:
-        """Listen on the run's address, on the port of the previous agent if possible, and publish the port."""
+        """Listen on the run's address, if possible on the previous agent's port, and publish the port."""
         host, last = peers.own_host, read_listening(directory)
         if host not in self._servers:
             before = [last.port] if last is not None and last.host == host else []
@@ -135,7 +135,7 @@ class AgentPeers:
 
     def stop(self) -> None:
         """Stop the exchange with all agents."""
-        for directory in self._runs_of:  # the port in it is no longer ours
+        for directory in self._runs_of:  # another process may get the port after us
             with contextlib.suppress(OSError):
                 remove(directory / PORT_FILE)
         for server in self._servers.values():
@@ -151,7 +151,7 @@ class AgentPeers:
     # --- PeerAgents --------------------------------------------------------------------------------------------------
 
     def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Role:
-        """See `PeerAgents`; a run on this node only is judged by this agent."""
+        """See `PeerAgents`. This agent judges every run that has no peers."""
         run = self._runs.get(world.run)
         if run is None:
             return Leads(world, min(world.ranks))  # a different id on each node
@@ -179,7 +179,7 @@ class AgentPeers:
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
-# Answers the requests of other agents. Without the token of a run, a client learns nothing about it.
+# Answers the requests of other agents. A client without the run's token learns nothing about the run.
 
 
 MAX_QUESTION: Final = 1 << 20
@@ -197,15 +197,15 @@ _REASONS: Final = {
 
 
 class Respondent(Protocol):
-    """Answers for one run."""
+    """The part of an exchange that answers questions about one run."""
 
     @property
     def token(self) -> bytes:
-        """Proves that the caller belongs to the run."""
+        """Secret of the run, with which requests and answers are signed."""
         ...
 
     def respond(self, path: str, body: bytes) -> bytes | None:
-        """The answer; None if there is no such path.
+        """Return the answer; None if there is no such path.
 
         Raises:
             WireError: The body is not a valid question.
@@ -217,14 +217,14 @@ class ExchangeApp:
     """A WSGI application for `POST /v1/…`."""
 
     def __init__(self, instance: str) -> None:
-        """Answer requests that are addressed to this agent's `instance`, for no run yet."""
+        """Start without runs; answer only requests addressed to this agent's `instance`."""
         self._instance = instance
         self._runs: dict[int, Respondent] = {}
-        self._numbers = Numbers()
+        self._replays = ReplayGuard()
         self._lock = threading.Lock()
 
     def add(self, run: int, respondent: Respondent) -> None:
-        """Answer for one more run."""
+        """Answer for another run."""
         self._runs[run] = respondent
 
     def drop(self, run: int) -> None:
@@ -265,7 +265,7 @@ class ExchangeApp:
         if envelope.receiver != self._instance:
             return WRONG_INSTANCE, self._instance.encode()
         with self._lock:
-            is_new = self._numbers.is_new(envelope)
+            is_new = self._replays.is_new(envelope)
         if not is_new:
             return 403, b""
         try:

@@ -1,7 +1,6 @@
-"""One agent's part in the exchange about a run: it publishes what it sees, and either queries all others or is queried.
+"""One agent's part in the exchange about a run: it answers with its snapshots and, if it judges, queries all others.
 
-Everything that waits for the network runs on separate threads; the thread that reads tapes only picks up what has
-arrived.
+Code that waits for the network runs on separate threads; the thread that reads tapes only fetches the results.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from otel_torchdist.node.job.runs.membership import of_this_attempt
 
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
 ROUND_S_PER_AGENT: Final = 0.002
-"""What one answer costs the agent that asks, with a margin."""
+"""Added to each pause for each agent: the time to process one answer, with a margin."""
 SHORTEST_PAUSE_S: Final = 0.05
 WORKERS: Final = 16
 MAX_CALLS: Final = 16
-"""Windows of calls that are requested at once."""
+"""Maximum windows of calls to request at once."""
 MAX_SHOWN: Final = 3
-"""Snapshots that are kept after they were sent: calls are requested only after digests have been compared."""
+"""Snapshots to keep after they were sent: the judging agent requests calls only after it has compared digests."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 AnswerSteps = Callable[[int, bytes], bytes | None]
-"""From a run and a question about steps to the calls of this node's ranks; None if there is no answer."""
+"""Returns the calls of this node's ranks for a run and a question about steps; None if there is no answer."""
 
 
 def no_steps(_run: int, _question: bytes) -> None:
@@ -65,7 +64,7 @@ class RunExchange:
 
     Attributes:
         token: See `Respondent`.
-        page: Address of this agent's live page, which the others show; '' for none.
+        page: Address of this agent's live page, for the other agents to show; '' for none.
     """
 
     def __init__(
@@ -75,15 +74,15 @@ class RunExchange:
 
         Args:
             peers: The peers.
-            instance: Name of this agent process.
-            page: See above.
-            steps: Answers which calls this node's ranks made in some steps.
-            pace: How often the others are asked, and how long they are waited for and trusted.
+            instance: Instance name of this agent process.
+            page: See `page` above.
+            steps: Answers questions about the calls of some steps.
+            pace: The timing.
         """
         self._pace = pace
         self.token, self.page = peers.token, page
         self._steps = steps
-        self._run, self._instance, self._own = peers.run, instance, peers.own_id
+        self._run, self._instance, self._own_id = peers.run, instance, peers.own_id
         self._election = Election(peers.own_id, pace)
         self._others: dict[int, PeerAgent] = {}
         self._ranks_of: dict[int, frozenset[int]] = {}
@@ -114,16 +113,16 @@ class RunExchange:
 
     @property
     def others(self) -> tuple[PeerAgent, ...]:
-        """The other agents that are known."""
+        """The other agents known so far."""
         with self._changed:
             return tuple(self._others.values())
 
     def renew(self, peers: Peers) -> None:
-        """Add peers that have been announced since."""
+        """Add newly announced peers."""
         with self._changed:
             for peer in peers.others:
                 known = self._others.get(peer.agent_id)
-                if peer.agent_id != self._own and (known is None or known.peer != peer):
+                if peer.agent_id != self._own_id and (known is None or known.peer != peer):
                     self._others[peer.agent_id] = PeerAgent(peer, self._run, self.token, self._instance, self._pace)
             self._wake()
 
@@ -147,27 +146,27 @@ class RunExchange:
             if suspects_stall != (self._suspects_since is not None):
                 self._suspects_since = now if suspects_stall else None
                 self._wake()
-            if self._judge(now) != self._own:
+            if self._judge(now) != self._own_id:
                 self._published = self._unsent = None
                 received, self._unread = self._unread or self._received, None
                 is_hurried = now - self._asked_at < self._pace.hurried_trust_s
                 return Follows(received, is_hurried, self._judging_agent(now), self._rescues_received)
-            everybody = self._all_ranks(world)
-            self._rescues = everybody.rescues
+            whole = self._all_ranks(world)
+            self._rescues = whole.rescues
             if self._suspects_since is None or self._judges_since is None:
-                return Leads(everybody, self._own)
+                return Leads(whole, self._own_id)
             since = max(self._suspects_since, self._judges_since)
-            # What is older may be of before a death of which this node has seen the consequences.
-            must_look_ns = round(max(since - CHECK_S, now - 2 * self._pause_s() - CHECK_S) * 1e9)
-            is_in_doubt = any(one.is_in_doubt or one.is_behind(must_look_ns) for one in self._others.values())
+            # Older views may predate a death whose consequences this node has seen already.
+            oldest_ns = round(max(since - CHECK_S, now - 2 * self._pause_s() - CHECK_S) * 1e9)
+            is_in_doubt = any(other.is_in_doubt or other.is_behind(oldest_ns) for other in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < self._pace.hold_s:
                 return Undecided()
-            return Leads(everybody, self._own)
+            return Leads(whole, self._own_id)
 
     def _judge(self, now: float) -> int:
-        """The id of the agent that judges; one that has only now become it has no answers yet."""
+        """Return the id of the judging agent, and note since when this agent judges: it has no answers at first."""
         judge = self._election.judge(now)
-        if judge != self._own:
+        if judge != self._own_id:
             self._judges_since = None
         elif self._judges_since is None:
             self._judges_since = now
@@ -187,7 +186,7 @@ class RunExchange:
                     unreachable[view.rank] = other.peer.node
                 elif view.rank not in ranks or not ranks[view.rank].alive:
                     ranks[view.rank] = view
-            if other.is_lost and not other.views:  # it has asked us, and never answered
+            if other.is_lost and not other.views:  # it has asked us, but never answered
                 announced = self._ranks_of.get(other.peer.agent_id, frozenset[int]())
                 unreachable |= dict.fromkeys(announced - ranks.keys(), other.peer.node)
         ranks = {rank: ranks[rank] for rank in of_this_attempt({rank: view.life for rank, view in ranks.items()})}
@@ -198,7 +197,7 @@ class RunExchange:
         if ruling is not self._published:
             with self._changed:
                 self._published = ruling
-                # The last verdict on a job that ends is over a moment later; peers must receive it nevertheless.
+                # The last verdict on an ending job is withdrawn a moment later, but peers must receive it.
                 self._unsent = ruling or self._unsent
                 self._wake()
 
@@ -222,15 +221,15 @@ class RunExchange:
         with self._changed:
             wanted, overdue = StacksWanted(frozenset(self._stacks)), StacksOverdue(frozenset(self._signals))
             self._stacks, self._signals = set(), set()
-        return [one for one in (wanted, overdue) if one.nonces]
+        return [request for request in (wanted, overdue) if request.nonces]
 
     # --- on any thread --------------------------------------------------------------------------------------------
 
     def ask_for_steps(self, question: bytes, timeout_s: float) -> list[tuple[bytes, int]]:
-        """Ask all others for the calls of some steps; waits for the answers.
+        """Ask all other agents for the calls of some steps, and wait for the answers.
 
         Returns:
-            The answer of each, with the number of its ranks; empty if it did not answer.
+            For each agent its answer (empty if none came) and the number of its ranks.
         """
         with self._changed:
             others = [other for other in self._others.values() if other.views and not other.is_lost]
@@ -250,7 +249,7 @@ class RunExchange:
             with self._changed:
                 self._is_woken = True
                 self._wake()
-            return encode(Answer(self._own, time.monotonic_ns(), self._suspects_since is not None))
+            return encode(Answer(self._own_id, time.monotonic_ns(), self._suspects_since is not None))
         question = decode_question(body)
         with self._changed:
             self._take(question)
@@ -259,21 +258,21 @@ class RunExchange:
             if world is not None:
                 self._shown.appendleft(world)
         if world is None:
-            return encode(Answer(self._own, time.monotonic_ns(), suspects_stall))
+            return encode(Answer(self._own_id, time.monotonic_ns(), suspects_stall))
         now_ns = time.monotonic_ns()
-        answer = answer_of(world, self._own, suspects_stall, now_ns, question.calls, before)
+        answer = answer_of(world, self._own_id, suspects_stall, now_ns, question.calls, before)
         return encode(replace(answer, age_ns=now_ns - (world.looked_ns or now_ns)))
 
     def _take(self, question: Question) -> None:
-        """Process a question: from the agent that judges, or from one that does not know that we are alive."""
-        if question.agent_id == self._own or not 0 <= question.agent_id <= MAX_AGENT_ID:
+        """Process a question from the judging agent, or from one that has not heard yet that we are alive."""
+        if question.agent_id == self._own_id or not 0 <= question.agent_id <= MAX_AGENT_ID:
             raise WireError("no other agent can have its id")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
-        # The agent that asks may be announced to us only later, and be out of reach by then.
+        # The asking agent may be announced to us only later, and may be out of reach by then.
         if question.agent_id in self._ranks_of or len(self._ranks_of) < MAX_PEERS:
             self._ranks_of[question.agent_id] = frozenset(question.ranks)
-        if question.agent_id > self._own:
+        if question.agent_id > self._own_id:
             self._is_woken |= question.is_hurried
             self._wake()
             return
@@ -284,9 +283,9 @@ class RunExchange:
         self._page_of_judge = question.page
         self._rescues_received = question.rescues
         self._received = ruling_from(question.ruling, self._run)
-        self._unread = self._received or self._unread  # it may be withdrawn before it is read
+        self._unread = self._received or self._unread  # kept until read, even if it is withdrawn first
 
-    # --- on our own thread ----------------------------------------------------------------------------------------
+    # --- on the thread of the exchange ----------------------------------------------------------------------------
 
     def _run_rounds(self) -> None:
         while not self._stopping:
@@ -302,17 +301,18 @@ class RunExchange:
 
     def _take_turn(self, now: float) -> None:
         with self._changed:
-            judge, known = self._judge(now), dict(self._others)  # the judging agent may not be announced yet
+            judge, others = self._judge(now), dict(self._others)
             is_hurried = self._is_hurried
-            if judge != self._own:  # the judging agent knows better what the others see
-                for other in known.values():
+            if judge != self._own_id:  # only the judging agent's answers are current
+                for other in others.values():
                     other.suspects_stall = False
             is_forgotten = self._suspects_since is not None and now - self._asked_at > self._pace.wake_after_s
             if self._local is None:  # the run is over, or not seen yet
                 return
-        if judge == self._own:
-            self._ask_all(list(known.values()), now, is_hurried)
-        elif is_forgotten and judge in known and not known[judge].wake(self._pace.hurried_timeout_s):
+        if judge == self._own_id:
+            self._ask_all(list(others.values()), now, is_hurried)
+        # The judging agent may not be announced yet.
+        elif is_forgotten and judge in others and not others[judge].wake(self._pace.hurried_timeout_s):
             with self._changed:
                 self._election.silent(judge, now)
                 self._wake()
@@ -321,17 +321,17 @@ class RunExchange:
         timeout_s = self._pace.hurried_timeout_s if is_hurried else self._pace.peaceful_timeout_s
         with self._changed:
             self._is_woken = False
-            # Agents that answer come first: the others occupy the workers.
+            # Agents that answer come first: silent agents block the workers until their timeout.
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
             ruling, calls, self._unsent = self._published or self._unsent, self._wanted_calls, None
-            news = (ruling, calls, self.page, self._rescues)
-            questions = [other.question(self._own, is_hurried, own_ranks, *news) for other in due]
+            shared = (ruling, calls, self.page, self._rescues)
+            questions = [other.question(self._own_id, is_hurried, own_ranks, *shared) for other in due]
         answers = self._pool.map(functools.partial(PeerAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.agent_id for other in due), answers, strict=True))
         with self._changed:
             self._round_began, self._was_hurried = now, is_hurried
-            for agent_id in [agent_id for agent_id in has_answered if agent_id < self._own]:
+            for agent_id in [agent_id for agent_id in has_answered if agent_id < self._own_id]:
                 if has_answered[agent_id]:
                     self._election.answered(agent_id, time.monotonic())
                 else:
@@ -343,7 +343,7 @@ class RunExchange:
         return self._is_woken or self._suspects_since is not None or any(other.suspects_stall for other in others)
 
     def _pause_s(self) -> float:
-        # The first peaceful question comes at once: an agent asked in a hurry trusts us only for a short time.
+        # The first peaceful question follows a hurried round at once, which is trusted only for a short time.
         if not self._is_hurried and not self._was_hurried:
             return self._pace.peaceful_round_s + PEACEFUL_ROUND_S_PER_AGENT * len(self._others)
         return self._pace.hurried_round_s + ROUND_S_PER_AGENT * len(self._others)

@@ -1,6 +1,6 @@
-"""The messages between agents, in MessagePack: where ranks are, and what was reported about them.
+"""The messages between agents, in MessagePack: the state of ranks, and the rulings on them.
 
-Times are on the monotonic clock of the sender; the receiver converts them to its own.
+Times are on the monotonic clock of the sender; the receiver converts them to its own clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WireError(TorchDistError):
 
 @dataclass(frozen=True, slots=True)
 class WireRuling:
-    """A `Ruling` without its run, which is that of the request."""
+    """A `Ruling` without its run id, which the request's envelope contains."""
 
     name: str
     agent_id: int
@@ -38,18 +38,18 @@ class WireRuling:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the agent that judges asks.
+    """A question from the judging agent.
 
     Attributes:
-        agent_id: Its own agent_id.
+        agent_id: Id of the asking agent.
         is_hurried: Whether it will ask again at once.
-        ranks: The ranks that it sees itself.
+        ranks: The ranks of its node.
         ruling: Its ruling on the ongoing stall; None if there is none.
-        stacks: Tapes whose ranks should write their stacks.
-        signals: Tapes whose ranks should be asked by a signal.
-        calls: Windows of calls that it wants in full, by channel and number.
+        stacks: Nonces of tapes whose ranks should write their stacks.
+        signals: Nonces of tapes whose ranks should be asked by a signal.
+        calls: Windows of calls to send in full, by channel and number.
         page: Address of its live page; '' for none.
-        rescues: How far the rescue of each rank has come; empty if none has begun.
+        rescues: State of each rank's rescue; empty if none has begun.
     """
 
     agent_id: int
@@ -69,7 +69,7 @@ class WireOperation:
 
     Attributes:
         view: The operation, without its group.
-        group: An index into the groups of the answer; -1 if the group is not known.
+        group: Index into the groups of the answer; -1 if the group is unknown.
     """
 
     view: OperationView
@@ -81,7 +81,7 @@ class WireRank:
     """A rank.
 
     Attributes:
-        view: The rank, without its operations and without what is not passed on; see `passed_on` of `codec`.
+        view: The rank, without its operations and the fields dropped by `codec.passed_on`.
         open: Its open operations.
         last: The operation that ended last.
     """
@@ -93,16 +93,16 @@ class WireRank:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an agent sees.
+    """An answer: the snapshot of one agent.
 
     Attributes:
-        agent_id: Its own agent_id.
-        now_ns: Its clock when the answer is written.
+        agent_id: Id of the answering agent.
+        now_ns: Its monotonic clock when it wrote the answer.
         suspects_stall: Whether a stall is near or ongoing.
-        groups: The groups of its operations.
-        ranks: Its ranks.
-        age_ns: How long before that it has looked at them. It answers on another thread than it reads tapes: on a
-            busy node, what it answers may be seconds old.
+        groups: The groups of the ranks' operations.
+        ranks: The ranks of its node.
+        age_ns: Age of the snapshot at `now_ns`. The agent answers on another thread than it reads tapes, so on a busy
+            node the snapshot may be seconds old.
     """
 
     agent_id: int
@@ -120,16 +120,16 @@ _answers: Final = msgspec.msgpack.Decoder(Answer)
 
 
 def wire_ruling(ruling: Ruling | None) -> WireRuling | None:
-    """A ruling as it is sent."""
+    """Convert a ruling to its wire form."""
     if ruling is None:
         return None
     incident = ruling.incident
-    found = {name: list(value) if isinstance(value, tuple) else value for name, value in ruling.attributes.items()}
-    return WireRuling(incident.name, incident.agent_id, ruling.epoch, ruling.operation_id, ruling.text, found)  # type: ignore
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in ruling.attributes.items()}
+    return WireRuling(incident.name, incident.agent_id, ruling.epoch, ruling.operation_id, ruling.text, plain)  # type: ignore
 
 
 def ruling_from(wire: WireRuling | None, run: int) -> Ruling | None:
-    """A ruling on a run as it was received."""
+    """Convert a received ruling on a run."""
     if wire is None:
         return None
     return Ruling(

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from otel_torchdist.agent.exchange.client import Envelope, Line, new_instance
+from otel_torchdist.agent.exchange.client import Envelope, PeerClient, new_instance
 from otel_torchdist.agent.exchange.peers import ExchangeApp
 from otel_torchdist.agent.exchange.wire import decode_question
 from otel_torchdist.show.serving.http_server import App
@@ -43,9 +43,9 @@ class Agent:
     def __init__(self, echo: Echo, instance: str, port: int) -> None:
         self.echo, self.instance, self.port = echo, instance, port
 
-    def line(self, token: bytes = TOKEN, run: int = RUN) -> Line:
-        """Another agent's line to it."""
-        return Line(peer_at(self.port), run, token, new_instance())
+    def client(self, token: bytes = TOKEN, run: int = RUN) -> PeerClient:
+        """Another agent's client to it."""
+        return PeerClient(peer_at(self.port), run, token, new_instance())
 
     def post(self, headers: dict[str, str], body: bytes = b"", path: str = PATH) -> http.client.HTTPResponse:
         """Send it a question by hand."""
@@ -92,6 +92,6 @@ def headers_for(
 
 def request_bytes(headers: dict[str, str], body: bytes) -> bytes:
     """A request in its wire format."""
-    lines = [f"POST {PATH} HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    clients = [f"POST {PATH} HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}"]
+    clients += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*clients, "", ""]).encode() + body

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.exchange.client import Line, NoAnswerError, new_instance
+from otel_torchdist.agent.exchange.client import NoAnswerError, PeerClient, new_instance
 from otel_torchdist.agent.exchange.peer import STATE_PATH
 from otel_torchdist.agent.exchange.peers import UNSEEN_S, AgentPeers
 from otel_torchdist.agent.exchange.wire import Question, decode_answer, encode
@@ -48,8 +48,8 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def ask(port: int, run: int = RUN, token: bytes = TOKEN) -> tuple[int, ...]:
     """The ranks that the agent on a port reports to see."""
-    line = Line(peer_at(port), run, token, new_instance())
-    return tuple(rank.view.rank for rank in decode_answer(line.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
+    client = PeerClient(peer_at(port), run, token, new_instance())
+    return tuple(rank.view.rank for rank in decode_answer(client.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
 
 
 def test_agent_takes_in_a_file(agent_peers: AgentPeers, tmp_path: Path) -> None:

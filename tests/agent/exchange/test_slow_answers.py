@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from otel_torchdist.agent.exchange.client import Answered
+from otel_torchdist.agent.exchange.client import SignedAnswer
 from otel_torchdist.agent.exchange.peer import DRIFT, ClockReading, PeerAgent
 from otel_torchdist.agent.exchange.wire import wire_ruling
 from otel_torchdist.judge.stall.events import Leads, Undecided
@@ -23,7 +23,7 @@ AHEAD_NS = 1000 * SECOND
 
 def reading(asked_ms: int, there_ms: int, heard_ms: int, ahead_ns: int = AHEAD_NS) -> ClockReading:
     """What an answer shows that was written at some moment of our clock."""
-    return ClockReading.of(Answered(b"", asked_ms * MS, heard_ms * MS), there_ms * MS + ahead_ns)
+    return ClockReading.of(SignedAnswer(b"", asked_ms * MS, heard_ms * MS), there_ms * MS + ahead_ns)
 
 
 def test_error_of_a_late_answer() -> None:

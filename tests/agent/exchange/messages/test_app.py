@@ -1,4 +1,4 @@
-"""Signed questions over real connections: which ones are answered, and that no peer is locked out."""
+"""Signed questions over real connections: which ones are answer, and that no peer is locked out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from otel_torchdist.agent.exchange.client import SIGNATURE_HEADER, Envelope, Line, NoAnswerError, envelope_from
+from otel_torchdist.agent.exchange.client import SIGNATURE_HEADER, Envelope, NoAnswerError, PeerClient, envelope_from
 from otel_torchdist.agent.exchange.peers import MAX_QUESTION
 from tests.agent.exchange.echo_agent import (
     OTHER_TOKEN,
@@ -30,11 +30,11 @@ from tests.agent.exchange.listening import HOST, served
 
 def test_signed_question_is_answered(agent: Agent) -> None:
     """Any client with the token gets the answer, with the times between which it was made."""
-    line, before = agent.line(), time.monotonic_ns()
-    answered = line.ask(PATH, b"where?", 10)
-    assert answered.body == SECRET + b"where?"
-    assert before <= answered.asked_ns < answered.heard_ns <= time.monotonic_ns()
-    assert [line.ask(PATH, bytes([number]), 10).body for number in range(3)] == [
+    client, before = agent.client(), time.monotonic_ns()
+    answer = client.ask(PATH, b"where?", 10)
+    assert answer.body == SECRET + b"where?"
+    assert before <= answer.asked_ns < answer.heard_ns <= time.monotonic_ns()
+    assert [client.ask(PATH, bytes([number]), 10).body for number in range(3)] == [
         SECRET + bytes([number]) for number in range(3)
     ]
 
@@ -62,24 +62,24 @@ def test_answers_are_signed(agent: Agent) -> None:
 def test_unknown_path(agent: Agent) -> None:
     """An agent of the run that asks for an unknown path gets a signed 404, which is not an answer."""
     with pytest.raises(NoAnswerError, match="answers with status 404"):
-        agent.line().ask("/v1/else", b"", 10)
+        agent.client().ask("/v1/else", b"", 10)
 
 
 def test_malformed_question(agent: Agent) -> None:
     """Signed bytes that are not a question get a signed 400, whatever they are; the agent goes on answering."""
-    line = agent.line()
+    client = agent.client()
     for body in (b"", b"\xc1", b"\x93\x01", b"\xdd\xff\xff\xff\xff", b"\x81\xa8agent_id\xa1x", b"\x91" * 100_000):
         with pytest.raises(NoAnswerError, match="answers with status 400"):
-            line.ask(PARSED, body, 10)
-    assert line.ask(PATH, b"still there?", 10).body.endswith(b"still there?")
+            client.ask(PARSED, body, 10)
+    assert client.ask(PATH, b"still there?", 10).body.endswith(b"still there?")
 
 
 def test_restarted_agent_is_found_with_the_second_question(agent: Agent, current: tuple[Current, int]) -> None:
     """A restarted agent refuses the first question, states its new instance, and answers the second."""
-    line = agent.line()
+    client = agent.client()
     for _ in range(3):
-        assert line.ask(PATH, b"where?", 10).body == SECRET + b"where?"
-        assert line.ask(PATH, b"and now?", 10).body == SECRET + b"and now?"
+        assert client.ask(PATH, b"where?", 10).body == SECRET + b"where?"
+        assert client.ask(PATH, b"and now?", 10).body == SECRET + b"and now?"
         assert agent.echo.received == [b"where?", b"and now?"]
         agent = begin_instance(*current)
 
@@ -87,21 +87,23 @@ def test_restarted_agent_is_found_with_the_second_question(agent: Agent, current
 def test_longest_question(agent: Agent) -> None:
     """A question of the maximum length arrives whole."""
     body = b"x" * MAX_QUESTION
-    assert agent.line().ask(PATH, body, 10).body == SECRET + body
+    assert agent.client().ask(PATH, body, 10).body == SECRET + body
 
 
 def test_many_ask_at_once(agent: Agent) -> None:
     """Lines of several agents, each used by several threads, all get all of their answers."""
-    lines = [agent.line() for _ in range(4)]
+    clients = [agent.client() for _ in range(4)]
     missed: list[object] = []
 
-    def ask(line: Line, who: int) -> None:
+    def ask(client: PeerClient, who: int) -> None:
         for turn in range(10):
             body = bytes([who, turn])
-            if line.ask(PATH, body, 20).body != SECRET + body:
+            if client.ask(PATH, body, 20).body != SECRET + body:
                 missed.append((who, turn))
 
-    threads = [threading.Thread(target=ask, args=(line, who)) for who, line in enumerate(itertools.chain(lines, lines))]
+    threads = [
+        threading.Thread(target=ask, args=(client, who)) for who, client in enumerate(itertools.chain(clients, clients))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -124,7 +126,7 @@ def check_others_are_answered(agent: Agent) -> None:
         slow = [stack.enter_context(socket.create_connection((HOST, agent.port), timeout=10)) for _ in range(8)]
         for client in slow:
             client.sendall(request)
-        line = agent.line()
+        client = agent.client()
         for body in (b"one", b"two"):
-            assert line.ask(PATH, body, 5).body == SECRET + body
+            assert client.ask(PATH, body, 5).body == SECRET + body
     assert agent.echo.received == [b"one", b"two"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.agent.exchange.client import MAX_ANSWER, Line, NoAnswerError, new_instance
+from otel_torchdist.agent.exchange.client import MAX_ANSWER, NoAnswerError, PeerClient, new_instance
 from otel_torchdist.node.job.peers import Peer
 from tests.agent.exchange.echo_agent import PATH, RUN, TOKEN
 from tests.agent.exchange.listening import HOST, peer_at, stranger
@@ -97,7 +97,7 @@ def soonest_s(port: int, body: bytes) -> float:
     while len(took_s) < 5 and min(took_s, default=1e9) >= DEADLINE_S + SLACK_S:
         began = time.monotonic()
         with pytest.raises(NoAnswerError):
-            Line(peer_at(port), RUN, TOKEN, new_instance()).ask(PATH, body, DEADLINE_S)
+            PeerClient(peer_at(port), RUN, TOKEN, new_instance()).ask(PATH, body, DEADLINE_S)
         took_s.append(time.monotonic() - began)
     return min(took_s)
 
@@ -112,7 +112,7 @@ def test_stranger(behave: Callable[[socket.socket], None]) -> None:
 def test_answer_without_an_end() -> None:
     """No more of such an answer is read than the maximum length."""
     with stranger(endless) as port, pytest.raises(NoAnswerError, match=f"longer than {MAX_ANSWER} bytes"):
-        Line(peer_at(port), RUN, TOKEN, new_instance()).ask(PATH, b"where?", 20)
+        PeerClient(peer_at(port), RUN, TOKEN, new_instance()).ask(PATH, b"where?", 20)
 
 
 def test_question_that_is_not_taken() -> None:
@@ -132,10 +132,10 @@ def test_no_server_at_the_address(host: str) -> None:
     """A closed port and an impossible host count as no answer, at once, and raise no other error."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-    line = Line(Peer(0, "node-0", host, port), RUN, TOKEN, new_instance())
+    client = PeerClient(Peer(0, "node-0", host, port), RUN, TOKEN, new_instance())
     for _ in range(2):
         with pytest.raises(NoAnswerError):
-            line.ask(PATH, b"where?", 10)
+            client.ask(PATH, b"where?", 10)
 
 
 def test_line_that_is_busy() -> None:
@@ -147,12 +147,12 @@ def test_line_that_is_busy() -> None:
         silent(connection)
 
     with stranger(note) as port:
-        line = Line(peer_at(port), RUN, TOKEN, new_instance())
+        client = PeerClient(peer_at(port), RUN, TOKEN, new_instance())
         errors: list[Exception] = []
 
         def ask() -> None:
             try:
-                line.ask(PATH, b"first", 5)
+                client.ask(PATH, b"first", 5)
             except NoAnswerError as error:
                 errors.append(error)
 
@@ -160,6 +160,6 @@ def test_line_that_is_busy() -> None:
         first.start()
         assert asked.wait(60)
         with pytest.raises(NoAnswerError, match="an earlier request has not been answered yet"):
-            line.ask(PATH, b"second", 0.1)
+            client.ask(PATH, b"second", 0.1)
     first.join(10)
     assert len(errors) == 1

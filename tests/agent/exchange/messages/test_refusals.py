@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.agent.exchange import client as envelopes
-from otel_torchdist.agent.exchange.client import SIGNATURE_HEADER, TO_HEADER, Envelope, NoAnswerError, Numbers
+from otel_torchdist.agent.exchange.client import SIGNATURE_HEADER, TO_HEADER, Envelope, NoAnswerError, ReplayGuard
 from otel_torchdist.agent.exchange.peers import MAX_QUESTION, ExchangeApp
 from tests.agent.exchange.echo_agent import (
     OTHER_TOKEN,
@@ -67,14 +67,14 @@ def test_refused(make: Callable[[Agent], dict[str, str]], agent: Agent) -> None:
 
 def test_run_that_is_over(agent: Agent, current: tuple[Current, int]) -> None:
     """A run that has been dropped is as unknown as one that never existed."""
-    line = agent.line()
-    line.ask(PATH, b"", 10)
+    client = agent.client()
+    client.ask(PATH, b"", 10)
     app = current[0].app
     assert isinstance(app, ExchangeApp)
     for _ in range(2):
         app.drop(RUN)
         with pytest.raises(NoAnswerError, match=r"status 403\) does not have the run's token"):
-            line.ask(PATH, b"", 10)
+            client.ask(PATH, b"", 10)
 
 
 def test_replay(agent: Agent) -> None:
@@ -103,9 +103,9 @@ def test_replay_to_a_restarted_agent(agent: Agent, current: tuple[Current, int])
 
 def test_other_methods(agent: Agent) -> None:
     """Other methods than POST find nothing, signed or not."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
+    clients = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
     for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "NONSENSE"):
-        answer = agent.say(f"{method} {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{lines}\r\n".encode())
+        answer = agent.say(f"{method} {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{clients}\r\n".encode())
         assert status_of(answer) == 404
         assert answer.partition(b"\r\n\r\n")[2] == b""
     assert agent.echo.received == []
@@ -113,9 +113,9 @@ def test_other_methods(agent: Agent) -> None:
 
 def test_question_without_length(agent: Agent) -> None:
     """A question of unknown length is not read, chunked or not."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
+    clients = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
     for more in ("", "Transfer-Encoding: chunked\r\n", "Content-Length: -1\r\n", "Content-Length: 1e3\r\n"):
-        answer = agent.say(f"POST {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{lines}{more}\r\n".encode())
+        answer = agent.say(f"POST {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{clients}{more}\r\n".encode())
         assert status_of(answer) == 411
     assert agent.echo.received == []
 
@@ -123,16 +123,16 @@ def test_question_without_length(agent: Agent) -> None:
 @pytest.mark.parametrize("length", [str(MAX_QUESTION + 1), "9" * 18, "9" * 6_000])
 def test_question_that_is_too_long(length: str, agent: Agent) -> None:
     """A question that is too long is refused at once, before any byte of it comes, however long it claims to be."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
+    clients = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
     began = time.monotonic()
-    answer = agent.say(f"POST {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{lines}Content-Length: {length}\r\n\r\n".encode())
+    answer = agent.say(f"POST {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{clients}Content-Length: {length}\r\n\r\n".encode())
     assert status_of(answer) == 413
     assert time.monotonic() - began < 5
 
 
 def test_table_of_senders_is_bounded() -> None:
     """Of many senders the ones that asked last are remembered, each with its number, and no others."""
-    numbers = Numbers(most=8)
+    numbers = ReplayGuard(most=8)
     asked = [Envelope(RUN, f"{sender:016x}", "", 1) for sender in range(20)]
     assert all(numbers.is_new(envelope) for envelope in asked)
     assert not any(numbers.is_new(envelope) for envelope in asked[-8:])
