@@ -1,1 +1,1 @@
-"""Starts an agent that outlives the rank that starts it, and notices when the agent is gone."""
+"""Starts an agent that outlives the rank that starts it, and restarts the agent when it ends."""

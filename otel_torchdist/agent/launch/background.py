@@ -1,4 +1,4 @@
-"""The agent as ranks start it: detached, in its own session, with a log file instead of a terminal."""
+"""The main program of an agent started by a rank: detached, in its own session, with a log file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LINE: Final = "%(asctime)s %(levelname)s %(message)s"
 def main(directory: str) -> None:
     """Read a job directory until its ranks are gone."""
     job_directory = Path(directory)
-    config = Config.from_environment()  # before there is a log: the ranks have already warned of bad values
+    config = Config.from_environment()  # before logging starts: the ranks have already warned of invalid values
     _log_to_file(job_directory / LOG_NAME)
     _leave_the_ranks_cores()
     withdraw_stale(job_directory.parent)
@@ -49,7 +49,7 @@ def main(directory: str) -> None:
 
 
 def _log_to_file(path: Path) -> None:
-    """Log to two files of at most half a megabyte each; output that bypasses the log goes to the first as well."""
+    """Log to two rotating files of at most `LOG_BYTES` each; standard output and error go to the first too."""
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(LevelFormatter(LINE))
     logging.basicConfig(handlers=[handler])
@@ -61,6 +61,6 @@ def _log_to_file(path: Path) -> None:
 
 
 def _leave_the_ranks_cores() -> None:
-    """Drop the inherited CPU affinity: the rank that started this process may want its cores for itself."""
+    """Drop the inherited CPU affinity: a rank may be pinned to a few cores that it needs for itself."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -1,9 +1,9 @@
-"""Runs a command in a detached process without the program noticing the process in between.
+"""Runs a command in a detached process, and hides the intermediate process from the program.
 
-That process, a shell that puts the command into the background, is a child of the program for only a millisecond or
-two; a Python that forks would be one for thirty or more. Python's other threads are kept waiting until it has been
-reaped: an `os.wait()` or a SIGCHLD handler of theirs would reap it, and the program would see a child that it does not
-know.
+The intermediate process is a shell that puts the command into the background. It is a child of the program for one or
+two milliseconds; a Python that forks would be one for thirty or more. Python's other threads have to wait until it has
+been reaped: an `os.wait()` or a SIGCHLD handler in one of them would reap it, and the program would see an unknown
+child.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from otel_torchdist.errors import TorchDistError
 
 SHELL: Final = "/bin/sh"
 HOLD_MS: Final = 50
-"""How long Python's other threads are held up at most."""
+"""Longest time that Python's other threads have to wait."""
 SETTLE_US: Final = 3_000
 """A thread that has just released the GIL for an `os.wait()` needs a moment to enter the kernel."""
 
 _IN_BACKGROUND: Final = ("-c", '"$0" "$@" &')
 _TO_DEFAULT: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores, and that everything it starts would ignore as well."""
+"""Signals that Python ignores; its children would inherit that."""
 _THREADS: Final = "/proc/self/task"
 _WAITS: Final = {"x86_64": (61, 247), "aarch64": (260, 95)}
 """System call numbers of `wait4` and `waitid`."""
 _ANY_CHILD: Final = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 _P_ALL: Final = 0
 _LIBC: Final[Any] = ctypes.PyDLL(None)
-"""Calls through it keep the GIL."""
+"""The C library. A call through `PyDLL` keeps the GIL."""
 
 
 class ChildrenAwaitedError(TorchDistError):
-    """A thread of the program waits for any child, and would reap ours."""
+    """A thread of the program is waiting for any child, and would reap the intermediate process."""
 
 
 def has_shell(shell: str = SHELL) -> bool:
-    """Whether there is a shell; some containers have none."""
+    """Return whether there is a shell; some containers have none."""
     return os.access(shell, os.X_OK)
 
 
 def awaits_any_child() -> bool:
-    """Whether a thread of this process is in an `os.wait()` right now, according to the kernel."""
+    """Return whether a thread of this process is in an `os.wait()` now, according to the kernel."""
     return _any_awaits(os.listdir(_THREADS))
 
 
@@ -63,21 +63,21 @@ def run_detached(
     shell: str = SHELL,
     hold_ms: int = HOLD_MS,
 ) -> int:
-    """Run a command in its own session; returns the session's id.
+    """Run a command in its own session; return the session's id.
 
-    Without a shell, the command itself must fork and end.
+    Without a shell, the command itself must fork, and its parent must end.
 
     Args:
-        command: What to run, and its arguments. It inherits descriptors that are not marked "close on exec".
+        command: Program and arguments. It inherits descriptors that are not marked "close on exec".
         environ: Its environment.
-        stderr: Its standard error; it has no other streams.
-        timeout_s: The process in between is killed if it has not ended by then.
-        last: Whether there is no later opportunity, because the program has ended.
-        shell: Puts the command into the background, if it is there.
-        hold_ms: How long Python's other threads are held up at most.
+        stderr: Descriptor of its standard error; input and output are `/dev/null`.
+        timeout_s: Time after which the intermediate process is killed.
+        last: Whether to start the command even if that disturbs the program, because the program has ended.
+        shell: Path of the shell.
+        hold_ms: Longest time that Python's other threads have to wait, in milliseconds.
 
     Raises:
-        ChildrenAwaitedError: The command was not started, because that would disturb the program.
+        ChildrenAwaitedError: The command was not started, because a thread waits for any child.
         OSError: The command cannot be started.
     """
     whole = [shell, *_IN_BACKGROUND, *command] if has_shell(shell) else list(command)
@@ -87,11 +87,11 @@ def run_detached(
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
     ]
     threads = os.listdir(_THREADS)
-    with _alone(hold_ms):
+    with _holding_gil(hold_ms):
         _LIBC.usleep(SETTLE_US)
         if not last and _any_awaits(threads):
             raise ChildrenAwaitedError
-        # Not `subprocess`, which lets other threads run before it returns.
+        # Not `subprocess`: it lets other threads run before it returns.
         process = os.posix_spawn(whole[0], whole, environ, file_actions=actions, setsid=True, setsigdef=_TO_DEFAULT)
         is_reaped = _is_reaped_at_once(process, hold_ms)
     if not is_reaped:
@@ -100,17 +100,17 @@ def run_detached(
 
 
 def kill_session(session: int) -> None:
-    """Kill all processes of a session; its id cannot be reused while one of them lives."""
+    """Kill all processes of a session. The kernel does not reuse its id while one of them lives."""
     with contextlib.suppress(OSError):
         os.killpg(session, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def _alone(hold_ms: int) -> Generator[None, None, None]:
-    """Keep Python's other threads waiting for the GIL for a moment."""
+def _holding_gil(hold_ms: int) -> Generator[None, None, None]:
+    """Keep the GIL from Python's other threads, for at most `hold_ms`."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(hold_ms / 1000)
-    time.sleep(0.0001)  # threads already waiting get the GIL first; from then on the new interval applies
+    time.sleep(0.0001)  # lets threads that already wait for the GIL have it first: they use the old interval
     try:
         yield
     finally:
@@ -121,7 +121,7 @@ def _any_awaits(threads: list[str]) -> bool:
     wait4, waitid = _WAITS.get(platform.machine(), (-1, -1))
     for thread in threads:
         words = _read(f"{_THREADS}/{thread}/syscall").split()
-        if len(words) < 2:  # it runs, or has ended
+        if len(words) < 2:  # the thread is running, or has ended
             continue
         call, first = int(words[0], 0), int(words[1], 0)
         if (call == wait4 and first in _ANY_CHILD) or (call == waitid and first == _P_ALL):
@@ -141,10 +141,10 @@ def _read(path: str) -> bytes:
 
 
 def _is_reaped_at_once(process: int, hold_ms: int) -> bool:
-    """Wait for a child with the GIL held; return whether it has been reaped."""
+    """Wait for a child, keeping the GIL; return whether it has been reaped."""
     try:
         ended = _PollFd(os.pidfd_open(process), select.POLLIN, 0)
-    except OSError:  # it has already been reaped, or the kernel has no pidfds
+    except OSError:  # the child has already been reaped, or the kernel has no pidfds
         return False
     _LIBC.poll(ctypes.byref(ended), 1, hold_ms)
     is_reaped = _LIBC.waitpid(process, None, os.WNOHANG) != 0
@@ -153,11 +153,11 @@ def _is_reaped_at_once(process: int, hold_ms: int) -> bool:
 
 
 def _reap(process: int, timeout_s: float) -> None:
-    """Wait in the kernel instead of polling, so that the child is reaped the moment it ends."""
+    """Reap a child as soon as it ends: wait for it in the kernel instead of polling."""
     timer = threading.Timer(timeout_s, kill_session, [process])
     timer.daemon = True
     timer.start()
-    with contextlib.suppress(ChildProcessError):  # the program has reaped it, or ignores SIGCHLD
+    with contextlib.suppress(ChildProcessError):  # the program has reaped the child, or ignores SIGCHLD
         os.waitpid(process, 0)
     timer.cancel()
 

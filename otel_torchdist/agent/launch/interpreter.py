@@ -1,8 +1,8 @@
-"""Finds a Python that can run an agent: the program's own executable may not be an interpreter.
+"""Finds a Python interpreter that can run an agent: the program's executable may not be one.
 
 PyInstaller, cx_Freeze, Nuitka and PyOxidizer build applications that ignore `-c`: started again, such an application
-would train once more, as a second rank 0. A host program with Python embedded in it (uWSGI, a simulator) also names
-itself.
+would train once more, as a second rank 0. In a host program with Python embedded in it (uWSGI, a simulator),
+`sys.executable` may be that program.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def find_interpreter() -> str:
     # A program that embeds Python is not an interpreter, but the installation it uses usually has one.
     installed = [os.path.join(prefix, "bin", version) for prefix in (sys.exec_prefix, sys.base_exec_prefix)]
     candidates = [sys.executable, *(path for path in installed if os.access(path, os.X_OK))]
-    return next((path for path in candidates if path and _is_named_like_one(path)), "")
+    return next((path for path in candidates if path and _has_interpreter_name(path)), "")
 
 
 def why_none() -> str:
-    """Why `find_interpreter` found none, as the first half of a sentence."""
+    """Return why `find_interpreter` found none, as the first half of a sentence."""
     if _is_bundled():
         return f"{sys.executable or 'this program'} is an application with an embedded Python"
     if not sys.executable:
@@ -40,20 +40,20 @@ def why_none() -> str:
 
 
 def _is_bundled() -> bool:
-    """Whether the program was frozen or compiled with its modules inside, where no other Python can find them."""
+    """Return whether the program was frozen or compiled with its modules inside, where no other Python finds them."""
     if getattr(sys, "frozen", False) or getattr(sys, "oxidized", False):
         return True
-    compiled: Any = getattr(sys.modules.get("__main__"), "__compiled__", None)  # Nuitka's
+    compiled: Any = getattr(sys.modules.get("__main__"), "__compiled__", None)  # set by Nuitka
     return compiled is not None and bool(getattr(compiled, "standalone", True) or getattr(compiled, "onefile", False))
 
 
-def _is_named_like_one(path: str) -> bool:
-    """Whether a file, or what it links to, has an interpreter's name."""
+def _has_interpreter_name(path: str) -> bool:
+    """Return whether a file, or its link target, has the name of an interpreter."""
     return any(_INTERPRETER.fullmatch(os.path.basename(name)) for name in (path, os.path.realpath(path)))
 
 
 def interpreter_flags() -> list[str]:
-    """Flags of this interpreter that decide where modules come from and how paths are encoded."""
+    """Return the flags of this interpreter that decide where modules come from and how paths are encoded."""
     flags = sys.flags
     if flags.isolated:
         given = "I"
@@ -65,10 +65,10 @@ def interpreter_flags() -> list[str]:
 
 
 def module_path(path: list[Any]) -> list[str]:
-    """Return this process's module path, for a process that must not find other modules instead.
+    """Return this process's module path, for another process that must find the same modules.
 
-    Anything but text is left out: programs put a `Path` into `sys.path`, which Python silently ignores. The standard
-    library comes first: a script may have a `queue.py` beside it and never need Python's; the agent does.
+    Entries that are not strings are left out: some programs put a `Path` into `sys.path`, which Python ignores. The
+    standard library comes first: there may be a `queue.py` beside the script, but the agent needs Python's.
     """
     entries = [_absolute(entry) for entry in path if isinstance(entry, str) and "\0" not in entry]
     library = _standard_library()
@@ -80,7 +80,7 @@ def _absolute(entry: str) -> str:
         absolute = os.path.abspath(entry)
     except OSError:  # the working directory is gone
         return entry
-    # What is not a file may be the name of a path hook, as in editable installations.
+    # A path that does not exist may be the name of a path hook, as in editable installations.
     return absolute if os.path.exists(absolute) else entry
 
 

@@ -1,7 +1,7 @@
-"""Ensures, in the training process, that an agent reads this job's tapes, and starts one if none does.
+"""Keeps an agent running for this job's tapes, from inside the training process.
 
-All ranks of a node check once a second; the one that gets the lock starts the agent. They rely on files and locks only,
-so ranks need not know each other, and no rank's death leaves the others without an agent.
+All ranks of a node check once a second; the rank that gets the lock starts the agent. Ranks coordinate only through
+files and locks: they need not know each other, and no rank's death leaves the others without an agent.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from otel_torchdist.system.files.others import read_regular
 from otel_torchdist.system.this_process.end import ProcessEnd
 
 START_TIMEOUT_S: Final = 10.0
-"""An agent that has not begun to read by then has failed."""
+"""Seconds after which an agent that has not begun to read has failed."""
 MAX_STARTS: Final = 5
 STARTS_WITHIN_S: Final = 600.0
 FIRST_PAUSE_S: Final = 1.0
 
 PUT_OFF_WARNING_S: Final = 30.0
-"""How long a program may wait for its children before we warn that this keeps the agent from being started."""
+"""Seconds for which a program may wait for its children before a warning that no agent can be started meanwhile."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _MAX_BYTES: Final = 4096
-"""Bytes of the file with the times of starts."""
+"""Maximum bytes to read of the file with the times of starts."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperSurroundings:
-    """The functions of this process and of the machine that an `AgentKeeper` calls.
+    """The functions of this process and of the machine that an `AgentKeeper` calls; tests replace them.
 
     Attributes:
-        spawn: Starts an agent; see `spawn_agent` for its arguments and its result.
-        awaits_any_child: Whether a thread of this process waits for any of its children.
+        spawn: Starts an agent; see `spawn_agent` for the arguments and the result.
+        awaits_any_child: Returns whether a thread of this process waits for any of its children.
         clock_ns: Returns the monotonic time in nanoseconds.
     """
 
@@ -59,7 +59,7 @@ class KeeperSurroundings:
 
 
 class AgentKeeper:
-    """Keeps an agent running for the job directory that this process records to."""
+    """The rank's part in keeping an agent running for the job directory that it records to."""
 
     def __init__(
         self, surroundings: KeeperSurroundings | None = None, has_no_agent: Callable[[Path], object] = lambda _: None
@@ -67,68 +67,71 @@ class AgentKeeper:
         """Keep no agent yet.
 
         Args:
-            surroundings: Replaces the usual functions.
-            has_no_agent: Called with the base directory when no agent of this user will read the job.
+            surroundings: None for the functions of this process.
+            has_no_agent: Called with the base directory if no agent of this user will read the job.
         """
         self._surroundings = surroundings or KeeperSurroundings()
         self._has_no_agent = has_no_agent
         self._wanted: Path | None = None
-        self._post: _Post | None = None
+        self._directory_keeper: _DirectoryKeeper | None = None
         self._process = os.getpid()
         self._end = ProcessEnd(self.close)
 
     def keep(self, directory: Path) -> None:
         """Keep an agent running for `directory`, from the next check on.
 
-        Called before capture registers its own `ProcessEnd`: they run in reverse order, so the tape is finished when
-        ours runs.
+        Call this before capture registers its own `ProcessEnd`: these run in reverse order, so the tape is finished
+        when `close` runs.
         """
         self._end.arm()
         if os.getpid() != self._process:  # a rank forked from a rank holds none of its locks
             self._process = os.getpid()
-            self._post = None
+            self._directory_keeper = None
         self._wanted = directory
 
     def check(self) -> None:
-        """Start an agent if there is none, and relay its warnings. Called once a second, on one thread."""
+        """Start an agent if there is none, and relay its warnings. Call this once a second, on one thread."""
         wanted = self._wanted
         if wanted is not None:
-            self._post_in(wanted).check()
+            self._keeper_of(wanted).check()
 
-    def _post_in(self, wanted: Path) -> _Post:
-        if self._post is None or self._post.directory != wanted:
-            if self._post is not None:
-                self._post.close()
-            self._post = _Post(wanted, self._surroundings, self._has_no_agent)
-        return self._post
+    def _keeper_of(self, wanted: Path) -> _DirectoryKeeper:
+        if self._directory_keeper is None or self._directory_keeper.directory != wanted:
+            if self._directory_keeper is not None:
+                self._directory_keeper.close()
+            self._directory_keeper = _DirectoryKeeper(wanted, self._surroundings, self._has_no_agent)
+        return self._directory_keeper
 
     def close(self) -> None:
-        """Leave the agent alone: it ends when all ranks have ended. A job that ended before it had one gets one now."""
+        """Stop checking; the agent ends after all ranks have ended. Start one now if the job never had an agent."""
         self._end.disarm()
         wanted, self._wanted = self._wanted, None
         with guard.guarded("leaving the agent"):
             if wanted is not None:
-                self._post_in(wanted).close()
-        self._post = None
+                self._keeper_of(wanted).close()
+        self._directory_keeper = None
 
 
 def is_read(directory: Path) -> bool:
-    """Whether an agent reads a job directory. Not for ranks: that would drop the locks that they hold."""
+    """Return whether an agent reads a job directory.
+
+    Not for ranks: closing the lock file would release the locks that they hold on it.
+    """
     with contextlib.suppress(OSError):
         return is_file_locked(directory / LOCK_NAME)
     return False
 
 
 def newest_start_ns(directory: Path) -> int:
-    """Return when a rank last started an agent, by the monotonic clock; 0 for never. Not for ranks; see `is_read`."""
+    """Return the monotonic time at which a rank last started an agent; 0 for never. Not for ranks; see `is_read`."""
     with contextlib.suppress(OSError):
         return max(_starts(read_regular(directory / START_LOCK_NAME, _MAX_BYTES)), default=0)
     return 0
 
 
 def start_agent(directory: Path) -> None:
-    """Start an agent for ranks that have ended before they could."""
-    _Post(directory, KeeperSurroundings(), lambda _: None).close()
+    """Start an agent for ranks that ended before they could start one."""
+    _DirectoryKeeper(directory, KeeperSurroundings(), lambda _: None).close()
 
 
 def _is_of_this_user(pid: int) -> bool:
@@ -141,12 +144,12 @@ def _starts(content: bytes) -> list[int]:
     return [int(word) for word in content.split() if word.isdigit()]
 
 
-class _Post:
-    """Keeps an agent running for one job directory.
+class _DirectoryKeeper:
+    """The keeper of one job directory.
 
-    An agent that ends is restarted after 1, 2, 4, 8 s, but at most five times within ten minutes, because the cause (no
-    space, no memory) may pass. One that cannot be started at all is given up. Starts before this process's own do not
-    count: a short program that is run again and again, in the same directory, needs a new agent each time.
+    An agent that ends is restarted after 1, 2, 4, 8 s, because the cause (no space, no memory) may pass, but at most
+    five times within ten minutes. If it cannot be started at all, there is no further attempt. Starts from before this
+    keeper existed do not count: a short program that runs repeatedly in one directory needs a new agent each time.
     """
 
     def __init__(
@@ -154,9 +157,9 @@ class _Post:
     ) -> None:
         self.directory = directory
         self._has_no_agent = has_no_agent
-        self._around = surroundings
+        self._surroundings = surroundings
         self._since_ns = surroundings.clock_ns()
-        # Closing a descriptor drops the locks that this process has on the file, so each is opened once and kept open.
+        # Closing any descriptor of a file releases this process's locks on it, so each file stays open.
         self._watch_lock = KeptFile(directory / LOCK_NAME, _FLAGS)
         self._start_lock = KeptFile(directory / START_LOCK_NAME, _FLAGS)
         self._starting_since: float | None = None
@@ -177,7 +180,7 @@ class _Post:
         if is_read and not self._was_read:
             self._was_read = True
             if not _is_of_this_user(holder_of(self._watch_lock.fileno())):
-                self._has_no_agent(self.directory.parent)  # a service of another user: it only reads
+                self._has_no_agent(self.directory.parent)  # another user's service, which only reads
         if self._starting_since is not None:
             if is_read or self._now_s() - self._starting_since > START_TIMEOUT_S:
                 self._starting_since = None
@@ -193,26 +196,26 @@ class _Post:
         self._starting = threading.Thread(target=self._start, name="otel-torchdist-start", daemon=True)
         try:
             self._starting.start()
-        except RuntimeError:  # Python 3.12 starts no thread during shutdown, nor could one be waited for
+        except RuntimeError:  # Python 3.12 starts no thread during shutdown
             self._starting = None
             self._start(follows=False)
 
     def _now_s(self) -> float:
-        return self._around.clock_ns() / 1e9
+        return self._surroundings.clock_ns() / 1e9
 
     def close(self) -> None:
         self._is_ending = True
         if not self._was_read:
             self.check()
         if self._starting is not None:
-            self._detached.wait(FORK_TIMEOUT_S)  # or it would end halfway, with this process
+            self._detached.wait(FORK_TIMEOUT_S)  # else the start would be cut off when this process ends
         self._relay.close()
         self._watch_lock.close()
         self._start_lock.close()
 
     def _must_put_off(self) -> bool:
-        """Whether the program is in an `os.wait()`, which would return a child of ours that it does not know."""
-        if self._is_ending or not self._around.awaits_any_child():
+        """Return whether to postpone the start: the program is in an `os.wait()`, which would return our child."""
+        if self._is_ending or not self._surroundings.awaits_any_child():
             self._put_off_since = None
             return False
         now = self._now_s()
@@ -230,7 +233,7 @@ class _Post:
     def _start(self, follows: bool = True) -> None:
         try:
             with guard.guarded("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
-                problem = self._around.spawn(self.directory, self._detached.set, self._is_ending, follows)
+                problem = self._surroundings.spawn(self.directory, self._detached.set, self._is_ending, follows)
                 if problem:
                     self._has_given_up = True
                     self._has_no_agent(self.directory.parent)
@@ -239,8 +242,8 @@ class _Post:
             self._detached.set()
 
     def _may_start(self) -> bool:
-        """Whether it is time for another start; all ranks record the times of starts in the file that they lock."""
-        now_ns = self._around.clock_ns()
+        """Return whether another start is due; if so, record it in the lock file, where all ranks record starts."""
+        now_ns = self._surroundings.clock_ns()
         starts = _starts(os.pread(self._start_lock.fileno(), _MAX_BYTES, 0))
         since_ns = max(self._since_ns, now_ns - round(STARTS_WITHIN_S * 1e9))
         recent = [start for start in starts if since_ns <= start <= now_ns]

@@ -28,7 +28,7 @@ def report(word):
 report({RUNS!r})
 for fd in map(int, os.listdir("/proc/self/fd")):
     try: fd > 2 and os.get_inheritable(fd) and os.close(fd)
-    except OSError: pass  # it was that of the folder
+    except OSError: pass  # the descriptor of the listing itself
 os.environ[{OTEL_PYTHON_TORCHDIST_ENABLED!r}] = "true"
 from otel_torchdist.system.this_process.commands import keeping_what_is_imported
 with keeping_what_is_imported():
@@ -37,16 +37,19 @@ report({READY!r})
 os.dup2(1, 2)
 main(sys.argv[1])
 """
-"""Nothing may be imported before the path is set: `-c` puts the working directory first, which may contain a user's
-`json.py`. Sockets that some library has opened without "close on exec" are closed here. Progress is reported on stderr,
-where Python also reports errors."""
+"""Code that the agent's interpreter runs.
+
+It imports nothing before it has set the path: `-c` puts the working directory first, which may contain a user's
+`json.py`. It closes sockets that a library has opened without "close on exec". It reports progress on stderr, where
+Python also reports errors.
+"""
 FORK: Final = "import os\nif os.fork(): os._exit(0)\n"
-"""Replaces `import os` in `BOOT` if there is no shell that could put the process into the background."""
+"""Replaces `import os` in `BOOT` if there is no shell to put the process into the background."""
 FORK_TIMEOUT_S: Final = 30.0
-"""An executable that has not run our code by then is not Python, or cannot start."""
+"""Seconds after which an executable that has not run `BOOT` is considered not to be Python, or unable to start."""
 
 _AUTO_INSTRUMENTATION: Final = str(Path("opentelemetry", "instrumentation", "auto_instrumentation"))
-"""Where `opentelemetry-instrument` has a `sitecustomize` that would instrument the agent as well."""
+"""Directory of the `sitecustomize` of `opentelemetry-instrument`, which would instrument the agent too."""
 
 
 def spawn_agent(
@@ -59,22 +62,22 @@ def spawn_agent(
     timeout_s: float = FORK_TIMEOUT_S,
     shell: str = SHELL,
 ) -> str:
-    """Start an agent for a job directory; returns when it has started or failed.
+    """Start an agent for a job directory; return when it has started or failed.
 
     Args:
         directory: The directory to read.
         detached: Called as soon as the agent no longer needs this process.
-        last: Whether it must start now, because the program has ended.
-        follows: Whether to wait for its first report once it no longer needs this process.
-        boot: The code that the agent runs.
-        timeout_s: An executable that has not run our code by then is given up.
+        last: See `run_detached`.
+        follows: Whether to wait, after that, until the agent has loaded its modules.
+        boot: Code that the agent's interpreter runs.
+        timeout_s: See `FORK_TIMEOUT_S`.
         shell: See `run_detached`.
 
     Returns:
-        Why it could not be started; '' if it was.
+        Why the agent could not be started; '' if it has started.
 
     Raises:
-        ChildrenAwaitedError: Starting it now would disturb the program.
+        ChildrenAwaitedError: See `run_detached`.
     """
     python = find_interpreter()
     if not python:
@@ -98,29 +101,29 @@ def _environment() -> dict[str, str]:
     environ["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if _AUTO_INSTRUMENTATION not in entry)
     if not environ["PYTHONPATH"]:
         del environ["PYTHONPATH"]
-    # If this is not Python despite its name, it is the training that starts, and it must not start another one.
+    # If the executable is not Python despite its name, it starts the training, which must not start another one.
     environ[OTEL_PYTHON_TORCHDIST_ENABLED] = "false"
     return environ
 
 
-# --- what a starting agent reports ------------------------------------------------------------------------------------
-# What a starting agent reports on stderr until it has its own log.
+# --- boot report ------------------------------------------------------------------------------------------------------
+# Reads the stderr of a starting agent until it has its own log.
 
 
 READY_TIMEOUT_S: Final = 300.0
-"""Modules load slowly from a file system that all nodes read at once; after this time we stop listening."""
+"""Longest time to wait for the agent's modules: they load slowly from a file system that all nodes read at once."""
 KEPT_BYTES: Final = 65_536
 
 
 class BootReport:
-    """A pipe from a starting process; belongs to one thread."""
+    """A pipe from the standard error of a starting process. Used by one thread."""
 
     def __init__(self, runs: bytes, ready: bytes) -> None:
         """Create the pipe.
 
         Args:
-            runs: What the process writes as soon as it runs our code.
-            ready: What it writes once it has found all modules.
+            runs: Word that the process writes as soon as it runs our code.
+            ready: Word that the process writes once it has loaded all modules.
 
         Raises:
             OSError: No descriptors are left.
@@ -131,20 +134,20 @@ class BootReport:
 
     @contextlib.contextmanager
     def writing_end(self) -> Generator[int, None, None]:
-        """Yield the end for the process to write to; closed here afterwards."""
+        """Yield the descriptor for the process to write to, and close it afterwards."""
         try:
             yield self._writing.fileno()
         finally:
             self._writing.close()
 
     def problem(self, program: str, session: int, timeout_s: float) -> str:
-        """Wait until the process is ready; return the reason if it is not, else ''.
+        """Wait until the process is ready; return why it failed, or '' if it is ready.
 
-        Nothing is known of it, and nothing is reported, once the program has closed our end of the pipe.
+        If the program closes our end of the pipe, the outcome is unknown, and '' is returned.
 
         Args:
-            program: What was started.
-            session: Killed if it does not run our code within `timeout_s`, because then it is something else.
+            program: Path of the executable.
+            session: Session to kill if it does not run our code within `timeout_s`: then it is another program.
             timeout_s: See `session`.
         """
         is_open = self._read_until(self._runs, timeout_s)
@@ -160,7 +163,7 @@ class BootReport:
         return f"{program} failed: {lines[-1].strip()}" if lines else f"{program} exited immediately"
 
     def _read_until(self, word: bytes, timeout_s: float) -> bool:
-        """Read until the word comes or time is up; return whether the other end is still open."""
+        """Read until `word` comes or time is up; return whether the other end is still open."""
         end = time.monotonic() + timeout_s
         poll = select.poll()  # `select.select` fails for descriptors beyond 1023
         poll.register(self._reading.fileno(), select.POLLIN)
@@ -177,5 +180,5 @@ class BootReport:
         return True
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close our end of the pipe."""
         self._reading.close()

@@ -1,4 +1,4 @@
-"""Signed questions over real connections: which ones are answer, and that no peer is locked out."""
+"""Signed questions over real connections: which ones are answered, and that no peer is locked out."""
 
 from __future__ import annotations
 
