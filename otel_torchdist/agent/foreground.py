@@ -1,4 +1,4 @@
-"""The agent started by hand: reads a job in the foreground of a terminal, and logs each finding in a line."""
+"""The agent in the foreground, as started by hand: reads one job, and logs to the terminal."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def wait_for_job(base: Path, run_dir: Path | None, timeout_s: float, stop: StopSignals) -> Path | None:
-    """Wait for a job directory with tapes to read; None if there is none in time.
+    """Wait for a job directory with tapes; return None if there is none in time.
 
     Args:
-        base: Where to search for the job directory of a live rank.
-        run_dir: The job directory, if it is known; its ranks need not be alive.
-        timeout_s: How long to wait.
+        base: Base directory to search for the newest job with a live rank.
+        run_dir: The job directory, whose ranks need not be alive; None to search.
+        timeout_s: Longest time to wait.
         stop: Ends the wait.
     """
     deadline = time.monotonic() + timeout_s
     while stop.received is None:
-        found = newest_live_job(base) if run_dir is None else run_dir if tapes_in(run_dir) else None
+        directory = newest_live_job(base) if run_dir is None else run_dir if tapes_in(run_dir) else None
         left_s = deadline - time.monotonic()
-        if found is not None or left_s <= 0:
-            return found
+        if directory is not None or left_s <= 0:
+            return directory
         stop.wait(min(CHECK_S, left_s))
     return None
 
 
 class Foreground:
-    """Runs an agent until its job is over."""
+    """A run of an agent until its job is over."""
 
     def __init__(
         self, agent: Agent, keep_s: float, is_awaited: bool = False, stays: Callable[[], bool] = lambda: False
@@ -56,9 +56,9 @@ class Foreground:
 
         Args:
             agent: The agent.
-            keep_s: How long to stay at most after the last rank has ended.
-            is_awaited: Whether to assume that scrapers exist although none has come yet.
-            stays: Polled to decide whether to stay although no rank runs, because a launcher may start more.
+            keep_s: Longest time to stay after the last rank has ended.
+            is_awaited: Whether to assume that a scraper will come, even before the first scrape.
+            stays: Returns whether to stay although no rank is running, because a launcher may start more.
         """
         self._agent = agent
         self._keep_s = keep_s
@@ -79,7 +79,7 @@ class Foreground:
             self._follow(stop)
             self._conclude(stop)
             has_failed = any(life is not RankLife.FINISHED for life in self._log.latest)
-            if was_live or (self._is_awaited and has_failed):  # it may have begun after the job's end
+            if was_live or (self._is_awaited and has_failed):  # this agent may have started after the job's end
                 self._linger(stop)
         finally:
             agent.close()
@@ -95,7 +95,10 @@ class Foreground:
             self._turn()
 
     def _conclude(self, stop: StopSignals) -> None:
-        """Report how the last ranks ended, and let peer agents see their last calls, for at most four seconds."""
+        """Keep reading until the ends of the last ranks are known and peer agents have their last calls.
+
+        Takes at most `CONCLUDING_S`.
+        """
         deadline = time.monotonic() + CONCLUDING_S
         while self._is_concluding(stop) and time.monotonic() < deadline:
             time.sleep(CONCLUDING_CHECK_S)
@@ -109,7 +112,7 @@ class Foreground:
         return reader.watch.is_concluding or not is_known or self._agent.is_announcing
 
     def _linger(self, stop: StopSignals) -> None:
-        """Stay for a final scrape, and for ranks that are restarted."""
+        """Stay for a final scrape, or for restarted ranks."""
         scrapes = self._agent.scrapes
         deadline = time.monotonic() + self._keep_s
         while stop.received is None and time.monotonic() < deadline and self._may_be_needed(scrapes):
@@ -121,7 +124,7 @@ class Foreground:
                 deadline = time.monotonic() + self._keep_s
 
     def _may_be_needed(self, scrapes_before: int) -> bool:
-        """Whether ranks have failed, which launchers restart, or known scrapers have not scraped since."""
+        """Return whether a launcher may restart failed ranks, or a scraper has not scraped since the end."""
         if any(life is not RankLife.FINISHED for life in self._log.latest):
             return True
         is_awaited = scrapes_before > 0 or (self._is_awaited and self._agent.metrics_port is not None)
@@ -138,11 +141,11 @@ class Foreground:
             _logger.info("all ranks have ended; everything they recorded was exported%s", loss)
 
 
-# --- what became of ranks ---------------------------------------------------------------------------------------------
-# Logs when ranks are found and how they end.
+# --- lives of ranks ---------------------------------------------------------------------------------------------------
+# Logs when ranks appear and how they end.
 
 
-def _words(life: RankLife, several: bool) -> str:
+def _predicate(life: RankLife, several: bool) -> str:
     match life:
         case RankLife.RUNNING:
             return "are running" if several else "is running"
@@ -155,7 +158,7 @@ def _words(life: RankLife, several: bool) -> str:
 
 
 class LifeLog:
-    """Logs which ranks are found, end, fail or die; ranks with the same fate share a line."""
+    """The log of ranks that appear, end, fail or die. Ranks with the same fate share a line."""
 
     def __init__(self, reader: Reader) -> None:
         """Follow the tapes of a reader."""
@@ -165,12 +168,12 @@ class LifeLog:
 
     @property
     def latest(self) -> list[RankLife]:
-        """Last known state of each rank, without helpers; of a restarted rank, that of its last attempt."""
+        """Last known state of each rank, in its last attempt. Helper processes are left out."""
         return [self._lives[identity.nonce] for identity in self._newest.values()]
 
     def update(self) -> None:
-        """Check again, and log what is new."""
-        found: list[TapeReader] = []
+        """Check all tapes, and log changes."""
+        new: list[TapeReader] = []
         ended: dict[tuple[RankLife, str, bool, Path], list[int]] = {}
         for tape in self._reader.tapes:
             try:
@@ -180,7 +183,7 @@ class LifeLog:
                 continue  # the reader warns of it
             before, helps = self._lives.get(tape.identity.nonce), is_helper(tape, self._reader.tapes)
             if before is None:
-                found.append(tape)
+                new.append(tape)
                 if not helps:
                     self._remember(tape.identity)
             if life is not before and life is not RankLife.RUNNING:
@@ -188,12 +191,12 @@ class LifeLog:
                     failure = _exit_code(tape)
                 ended.setdefault((life, failure, helps, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
-        _log_found(found, self._reader.tapes)
+        _log_new(new, self._reader.tapes)
         is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
         for (life, failure, helps, directory), ranks in ended.items():
             several = len(set(ranks)) > 1
             reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
-            _logger.info("%s %s%s%s", _named(ranks, helps), _words(life, several), reason, where)
+            _logger.info("%s %s%s%s", _named(ranks, helps), _predicate(life, several), reason, where)
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)
@@ -206,12 +209,12 @@ def _exit_code(tape: TapeReader) -> str:
     return f"exit code {death.exit_code}" if death is not None and death.exited_in_error else ""
 
 
-def _log_found(found: list[TapeReader], tapes: list[TapeReader]) -> None:
+def _log_new(new: list[TapeReader], tapes: list[TapeReader]) -> None:
     runs: dict[tuple[str, int, str, bool, Path], set[int]] = {}
-    for tape in found:
+    for tape in new:
         identity, helps = tape.identity, is_helper(tape, tapes)
-        of = run_label(run_of(tape)), identity.world_size, identity.host, helps, tape.path.parent
-        runs.setdefault(of, set()).add(identity.rank)
+        key = run_label(run_of(tape)), identity.world_size, identity.host, helps, tape.path.parent
+        runs.setdefault(key, set()).add(identity.rank)
     for (run, world_size, host, helps, _), ranks in runs.items():
         of_run = f" in run {run}" if run else ""
         _logger.info("found %s of %d%s on %s", _named(ranks, helps), world_size, of_run, host)
