@@ -96,9 +96,9 @@ class AgentPeers:
         except (OSError, ValueError, OverflowError) as error:
             _logger.warning("%s: no data is exchanged with agents of other nodes: %s", path, error)
             return
-        known = self._runs.get(peers.run)
-        if known is not None:
-            known.renew(peers)
+        exchange = self._runs.get(peers.run)
+        if exchange is not None:
+            exchange.renew(peers)
             return
         self._start(peers)
 

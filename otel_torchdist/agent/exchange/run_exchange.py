@@ -173,8 +173,8 @@ class RunExchange:
         return judge
 
     def _judging_agent(self, now: float) -> JudgingAgent:
-        known = self._others.get(self._election.judge(now))
-        return JudgingAgent(known.peer.node if known is not None else "", self._page_of_judge)
+        judge = self._others.get(self._election.judge(now))
+        return JudgingAgent(judge.peer.node if judge is not None else "", self._page_of_judge)
 
     def _all_ranks(self, world: WorldSnapshot) -> WorldSnapshot:
         ranks: dict[int, RankView] = dict(world.ranks)

@@ -95,7 +95,7 @@ class _RunState:
     Attributes:
         wait_s: Minimum seconds from the last path to the next one.
         parts: The slow parts of the run.
-        steps: Maximum steps per path; below `LEAST_STEPS` if so many steps have too many calls to analyse.
+        steps: Maximum steps per path; below `LEAST_STEPS` if even these have too many calls to analyse.
         last_step: Last step of the last path.
         measured_at: Monotonic time in seconds of the last path.
     """

@@ -1,4 +1,4 @@
-"""Small files in a job directory by which an agent tells the launcher, and the next agent, what has been said."""
+"""Small files in a job directory with which an agent tells the launcher and the next agent what it has announced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_torchdist.system.files.others import read_regular
 from otel_torchdist.system.files.owned import replace_at_once
 
 # --- announced incidents ----------------------------------------------------------------------------------------------
-# Incidents that have been announced on a job's standard error: an agent that follows another one repeats none.
+# Incidents that have been announced on a job's standard error, so that the next agent does not repeat them.
 
 
 _ANNOUNCED: Final = "announced"
@@ -20,24 +20,23 @@ _MAX_ANNOUNCED_BYTES: Final = 1 << 14
 
 
 def is_announced(directory: Path, trace_id: int) -> bool:
-    """Whether the incident with this trace has been announced."""
+    """Return whether the incident with this trace id has been announced."""
     return f"{trace_id:032x}" in _announced(directory)
 
 
 def has_announced_since(directory: Path, realtime_ns: int) -> bool:
-    """Whether an incident has been announced since a time of the wall clock."""
+    """Return whether an incident has been announced since a wall clock time."""
     with contextlib.suppress(OSError):
         return (directory / _ANNOUNCED).stat(follow_symlinks=False).st_mtime_ns >= realtime_ns
     return False
 
 
 def note_announced(directory: Path, trace_id: int) -> None:
-    """Note that the incident with this trace has been announced, if there is room for that."""
+    """Note that the incident with this trace id has been announced; does nothing if the file cannot be written."""
     kept = [*_announced(directory)[1 - MAX_INCIDENTS :], f"{trace_id:032x}"]
     with contextlib.suppress(OSError):
-        replace_at_once(
-            directory / _ANNOUNCED, directory / f".{_ANNOUNCED}.new", "".join(f"{one}\n" for one in kept).encode()
-        )
+        content = "".join(f"{trace}\n" for trace in kept).encode()
+        replace_at_once(directory / _ANNOUNCED, directory / f".{_ANNOUNCED}.new", content)
 
 
 def _announced(directory: Path) -> list[str]:
@@ -48,8 +47,8 @@ def _announced(directory: Path) -> list[str]:
 
 
 # --- concluded attempts -----------------------------------------------------------------------------------------------
-# The newest attempt of a job that its agent has concluded: everything on it has been said, and written down.
-# A launcher whose ranks have failed waits a moment for that; see `launch_end`.
+# The newest attempt of a job that its agent has concluded: all its verdicts have been announced and recorded.
+# A launcher whose ranks have failed waits a moment for this note; see `launch_end`.
 
 
 _CONCLUDED: Final = "concluded"
@@ -61,7 +60,7 @@ def note_concluded(directory: Path, created_ns: int, owner: int | None = None) -
 
     Args:
         directory: The job directory.
-        created_ns: When the newest tape of the attempt was created, by the monotonic clock.
+        created_ns: Monotonic time at which the newest tape of the attempt was created.
         owner: The user who must own the directory; None for this process's user.
     """
     with contextlib.suppress(OSError):
@@ -69,21 +68,19 @@ def note_concluded(directory: Path, created_ns: int, owner: int | None = None) -
 
 
 def concluded_ns(directory: Path) -> int:
-    """Return when the newest tape of the newest concluded attempt was created; 0 if none has been concluded."""
+    """Return the monotonic time at which the newest tape of the newest concluded attempt was created; 0 if none."""
     with contextlib.suppress(OSError, ValueError):
         return int(read_regular(directory / _CONCLUDED, _MAX_CONCLUDED_BYTES))
     return 0
 
 
 # --- notices for the launcher -----------------------------------------------------------------------------------------
-# Notices that an agent cannot write to the job's standard error itself, and leaves for the launcher.
-# The launcher has that descriptor, whatever it is: a socket, which nobody can open again, a file that it writes to at
-# an offset of its own, or another user's. The process that takes a text away, the launcher or the agent that has left
-# it, is the only one to write it.
+# Notices that an agent cannot write to the job's standard error, and leaves for the launcher.
+# The launcher has that descriptor open, even if the agent cannot open it: a socket, a file written to without O_APPEND,
+# or another user's file. Only the process that takes a notice writes it: the launcher, or the agent that left it.
 
 
 MAX_NOTICE_BYTES: Final = 4096
-"""Bytes of a notice."""
 MAX_NOTICES: Final = 8
 _PREFIX: Final = "notice-"
 _TAKEN: Final = ".taken-"
@@ -94,24 +91,24 @@ def leave_notice(directory: Path, trace_id: int, text: bytes, owner: int | None 
 
     Args:
         directory: The job directory.
-        trace_id: Trace of the incident.
+        trace_id: Trace id of the incident.
         text: Whole lines.
         owner: The user who must own the directory; None for this process's user.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: No space is left, or the directory is gone.
     """
     name = _notice_name(trace_id)
     replace_at_once(directory / name, directory / f".{name}.new", text, owner=owner)
 
 
 def take_notice(directory: Path, trace_id: int) -> bytes:
-    """Take the notice on an incident away; empty if there is none, or another process has taken it."""
+    """Remove and return the notice on an incident; empty if there is none, or another process has taken it."""
     return _take(directory, _notice_name(trace_id))
 
 
 def take_notices(directory: Path) -> list[bytes]:
-    """Take all notices in a job directory away."""
+    """Remove and return all notices in a job directory."""
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listdir(directory) if name.startswith(_PREFIX))[:MAX_NOTICES]
         return [text for name in names if (text := _take(directory, name))]

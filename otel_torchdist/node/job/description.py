@@ -1,6 +1,6 @@
-"""Who a rank's job is: written by the rank beside its tape, because its environment is not that of the reader.
+"""The description of a rank's job. The rank writes it beside its tape, because a reader has another environment.
 
-It has names of this project's own; `telemetry` knows what OpenTelemetry calls them.
+Fields have this project's names; `telemetry` maps them to OpenTelemetry's attributes.
 """
 
 from __future__ import annotations
@@ -27,31 +27,19 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """What launchers and trackers call a job; '' is what they do not say.
+    """The names and ids of a job in launchers and experiment trackers; '' if unknown.
 
     Attributes:
-        slurm_job_id: Slurm's number of the job.
-        slurm_job_name: Its name.
-        slurm_array_job_id: The number of the array that it belongs to.
-        slurm_array_task_id: Its number there.
-        slurm_partition: Its partition.
-        slurm_cluster: Its cluster.
-        slurm_node_id: Number of the node in the job.
-        slurm_restart_count: How often Slurm has started it again.
-        kubernetes_cluster: Name of the cluster.
-        kubernetes_namespace: Namespace of the pod.
-        kubernetes_pod: Name of the pod.
-        kubernetes_pod_uid: Its UID.
-        kubernetes_node: Name of the node.
-        kubernetes_container: Name of the container in the pod.
-        kubernetes_job: Name of the Job that the pod belongs to.
-        ray_job_id: Ray's id of the job.
+        slurm_array_job_id: Number of the job array.
+        slurm_array_task_id: Index in the job array.
+        slurm_node_id: Index of the node in the job.
+        slurm_restart_count: Number of restarts by Slurm.
+        kubernetes_job: Name of the Job that owns the pod.
         elastic_run_id: torchelastic's id of the run (`--rdzv-id`).
-        elastic_restart_count: How often torchelastic has started the workers again.
-        mlflow_run_id: MLflow's id of the run.
-        wandb_run_id: The id of the run in Weights & Biases.
+        elastic_restart_count: Number of restarts of the workers by torchelastic.
+        wandb_run_id: Id of the run in Weights & Biases.
         git_commit: Commit of the program's repository; only on request.
-        command: The command line, secrets left out; only on request.
+        command: The command line without secrets; only on request.
     """
 
     slurm_job_id: str = ""
@@ -91,7 +79,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "slurm_restart_count": ("SLURM_RESTART_COUNT",),
     "kubernetes_cluster": ("K8S_CLUSTER_NAME",),
     "kubernetes_namespace": ("K8S_NAMESPACE_NAME", "K8S_NAMESPACE", "POD_NAMESPACE", "MY_POD_NAMESPACE"),
-    # The last one is how OpenTelemetry's operator passes it on.
+    # The last variable is set by OpenTelemetry's operator.
     "kubernetes_pod": ("K8S_POD_NAME", "POD_NAME", "MY_POD_NAME", "OTEL_RESOURCE_ATTRIBUTES_POD_NAME"),
     "kubernetes_pod_uid": ("K8S_POD_UID", "POD_UID", "MY_POD_UID", "OTEL_RESOURCE_ATTRIBUTES_POD_UID"),
     "kubernetes_node": ("K8S_NODE_NAME", "MY_NODE_NAME", "OTEL_RESOURCE_ATTRIBUTES_NODE_NAME"),
@@ -103,35 +91,37 @@ _VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "mlflow_run_id": ("MLFLOW_RUN_ID",),
     "wandb_run_id": ("WANDB_RUN_ID",),
 }
-"""Variables that say it, the first that is set counts. Kubernetes sets none by itself: these are what people give their
-pods from the downward API."""
+"""Environment variables for each field, in order of precedence.
+
+Kubernetes sets none of its variables itself: these are the usual names for values of the downward API.
+"""
 _IN_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
 _NO_ID: Final = "none"
-"""What torchrun writes for a run without an id."""
+"""torchrun's id for a run without an id."""
 
 
 def describe_job(environ: Mapping[str, str], namespace_file: Path = _NAMESPACE_FILE) -> JobDescription:
-    """Describe the job of a process by its environment.
+    """Describe the job of a process from its environment.
 
     Args:
         environ: The environment.
-        namespace_file: Where Kubernetes writes the pod's namespace.
+        namespace_file: File with the pod's namespace, written by Kubernetes.
     """
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: next((text for variable in variables if (text := shown(environ.get(variable, "")))), "")
         for name, variables in _VARIABLES.items()
     }
-    if found["elastic_run_id"] == _NO_ID:
-        found["elastic_run_id"] = ""
+    if values["elastic_run_id"] == _NO_ID:
+        values["elastic_run_id"] = ""
     if environ.get(_IN_KUBERNETES):
-        # A pod's host name is its name, unless the pod sets one.
-        found["kubernetes_pod"] = found["kubernetes_pod"] or shown(environ.get("HOSTNAME", ""))
-        found["kubernetes_namespace"] = found["kubernetes_namespace"] or _namespace_in(namespace_file)
-    return JobDescription(**found)
+        # A pod's host name is the pod's name, unless its specification sets another.
+        values["kubernetes_pod"] = values["kubernetes_pod"] or shown(environ.get("HOSTNAME", ""))
+        values["kubernetes_namespace"] = values["kubernetes_namespace"] or _namespace_in(namespace_file)
+    return JobDescription(**values)
 
 
 def shown(text: str) -> str:
-    """A value as it is passed on: short, and without characters that cannot be encoded or printed."""
+    """Return a value shortened, without characters that cannot be encoded or printed."""
     return readable(text.strip(), MAX_VALUE)
 
 
@@ -146,11 +136,11 @@ def _namespace_in(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankDescription:
-    """What a rank writes down of itself.
+    """A rank's description of itself.
 
     Attributes:
         job: Its job.
-        gpu: UUID of the GPU that its operations run on: `GPU-…`; '' before the first.
+        gpu: UUID of the GPU that runs its operations (`GPU-…`); '' before the first operation.
         stderr: The standard error of its job; None if `/proc` does not show it.
     """
 
@@ -175,8 +165,8 @@ def write_description(tape: Path, description: RankDescription) -> None:
 
 
 # --- how the program was launched -------------------------------------------------------------------------------------
-# How the program of a rank was launched, and from which commit: only on request, and without secrets.
-# Nothing is run for that: a process of the training that starts another one would see a child that it does not know.
+# The command line of a rank and the commit of its repository: only on request, and without secrets.
+# The commit is read from files, not with `git`: the training program would see an unknown child process.
 
 
 HIDDEN: Final = "***"
@@ -199,27 +189,27 @@ _SECRET_ENDINGS: Final = (
     "authorization",
     "bearer",
 )
-"""How words of names end that stand for secrets: `--hf_token`, `apikey`, but not `--tokenizer` or `--num-tokens`."""
+"""Endings of words that name secrets: `--hf_token`, `apikey`, but not `--tokenizer` or `--num-tokens`."""
 _WORDS: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
 _LOOKS_SECRET: Final = re.compile(
     r"(?:sk-|hf_|gh[oprsu]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|eyJ|-----BEGIN|Bearer |Basic )"
 )
-"""How common secrets begin: keys of OpenAI, Hugging Face, GitHub, GitLab, Slack and AWS, JSON web tokens."""
+"""Prefixes of common secrets: keys of OpenAI, Hugging Face, GitHub, GitLab, Slack and AWS, JSON web tokens."""
 _USER_INFO: Final = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 def without_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a command line with values that look like secrets replaced by `***`, and code after `-c` too."""
-    shown: list[str] = []
+    """Return a command line in which `***` replaces code after `-c` and values that look like secrets."""
+    masked: list[str] = []
     hides_next = False
     for argument in arguments[:MAX_ARGUMENTS]:
         is_option = argument.startswith("-")
-        shown.append(HIDDEN if hides_next and not argument.startswith("--") else _shown(argument))
+        masked.append(HIDDEN if hides_next and not argument.startswith("--") else _masked(argument))
         hides_next = is_option and "=" not in argument and (argument == "-c" or _is_secret(argument))
-    return tuple(readable(argument, MAX_ARGUMENT) for argument in shown)
+    return tuple(readable(argument, MAX_ARGUMENT) for argument in masked)
 
 
-def _shown(argument: str) -> str:
+def _masked(argument: str) -> str:
     name, equals, value = argument.partition("=")
     if equals and (_is_secret(name) or _holds_secret(value)):
         return f"{name}={HIDDEN}"
@@ -229,18 +219,18 @@ def _shown(argument: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    """Whether a name has a word that stands for a secret."""
+    """Return whether a name contains a word that stands for a secret."""
     return any(word.lower().endswith(_SECRET_ENDINGS) for word in _WORDS.findall(name))
 
 
 def _holds_secret(value: str) -> bool:
-    """Whether a value begins like a secret, or is a document or another assignment with a secret's name in it."""
+    """Return whether a value starts like a secret, or is a document or an assignment that names a secret."""
     is_structured = any(mark in value for mark in "={}'\"") or ": " in value
     return _LOOKS_SECRET.search(value) is not None or (is_structured and _is_secret(value))
 
 
 def git_commit(start: Path) -> str:
-    """Return the commit that is checked out where `start` lies; '' if that is no repository, or cannot be read."""
+    """Return the commit checked out in the repository around `start`; '' if there is none, or it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         for folder in (start, *start.parents):
             entry = folder / ".git"

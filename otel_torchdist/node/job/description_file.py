@@ -1,4 +1,4 @@
-"""Reads what ranks have written down of themselves, without trusting it."""
+"""Reads the descriptions that ranks have written beside their tapes, without trusting them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ def read_description(tape: Path, owner: int | None = None) -> RankDescription | 
         owner: The user who must own the file; None for any.
     """
     try:
-        found = decode_json(read_regular(description_path(tape), MAX_BYTES, owner), RankDescription)
+        description = decode_json(read_regular(description_path(tape), MAX_BYTES, owner), RankDescription)
     except (OSError, DecodingError):
         return None
-    given = {one.name: getattr(found.job, one.name) for one in fields(found.job)}
-    texts = {name: shown(text) for name, text in given.items() if isinstance(text, str)}
-    command = tuple(shown(argument) for argument in found.job.command[:MAX_ARGUMENTS])
-    return RankDescription(replace(found.job, command=command, **texts), shown(found.gpu), found.stderr)
+    job = description.job
+    values = {field.name: getattr(job, field.name) for field in fields(job)}
+    texts = {name: shown(value) for name, value in values.items() if isinstance(value, str)}
+    command = tuple(shown(argument) for argument in job.command[:MAX_ARGUMENTS])
+    return RankDescription(replace(job, command=command, **texts), shown(description.gpu), description.stderr)
 
 
 def gpu_of(tape: Path, owner: int | None = None) -> str:
-    """Return the UUID of the GPU of the rank that writes `tape`; '' if it is not known."""
-    found = read_description(tape, owner)
-    return found.gpu if found is not None else ""
+    """Return the GPU UUID of the rank that writes `tape`; '' if unknown."""
+    description = read_description(tape, owner)
+    return description.gpu if description is not None else ""
 
 
 def job_in(directory: Path, owner: int | None = None) -> JobDescription | None:
-    """Return the job as its newest rank in a job directory describes it; None if none does."""
+    """Return the job from the newest readable description in a job directory; None if there is none."""
     with contextlib.suppress(OSError):
         newest = sorted(directory.glob("*.description"), key=changed_ns, reverse=True)
-        return next((found.job for file in newest if (found := read_description(file, owner)) is not None), None)
+        descriptions = (read_description(file, owner) for file in newest)
+        return next((description.job for description in descriptions if description is not None), None)
     return None

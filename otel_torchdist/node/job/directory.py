@@ -1,4 +1,4 @@
-"""Where tapes are stored: `<base>/<job key>/<nonce>.tape`, in memory and owned by one user."""
+"""The directories of tapes: `<base>/<job key>/<nonce>.tape`, in memory and owned by one user."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 LOCK_NAME: Final = "watch.lock"
 """Held by the process that reads the tapes of a directory; see `tapes.ReaderLock`."""
 START_LOCK_NAME: Final = "start.lock"
-"""Locked by a rank that starts an agent, and written to when it does."""
+"""Locked by a rank that starts an agent; contains the times of starts."""
 CHECKPOINT_NAME: Final = "agent.checkpoint"
-"""What an agent has read so far; the first one is written soon after its start."""
+"""Reading positions of an agent; first written soon after its start."""
 SHARE: Final = 8
-"""Tapes of running ranks, and leftovers of ended ones, may each fill 1/8 of the file system."""
+"""Tapes of live ranks, and leftovers of ended ranks, may each fill at most 1/SHARE of the file system."""
 _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _TURNS: Final = 16
 BASE_MODE: Final = 0o711
 MAX_ENTRIES: Final = 16_384
-"""Entries read from a directory: one that is filled without end must not hold up the others."""
+"""Maximum entries read from a directory, so that one overfull directory does not delay the others."""
 _FOLLOWING: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FLAGS: Final = _FOLLOWING | os.O_NOFOLLOW
 
 
 def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
-    """Return the directory of all this user's job directories; created if missing, but its parent is not.
+    """Return the base directory of this user's job directories. It is created if missing, but its parent is not.
 
     Args:
-        config_tape_dir: The configured directory; `/dev/shm/otel-torchdist-<uid>` when None. If that is another user's,
-            a directory beside it is returned.
-        on_disk: Whether it may be on a disk, whose write-back can hold up the training.
+        config_tape_dir: The configured directory; None for `/dev/shm/otel-torchdist-<uid>`. If another user owns that
+            path, a substitute beside it is returned.
+        on_disk: Whether it may be on a disk, whose write-back can delay the training.
 
     Raises:
-        TapeError: It cannot be created, is not a directory owned by this user, or is on a disk.
+        TapeError: It cannot be created, is not a directory owned by this user, or is on a disk although that is not
+            allowed.
     """
     path = config_tape_dir or usual_base()
     is_ours_to_open = path == usual_base() or not os.path.lexists(path)
@@ -85,7 +86,7 @@ def job_directory(base: Path, key: str) -> Path:
 
 
 def private_directory(path: Path) -> None:
-    """Create a directory that only its user can change, with its parents, unless it exists.
+    """Create a directory that only its owner can change, and its parents, unless it exists.
 
     Raises:
         OSError: A parent cannot be created.
@@ -96,29 +97,29 @@ def private_directory(path: Path) -> None:
 
 
 def job_directories(base: Path) -> list[Path]:
-    """List job directories as `list_jobs` does, for callers that do not retry: none on an error."""
+    """Return the job directories as `list_jobs` does, but an empty list on an error."""
     with contextlib.suppress(OSError):
         return list_jobs(base)
     return []
 
 
 def tapes_in(directory: Path) -> list[Path]:
-    """List tapes as `list_tapes` does, for callers that do not retry: none on an error."""
+    """Return the tapes as `list_tapes` does, but an empty list on an error."""
     with contextlib.suppress(OSError):
         return list_tapes(directory)
     return []
 
 
 def is_tape_name(name: str) -> bool:
-    """Whether a file of this name is a tape; a tape being created has another name."""
+    """Return whether a file name is a tape's. A tape that is still being created has another name."""
     return name.endswith(".tape") and not name.startswith(".")
 
 
 def list_jobs(base: Path) -> list[Path]:
-    """List the job directories of a base directory by name; links and other kinds of names are left out.
+    """Return the job directories of a base directory, sorted by name; links and other names are left out.
 
     Raises:
-        OSError: The directory cannot be read, for lack of descriptors, say. A missing directory counts as empty.
+        OSError: The directory cannot be read, for example for lack of descriptors. A missing directory counts as empty.
     """
     return _listed(
         base, _FOLLOWING, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False)
@@ -126,11 +127,11 @@ def list_jobs(base: Path) -> list[Path]:
 
 
 def list_tapes(directory: Path, owner: int | None = None) -> list[Path]:
-    """List the tapes of a job directory by name; none if there is no such directory (any more), or if it is a link.
+    """Return the tapes of a job directory, sorted by name; an empty list if it does not exist or is a link.
 
     Args:
         directory: The job directory.
-        owner: The user who must own it; None for any.
+        owner: The user who must own the directory; None for any.
 
     Raises:
         OSError: As for `list_jobs`, or the directory belongs to another user.
@@ -153,9 +154,9 @@ def _listed(
             return []
         raise
     try:
-        found = os.fstat(file).st_uid
-        if owner not in (None, found):
-            raise OSError(errno.EPERM, f"it belongs to user {found} and not to user {owner}")
+        actual = os.fstat(file).st_uid
+        if owner not in (None, actual):
+            raise OSError(errno.EPERM, f"it belongs to user {actual} and not to user {owner}")
         with os.scandir(file) as entries:
             names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES) if is_wanted(entry))
     finally:
@@ -164,10 +165,10 @@ def _listed(
 
 
 def job_key(environ: Mapping[str, str]) -> str:
-    """Return the name of the job directory, from what the ranks of one job share on a node and other jobs do not.
+    """Return the name of the job directory, derived from values that only the ranks of one job on a node share.
 
-    A wrapper script gives each rank a parent of its own, so the parent is the last resort. Addresses in an environment
-    are valid in one network namespace only, and pids in one PID namespace.
+    The parent process is the last resort, because a wrapper script gives each rank its own parent. Addresses are valid
+    in one network namespace only, and pids in one PID namespace.
     """
     text = "\0".join(_shared_by_local_ranks(environ))
     return _KEY_PREFIX + hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
@@ -177,13 +178,13 @@ def _shared_by_local_ranks(environ: Mapping[str, str]) -> tuple[str, ...]:
     address = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     run_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if run_id:
-        own_directory = _directory_of_torchrun(environ.get("TORCHELASTIC_ERROR_FILE", ""))
-        if own_directory:
-            return "torchrun", own_directory
-        if run_id != "none":  # the default id, which every job has
+        log_directory = _directory_of_torchrun(environ.get("TORCHELASTIC_ERROR_FILE", ""))
+        if log_directory:
+            return "torchrun", log_directory
+        if run_id != "none":  # the default id, which all jobs share
             return "torchrun", run_id
     elif _is_slurm_task(environ):
-        # One interactive step may run many jobs, so the address counts too.
+        # One interactive step may run many jobs, so the address is part of the key.
         return "slurm", environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"], *address
     if all(address):
         return "address", str(_network_namespace()), *address
@@ -192,10 +193,10 @@ def _shared_by_local_ranks(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _directory_of_torchrun(error_file: str) -> str:
-    """Return the log directory of the torchrun process that started this rank, or ''.
+    """Return the log directory of the torchrun process that started this rank; '' if unknown.
 
-    `mkdtemp` named it, so no other job has it, not even one with the same run id, and it outlives restarts, in which
-    the port may change: `<directory>/attempt_<n>/<local rank>/error.json`.
+    Derived from `<directory>/attempt_<n>/<local rank>/error.json`. The name is from `mkdtemp`, so no other job has it,
+    not even one with the same run id. Unlike the port, it stays the same across restarts.
     """
     path = PurePosixPath(error_file)
     if len(path.parts) < 5 or not path.parts[-3].startswith("attempt_"):
@@ -204,7 +205,7 @@ def _directory_of_torchrun(error_file: str) -> str:
 
 
 def _is_slurm_task(environ: Mapping[str, str]) -> bool:
-    """Whether ranks are tasks of a Slurm step, or children of its tasks; a single task may be a user's shell."""
+    """Return whether ranks are tasks of a Slurm step, or children of its tasks. A single task may be a user's shell."""
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     return bool(environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID")) and tasks not in ("", "1")
 
@@ -217,10 +218,10 @@ def _network_namespace() -> int:
 
 
 def _open_private(path: Path) -> int:
-    """Open a directory that only its user can change, created if missing.
+    """Open a directory that only its owner can change, and create it if missing.
 
     Raises:
-        TapeError: Something else is in its place, or it cannot be created.
+        TapeError: The path is not such a directory, or it cannot be created.
     """
     try:
         file = _make_and_open(path)
@@ -239,7 +240,7 @@ def _open_private(path: Path) -> int:
 
 
 def _make_and_open(path: Path) -> int:
-    """Open a directory, created if missing; retries if a clean-up removes it in between."""
+    """Open a directory, and create it if missing. Retries if a clean-up removes it in between."""
     for _ in range(_TURNS - 1):
         with contextlib.suppress(FileNotFoundError):
             return _make_and_open_once(path)
@@ -251,16 +252,16 @@ def _make_and_open_once(path: Path) -> int:
         path.mkdir(0o700)
     kind = os.lstat(path).st_mode
     if not stat.S_ISDIR(kind):
-        what = "a link" if stat.S_ISLNK(kind) else "not a directory"
-        raise TapeError(f"{path}: refused for tapes: it is {what}")
+        objection = "a link" if stat.S_ISLNK(kind) else "not a directory"
+        raise TapeError(f"{path}: refused for tapes: it is {objection}")
     return os.open(path, _OPEN_FLAGS)
 
 
 def _let_others_pass(file: int) -> None:
-    """Let other users traverse a base directory to `prometheus/` in it, which Prometheus reads as its own user.
+    """Let other users traverse a base directory, because Prometheus reads `prometheus/` in it as another user.
 
-    They cannot list it, and job directories in it are private to their user. Earlier versions gave it mode 0700, as
-    does a strict umask; any other mode is the user's choice.
+    They cannot list it, and its job directories stay private. Only mode 0700 is changed, which earlier versions or a
+    strict umask have set; any other mode is the user's choice.
     """
     if stat.S_IMODE(os.fstat(file).st_mode) == 0o700:
         with contextlib.suppress(OSError):
@@ -269,32 +270,32 @@ def _let_others_pass(file: int) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _filesystem(device: int) -> str:
-    """Return the type of the mounted file system with this device number; read once, for each tape asks for it."""
+    """Return the type of the mounted file system with this device number. Cached, because every tape needs it."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:
         mounts = []
     for mount in mounts:
-        place, _, kind = mount.partition(" - ")
-        if place.split()[2] == number:
+        mount_fields, _, kind = mount.partition(" - ")
+        if mount_fields.split()[2] == number:
             return kind.split()[0]
     return "an unknown file system"
 
 
 # --- the base directory in /dev/shm -----------------------------------------------------------------------------------
-# Where tapes are in /dev/shm: the usual base directory of a user, and the one beside it if another user has its name.
-# Everyone may create directories in /dev/shm, and the usual name is known beforehand. A container engine that mounts
-# the directory creates it as root; somebody else may do so out of malice. The substitute has 64 random bits in its
-# name, so that nobody can be there first, and is found again by its owner.
+# The default base directory of a user, and a substitute if another user owns that path.
+# Everyone may create directories in /dev/shm, and the default name is predictable. A container engine that mounts the
+# directory creates it as root; another user may create it out of malice. The substitute has 64 random bits in its name,
+# so that nobody can create it first; it is found again by its owner.
 
 
 MEMORY: Final = Path("/dev/shm")
 USUAL_BASES: Final = re.compile("otel-torchdist-[0-9]{1,10}(?:-[0-9a-f]{16})?")
-"""The names of base directories in `/dev/shm`, at least one per user."""
+"""Pattern of the names of base directories in `/dev/shm`."""
 TAKEN: Final = (
-    "%s belongs to another user: tapes are in %s instead. Agents, `watch` and `diagnose` find them there, Prometheus "
-    "only if its `file_sd_configs` name that directory"
+    "%s belongs to another user: tapes are in %s instead. Agents, `watch` and `diagnose` find them there; Prometheus "
+    "finds its targets only if its `file_sd_configs` name that directory"
 )
 _MOST_TURNS_S: Final = 1.0
 _RETRY_S: Final = 0.002
@@ -302,35 +303,35 @@ _MOMENT_S: Final = 1.0
 
 
 def usual_base() -> Path:
-    """Return the usual base directory of this process's user."""
+    """Return the default base directory of this process's user."""
     return MEMORY / f"otel-torchdist-{os.getuid()}"
 
 
 def is_taken(base: Path) -> bool:
-    """Whether another user has something in the place of the usual base directory."""
+    """Return whether `base` is the default base directory and another user owns it."""
     with contextlib.suppress(OSError):
         return base == usual_base() and base.lstat().st_uid != os.geteuid()
     return False
 
 
 def substitute(base: Path) -> Path | None:
-    """Return the directory that this user has in place of a base directory; None if there is none."""
-    wanted = re.compile(f"{re.escape(base.name)}-[0-9a-f]{{16}}")
-    found: list[str] = []
+    """Return this user's substitute for a base directory; None if there is none."""
+    pattern = re.compile(f"{re.escape(base.name)}-[0-9a-f]{{16}}")
+    names: list[str] = []
     with contextlib.suppress(OSError), os.scandir(base.parent) as entries:
         for entry in entries:
-            if wanted.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                        found.append(entry.name)
-    return base.parent / min(found) if found else None
+                        names.append(entry.name)
+    return base.parent / min(names) if names else None
 
 
 def make_substitute(base: Path) -> Path:
-    """Return the directory in place of a base directory, created if missing. All ranks of a node get the same one.
+    """Return the substitute for a base directory, and create it if missing. All ranks of a node get the same one.
 
-    They take turns by a lock on /dev/shm. Everybody can hold that: without it, all take the first of those that have
-    been created within a moment.
+    They take turns with a lock on /dev/shm. Any user can hold that lock: without it, each rank may create a directory,
+    and after a moment all ranks use the first by name.
 
     Raises:
         OSError: It cannot be created.
@@ -339,13 +340,13 @@ def make_substitute(base: Path) -> Path:
     while True:
         with alone_in(base.parent) as alone:
             if alone or time.monotonic() > deadline:
-                known = substitute(base)
-                if known is not None:
-                    return known
-                made = base.with_name(f"{base.name}-{os.urandom(8).hex()}")
-                made.mkdir(0o700)
+                existing = substitute(base)
+                if existing is not None:
+                    return existing
+                created = base.with_name(f"{base.name}-{os.urandom(8).hex()}")
+                created.mkdir(0o700)
                 if alone:
-                    return made
+                    return created
                 time.sleep(_MOMENT_S)
-                return substitute(base) or made
+                return substitute(base) or created
         time.sleep(_RETRY_S)

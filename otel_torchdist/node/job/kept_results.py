@@ -1,4 +1,4 @@
-"""Results that an agent keeps in a job directory for later readers: its verdict on a run, and the findings."""
+"""Results that an agent writes into a job directory for later readers: its verdict on a run, and the findings."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from otel_torchdist.system.files.owned import remove, replace_at_once
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 # --- files ------------------------------------------------------------------------------------------------------------
-# Small JSON files of a job directory, one of a kind for each run: those of earlier attempts are bounded.
+# Small JSON files in a job directory: at most one of each kind for a run.
 
 
 MAX_FILES: Final = 16
-"""Of one kind, the newest."""
+"""Files of one kind to keep; those of the oldest runs are removed."""
 
 
 def run_file(directory: Path, kind: str, run: int) -> Path:
-    """Return the path of the file of a run."""
+    """Return the path of a run's file of one kind."""
     return directory / f"{kind}-{run:032x}.json"
 
 
 def write_run_file(directory: Path, kind: str, run: int, document: Any) -> None:
-    """Replace the file of a run at once.
+    """Replace a run's file atomically.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: No space is left, or the directory is gone.
     """
     path = run_file(directory, kind, run)
     replace_at_once(path, path.with_name(f".{path.name}.new"), json.dumps(document).encode())
@@ -42,9 +42,8 @@ def write_run_file(directory: Path, kind: str, run: int, document: Any) -> None:
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
-# The verdict of a job's agents on a run: a small file in the job directory, for later readers.
-# If a run has ranks on other nodes, the tapes of one node do not show what became of those. Its agent knows the verdict
-# of the leading agent, and writes it to this file.
+# The agents' verdict on a run with ranks on other nodes: the tapes of this node alone do not show it.
+# This node's agent receives the verdict from the judging agent, and writes it to this file.
 
 
 MAX_VERDICT_BYTES: Final = 16 << 10
@@ -59,13 +58,13 @@ class AgentsVerdict:
     """The current or most recent verdict.
 
     Attributes:
-        kind: As in `VerdictKind`.
-        ranks: The ranks that it names, as `0-7,16`; '' for none.
-        operation: The operation's name.
+        kind: Value of a `VerdictKind`.
+        ranks: The ranks that the verdict names, as `0-7,16`; '' for none.
+        operation: Name of the operation.
         channel: The operation's channel: kind, group, source, destination and tag.
         sequence: The operation's sequence number in that channel.
         text: The verdict as a sentence.
-        at_ns: When this node's agent wrote it down, by the wall clock.
+        at_ns: Wall clock time at which this node's agent wrote it.
     """
 
     kind: _Text
@@ -78,15 +77,15 @@ class AgentsVerdict:
 
     @property
     def named(self) -> tuple[int, ...]:
-        """The ranks that it names, ascending."""
+        """The ranks that the verdict names, ascending."""
         return tuple(listed_ranks(self.ranks))
 
 
 def write_agents_verdict(directory: Path, run: int, verdict: AgentsVerdict) -> None:
-    """Write the verdict on a run, replacing the previous one.
+    """Write the verdict on a run, and replace the previous one.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: No space is left, or the directory is gone.
     """
     write_run_file(directory, _VERDICT, run, dataclasses.asdict(verdict))
 
@@ -95,29 +94,30 @@ def remove_agents_verdict(directory: Path, run: int) -> None:
     """Remove the verdict on a run, which no longer holds.
 
     Raises:
-        OSError: We may not write to the directory.
+        OSError: The directory is not writable.
     """
     remove(run_file(directory, _VERDICT, run))
 
 
 def read_agents_verdict(directory: Path, run: int) -> AgentsVerdict | None:
-    """Read the verdict on a run; None when there is none, or the file holds something else."""
+    """Read the verdict on a run; None if there is none, or the file is damaged."""
     try:
-        found = decode_json(read_regular(run_file(directory, _VERDICT, run), MAX_VERDICT_BYTES), AgentsVerdict)
+        verdict = decode_json(read_regular(run_file(directory, _VERDICT, run), MAX_VERDICT_BYTES), AgentsVerdict)
     except (OSError, DecodingError):
         return None
-    shown = {name: readable(getattr(found, name), MAX_VERDICT_TEXT) for name in ("kind", "ranks", "operation", "text")}
-    return dataclasses.replace(found, **shown)
+    texts = ("kind", "ranks", "operation", "text")
+    shown = {name: readable(getattr(verdict, name), MAX_VERDICT_TEXT) for name in texts}
+    return dataclasses.replace(verdict, **shown)
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
-# The findings on a run: a small file in the job directory, for readers that come after the agent.
-# Tapes hold the newest calls only, and a rank that is slow shows in no single call: what an agent has found in a run
-# over minutes cannot be found again afterwards.
+# The findings on a run: a small file in the job directory, for readers after the agent's end.
+# Findings cannot be derived from tapes afterwards: tapes contain the newest calls only, and a slow rank shows only over
+# many calls.
 
 
 MAX_KEPT: Final = 32
-"""Findings of a run, the newest; a job that is wrong in more ways does not need a longer list."""
+"""Findings of a run to keep; the newest are kept."""
 MAX_FINDING_TEXT: Final = 2048
 MAX_FINDINGS_BYTES: Final = 512 << 10
 _FINDINGS: Final = "findings"
@@ -129,12 +129,12 @@ class KeptFinding:
     """A finding on a run.
 
     Attributes:
-        kind: As in the attribute of its span: `slow_rank`, `straggler`, …
-        ranks: The ranks that it names, as `0-7,16`.
-        group: Key of the group; '' if there are several or none.
+        kind: Value of a `FindingKind`: `slow_rank`, `straggler`, …
+        ranks: The ranks that the finding names, as `0-7,16`.
+        group: Key of the group; '' if there are several groups or none.
         text: The finding as a sentence.
-        at_ns: When it was found, by the wall clock.
-        until_ns: When it no longer held; 0 if it held to the end.
+        at_ns: Wall clock time at which it was made.
+        until_ns: Wall clock time at which it ended; 0 if it held to the end of the run.
     """
 
     kind: _Text
@@ -146,32 +146,32 @@ class KeptFinding:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is the same if it is found again."""
+        """The fields that identify a finding when it is made again: kind, ranks and group."""
         return self.kind, self.ranks, self.group
 
 
 def write_kept_findings(directory: Path, run: int, findings: Iterable[KeptFinding]) -> None:
-    """Write the findings on a run, replacing the previous list.
+    """Write the findings on a run, and replace the previous list.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: No space is left, or the directory is gone.
     """
-    write_run_file(directory, _FINDINGS, run, [dataclasses.asdict(one) for one in list(findings)[-MAX_KEPT:]])
+    write_run_file(directory, _FINDINGS, run, [dataclasses.asdict(finding) for finding in list(findings)[-MAX_KEPT:]])
 
 
 def read_kept_findings(directory: Path, run: int) -> list[KeptFinding]:
-    """Read the findings on a run, oldest first; none if there is no file, or it holds something else."""
+    """Read the findings on a run, oldest first; an empty list if there is no file, or it is damaged."""
     try:
-        found = decode_json(read_regular(run_file(directory, _FINDINGS, run), MAX_FINDINGS_BYTES), list[KeptFinding])
+        findings = decode_json(read_regular(run_file(directory, _FINDINGS, run), MAX_FINDINGS_BYTES), list[KeptFinding])
     except (OSError, DecodingError):
         return []
     return [
         dataclasses.replace(
-            one,
-            kind=readable(one.kind, MAX_FINDING_TEXT),
-            ranks=readable(one.ranks, MAX_FINDING_TEXT),
-            group=readable(one.group, MAX_FINDING_TEXT),
-            text=readable(one.text, MAX_FINDING_TEXT),
+            finding,
+            kind=readable(finding.kind, MAX_FINDING_TEXT),
+            ranks=readable(finding.ranks, MAX_FINDING_TEXT),
+            group=readable(finding.group, MAX_FINDING_TEXT),
+            text=readable(finding.text, MAX_FINDING_TEXT),
         )
-        for one in found[-MAX_KEPT:]
+        for finding in findings[-MAX_KEPT:]
     ]

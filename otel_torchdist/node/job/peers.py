@@ -1,7 +1,8 @@
-"""Two small files through which a rank and its node's agent exchange the addresses of the job's agents.
+"""Two small files with which a rank and its node's agent exchange the addresses of the job's agents.
 
-The rank, which has the job's store, writes `peers-<run>.json`: the run's token, where this node's agent should listen,
-and where its peers listen. The agent, which has neither torch nor a store, writes `exchange.json`: its port.
+The rank, which has the job's store, writes `peers-<run>.json`: the run's token, the address for this node's agent to
+listen on, and the addresses of its peers. The agent, which has neither torch nor a store, writes `exchange.json`: its
+port.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Peer:
     """An agent of the job.
 
     Attributes:
-        agent_id: The global rank that announced it, unique among the agents. The agent with the lowest one leads.
-        node: Its node's name.
+        agent_id: Global rank that announced the agent; unique among agents. The agent with the lowest id judges.
+        node: Name of its node.
         host: Address on which it listens.
         port: Port on which it listens.
-        ranks: Number of ranks on its node; 0 when the launcher does not state it.
+        ranks: Number of ranks on its node; 0 if unknown.
     """
 
     agent_id: int
@@ -53,24 +54,24 @@ class Peer:
 
 
 def peer_from_json(text: str | bytes) -> Peer:
-    """Read what `Peer.to_json` has written.
+    """Decode a peer from the store.
 
     Raises:
-        ValueError: The text is something else.
+        ValueError: The text is not a peer.
     """
     return _peer(_parsed(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """What an agent needs to know about its peers in one run.
+    """An agent's peers in one run.
 
     Attributes:
         run: 128-bit id.
-        token: Signs the messages between agents.
-        own_id: See `Peer`.
-        own_host: Address on which to listen for peers.
-        others: The peers that have been announced so far.
+        token: Secret with which agents sign their messages.
+        own_id: Agent id of this node's agent; see `Peer`.
+        own_host: Address for this node's agent to listen on.
+        others: The peers announced so far.
     """
 
     run: int
@@ -81,10 +82,10 @@ class Peers:
 
 
 def write_peers(directory: Path, peers: Peers) -> None:
-    """Write or replace the file of a run, for this user alone.
+    """Write or replace the file of a run, readable only by this user.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: No space is left, or the directory is gone.
     """
     content = {
         "token": peers.token.hex(),
@@ -94,22 +95,22 @@ def write_peers(directory: Path, peers: Peers) -> None:
     }
     path = directory / f"peers-{peers.run:032x}.json"
     replace_at_once(path, path.with_name(f".{path.name}.{os.getpid()}.new"), json.dumps(content).encode())
-    for path in sorted(_files(directory), key=changed_ns)[:-MAX_FILES]:  # of earlier attempts
+    for path in sorted(_files(directory), key=changed_ns)[:-MAX_FILES]:  # files of earlier attempts
         path.unlink(missing_ok=True)
 
 
 def peers_files(directory: Path) -> Mapping[int, tuple[Path, int]]:
-    """Find the files of a job directory by run, each with its modification time."""
-    found = {path: _NAME.fullmatch(path.name) for path in _files(directory)}
-    return {int(match[1], 16): (path, changed_ns(path)) for path, match in found.items() if match}
+    """Return the peers files of a job directory by run id, each with its modification time."""
+    matches = {path: _NAME.fullmatch(path.name) for path in _files(directory)}
+    return {int(match[1], 16): (path, changed_ns(path)) for path, match in matches.items() if match}
 
 
 def read_peers(path: Path) -> Peers:
-    """Read what `write_peers` has written.
+    """Read the file of a run.
 
     Raises:
         OSError: The file is gone, is a link, or belongs to another user.
-        ValueError: The file holds something else.
+        ValueError: The file is not a list of peers.
     """
     match = _NAME.fullmatch(path.name)
     content = _parsed(_read(path))
@@ -117,7 +118,7 @@ def read_peers(path: Path) -> Peers:
         raise ValueError("it is not a list of peers")
     fields = cast("dict[str, Any]", content)
     try:
-        others = tuple(_peer(one) for one in fields["others"])[:MAX_PEERS]
+        others = tuple(_peer(content) for content in fields["others"])[:MAX_PEERS]
         token, agent_id = bytes.fromhex(fields["token"]), int(fields["agent_id"])
         if not 0 <= agent_id <= MAX_AGENT_ID:
             raise ValueError("its id is out of range")
@@ -130,12 +131,12 @@ def read_peers(path: Path) -> Peers:
 
 @dataclass(frozen=True, slots=True)
 class ListeningAgent:
-    """Where the agent of a job directory listens for its peers.
+    """The address on which the agent of a job directory listens for its peers.
 
     Attributes:
         host: Address.
         port: Port.
-        runs: The runs for which it listens; an agent that is gone listened for others.
+        runs: Ids of the runs for which it listens. They tell whether the file is from an earlier agent.
     """
 
     host: str
@@ -143,16 +144,16 @@ class ListeningAgent:
     runs: frozenset[int] = frozenset()
 
     def to_json(self) -> str:
-        """Encode it for `PORT_FILE`."""
+        """Encode the address for `PORT_FILE`."""
         return json.dumps([self.host, self.port, sorted(f"{run:032x}" for run in self.runs)])
 
 
 def read_listening(directory: Path) -> ListeningAgent | None:
-    """Read where the agent of a job directory listens, or one that died did; None when none has announced it."""
+    """Return the address of the agent of a job directory; None if there is none. The agent may have died meanwhile."""
     with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
         host, port, runs = cast("list[Any]", _parsed(_read(directory / PORT_FILE)))
-        found = ListeningAgent(str(host), int(port), frozenset(int(run, 16) for run in runs))
-        return found if 0 < found.port < 1 << 16 else None
+        listening = ListeningAgent(str(host), int(port), frozenset(int(run, 16) for run in runs))
+        return listening if 0 < listening.port < 1 << 16 else None
     return None
 
 
@@ -181,4 +182,4 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> bytes:
-    return read_regular(path, MAX_FILE_BYTES, os.geteuid())  # it says where to listen and to connect
+    return read_regular(path, MAX_FILE_BYTES, os.geteuid())  # another user must not choose where agents connect

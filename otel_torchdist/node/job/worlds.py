@@ -1,7 +1,7 @@
-"""Which worlds a rank's program has made by hand: a small file beside its tape, for readers of other jobs' tapes.
+"""The file beside a tape that lists the worlds made by hand in which the rank takes part.
 
-Processes of different jobs on a node meet in such worlds. A reader that holds both tapes can see who waits for whom;
-by these files it finds the other tape without opening all that there are.
+Processes of different jobs on a node can share such a world. A reader of both tapes can see who waits for whom; with
+these files it finds the other tape without opening all tapes of the node.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SUFFIX: Final = ".worlds"
 
 
 class WorldsFile:
-    """The worlds of one tape, the latest of them."""
+    """The file of one tape. It lists the newest `MAX_WORLDS` worlds."""
 
     def __init__(self, tape: Path) -> None:
-        """List none; there is no file yet."""
+        """Start with an empty list and no file."""
         self._tape = tape
         self._worlds: list[str] = []
 
     def add(self, world: str) -> None:
-        """List one more world. That there is no room for the file is no harm: then the worlds are judged apart."""
+        """Add a world. If the file cannot be written, the jobs in this world are judged separately."""
         if world in self._worlds:
             return
         self._worlds = [*self._worlds, world][-MAX_WORLDS:]
@@ -45,7 +45,7 @@ def worlds_path(tape: Path) -> Path:
 
 
 def worlds_beside(tapes: Iterable[Path], owner: int | None = None) -> set[str]:
-    """Return the worlds that are listed beside these tapes.
+    """Return the worlds listed beside these tapes.
 
     Args:
         tapes: The tapes.
@@ -56,9 +56,9 @@ def worlds_beside(tapes: Iterable[Path], owner: int | None = None) -> set[str]:
 
 def _read(path: Path, owner: int | None) -> list[str]:
     try:
-        found = json.loads(read_regular(path, MAX_FILE_BYTES, owner))
+        worlds = json.loads(read_regular(path, MAX_FILE_BYTES, owner))
     except (OSError, ValueError, RecursionError):
         return []
-    if not isinstance(found, list):
+    if not isinstance(worlds, list):
         return []
-    return [one for one in cast("list[object]", found)[:MAX_WORLDS] if isinstance(one, str)]
+    return [world for world in cast("list[object]", worlds)[:MAX_WORLDS] if isinstance(world, str)]
