@@ -134,7 +134,7 @@ class ReaderThread:
                 if self._election is not None:
                     self._election.resign()
                 self._election = ReaderLock(directory)
-            self._election.tapes.own(writer.path)
+            self._election.tapes.exclude(writer.path)
 
     def _serve(self, reader: Reader, feed: LiveFeed | None) -> MetricsServer | None:
         if not reader.serves_metrics or not starts_threads():

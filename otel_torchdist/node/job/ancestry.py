@@ -1,4 +1,4 @@
-"""Processes around a rank: the one that started it, and those that have the job's standard error open."""
+"""Finds the processes around a rank: the rank that started it, and the holders of the job's standard error."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ from otel_torchdist.tape.identity import TapeIdentity, decode_identity, process_
 from otel_torchdist.tape.layout import IDENTITY_SIZE
 
 # --- the rank that started this process -------------------------------------------------------------------------------
-# Finds the rank that started this process: a process that a rank starts, and that creates its own group, is a helper.
-# `torch.distributed.checkpoint.async_save` starts one for each rank: it has the rank's number and job, but another
+# Finds the rank that started this process. A process that a rank starts, and that creates its own group, is a helper.
+# `torch.distributed.checkpoint.async_save` starts a helper for each rank: it has the rank's number and job, but another
 # store, and it is terminated when the rank ends.
 
 
 MAX_ANCESTORS: Final = 64
 _LEAST_DESCRIPTOR: Final = 32
-"""Tapes have higher ones, and to look at each descriptor of a process takes 10 µs."""
+"""Lowest descriptor of a tape. Lower descriptors are skipped: reading one takes 10 µs."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def parent_tape(directory: Path) -> int:
-    """Return the nonce of the tape that this process's nearest ancestor writes in a job directory; 0 if none does.
+    """Return the nonce of the nearest ancestor's tape in a job directory; 0 if no ancestor has one.
 
-    Must be called before this process has a tape there: opening and closing its own would drop the lock on it.
+    Call this before this process has a tape there: opening and closing its own tape would release the lock on it.
     """
-    found = _nearest(_ancestors(), tapes_in(directory))
-    return found[1] if found is not None else 0
+    nearest = _nearest(_ancestors(), tapes_in(directory))
+    return nearest[1] if nearest is not None else 0
 
 
 def directory_of_parent(base: Path) -> Path | None:
-    """Return the job directory of the rank that started this process with `multiprocessing`; None if none did.
+    """Return the job directory of the rank that started this process with `multiprocessing`; None if no rank did.
 
-    Such a process has the rank's environment except for an address of its own, so its environment names another job.
+    Such a process has the rank's environment with another master address, from which a different job would be derived.
     """
     if multiprocessing.parent_process() is None:
         return None
     ancestors = _ancestors()
-    found = _nearest(ancestors, _tapes_open_in(ancestors, base))
-    return found[0] if found is not None else None
+    nearest = _nearest(ancestors, _tapes_open_in(ancestors, base))
+    return nearest[0] if nearest is not None else None
 
 
 def _tapes_open_in(ancestors: Iterable[tuple[int, int]], base: Path) -> Iterable[Path]:
-    """Return the tapes that ancestors have open, without a look at the tapes of other jobs.
+    """Return the tapes that ancestors have open, without opening the tapes of other jobs.
 
     Tapes have high descriptors; see `files.kept`.
     """
-    found: set[Path] = set()
+    tapes: set[Path] = set()
     for nth, (pid, _) in enumerate(ancestors):
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")
         except OSError:
-            if nth:  # a process of another user, such as a service
+            if nth:  # not the parent: a process of another user, such as a service
                 continue
             return [tape for directory in job_directories(base) for tape in tapes_in(directory)]
         for descriptor in descriptors:
@@ -71,21 +71,21 @@ def _tapes_open_in(ancestors: Iterable[tuple[int, int]], base: Path) -> Iterable
             with contextlib.suppress(OSError):
                 path = Path(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
                 if is_tape_name(path.name):
-                    found.add(base / path.parent.name / path.name)
-    return found
+                    tapes.add(base / path.parent.name / path.name)
+    return tapes
 
 
 def _nearest(ancestors: list[tuple[int, int]], tapes: Iterable[Path]) -> tuple[Path, int] | None:
-    """Return directory and nonce of the live tape of the nearest ancestor, the newest if it has several."""
-    found: list[tuple[int, int, Path, int]] = []
+    """Return directory and nonce of the nearest ancestor's live tape; the newest if it has several."""
+    candidates: list[tuple[int, int, Path, int]] = []
     for path in tapes if ancestors else ():
         identity = _identity_of_live(path)
         if identity is None or not shares_pids(identity):
             continue
         process = identity.pid, identity.pid_start_ticks
         if process in ancestors:
-            found.append((ancestors.index(process), -identity.monotonic_ns, path.parent, identity.nonce))
-    return min(found)[2:] if found else None
+            candidates.append((ancestors.index(process), -identity.monotonic_ns, path.parent, identity.nonce))
+    return min(candidates)[2:] if candidates else None
 
 
 def _identity_of_live(path: Path) -> TapeIdentity | None:
@@ -103,39 +103,39 @@ def _identity_of_live(path: Path) -> TapeIdentity | None:
 
 
 def _ancestors() -> list[tuple[int, int]]:
-    """Return the ancestors of this process with their start times, nearest first.
+    """Return the ancestors of this process with their start times in clock ticks, nearest first.
 
-    With the start method `forkserver` the parent according to `multiprocessing` is not the kernel's.
+    With the start method `forkserver`, `multiprocessing` and the kernel name different parents.
     """
     parent = multiprocessing.parent_process()
-    named = parent.pid if parent is not None else None
-    usual = line_above(os.getpid(), os.getppid())
-    if named is None or named == os.getppid():
-        return list(usual)
-    return list(dict.fromkeys([*line_above(os.getpid(), named), *usual]))
+    logical_parent = parent.pid if parent is not None else None
+    by_kernel = ancestors_from(os.getpid(), os.getppid())
+    if logical_parent is None or logical_parent == os.getppid():
+        return list(by_kernel)
+    return list(dict.fromkeys([*ancestors_from(os.getpid(), logical_parent), *by_kernel]))
 
 
 @functools.lru_cache(maxsize=2)
-def line_above(pid: int, parent: int) -> tuple[tuple[int, int], ...]:
+def ancestors_from(pid: int, parent: int) -> tuple[tuple[int, int], ...]:
     """Return the ancestors of a process with their start times in clock ticks, nearest first.
 
-    They are read once for each parent: as long as that lives, the others can only end.
+    Cached for each parent: while it lives, its ancestors can only end.
 
     Args:
-        pid: The process; a forked one does not use what its parent has read.
+        pid: The process; part of the cache key, so that a forked process does not use its parent's entry.
         parent: The nearest ancestor.
     """
-    found: list[tuple[int, int]] = []
+    ancestors: list[tuple[int, int]] = []
     with contextlib.suppress(OSError):
-        while parent > 0 and len(found) < MAX_ANCESTORS:
+        while parent > 0 and len(ancestors) < MAX_ANCESTORS:
             fields = stat_fields(parent)
-            found.append((parent, int(fields[19])))
+            ancestors.append((parent, int(fields[19])))
             parent = int(fields[1])
-    return tuple(found)
+    return tuple(ancestors)
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 if there is none, or the process does not exist."""
+    """Return the parent pid of a process; 0 if it has none or does not exist."""
     try:
         return int(stat_fields(pid)[1])
     except OSError:
@@ -143,9 +143,8 @@ def parent_of(pid: int) -> int:
 
 
 # --- standard error ---------------------------------------------------------------------------------------------------
-# The standard error of a job, as a rank sees it: which file it is, and which processes have it open.
-# A rank writes it down beside its tape. An agent opens the file anew when it has something to say; see
-# `agent.notices`.
+# The standard error of a job, as a rank sees it: the file, and the processes that have it open.
+# A rank writes this beside its tape. The agent opens the file again for each notice; see `agent.notices`.
 
 
 STDERR: Final = 2
@@ -161,7 +160,7 @@ class StandardError:
         device: Device number of the file.
         inode: Inode of the file.
         path: Its name in `/proc`: a path, or `pipe:[4711]`.
-        holders: Processes with this file as descriptor 2, each with its start time in clock ticks: the rank and its
+        holders: Pid and start time in clock ticks of the processes with this file as descriptor 2: the rank and its
             ancestors, nearest first.
     """
 
@@ -172,24 +171,24 @@ class StandardError:
 
 
 def find_standard_error(environ: Mapping[str, str]) -> StandardError | None:
-    """Find the standard error of the job that this process is a rank of; None if there is none, or `/proc` hides it.
+    """Return the standard error of this rank's job; None if there is none, or `/proc` hides it.
 
-    torchrun may redirect each rank to a file of its own (`--redirects`): people look at what torchrun itself writes
-    to. The daemons of mpirun and srun have no stderr that a person sees: there it is that of the rank.
+    Under torchrun it is torchrun's, because `--redirects` may send each rank's to a separate file. Otherwise it is the
+    rank's: users do not see the standard error of mpirun's and srun's daemons.
 
     Args:
         environ: The environment of this process.
     """
-    if sys.__stderr__ is None:  # closed: descriptor 2 is whatever the program has opened since
+    if sys.__stderr__ is None:  # closed at the start: descriptor 2 may be any other file by now
         return None
-    line = _line_of_this_process()
-    launcher = line[1:] if _ELASTIC in environ else []
-    for pid, _ in (*launcher[:1], *line[:1]):
+    processes = _this_process_and_ancestors()
+    launcher = processes[1:] if _ELASTIC in environ else []
+    for pid, _ in (*launcher[:1], *processes[:1]):
         with contextlib.suppress(OSError):
             facts = os.stat(descriptor_path(pid))
             if open_flags(pid, STDERR) & os.O_ACCMODE == os.O_RDONLY:
                 return None
-            holders = tuple(one for one in line if _has_open(one[0], facts))
+            holders = tuple(process for process in processes if _has_open(process[0], facts))
             return StandardError(facts.st_dev, facts.st_ino, os.readlink(descriptor_path(pid)), holders)
     return None
 
@@ -219,7 +218,7 @@ def _has_open(pid: int, facts: os.stat_result) -> bool:
         return False
 
 
-def _line_of_this_process() -> list[tuple[int, int]]:
-    """Return this process and its ancestors, nearest first, with their start times."""
+def _this_process_and_ancestors() -> list[tuple[int, int]]:
+    """Return this process and its ancestors, nearest first, with their start times in clock ticks."""
     ticks = process_start_ticks(os.getpid())
-    return [] if ticks is None else [(os.getpid(), ticks), *line_above(os.getpid(), os.getppid())][:MAX_HOLDERS]
+    return [] if ticks is None else [(os.getpid(), ticks), *ancestors_from(os.getpid(), os.getppid())][:MAX_HOLDERS]

@@ -1,4 +1,4 @@
-"""The files of ended runs in job directories, and how they are removed; `room` has who does it, and when."""
+"""Finds and removes the files of ended runs in job directories; `room` decides which process does that, and when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_torchdist.node.job.directory import CHECKPOINT_NAME, SHARE, START_LOCK
 from otel_torchdist.system.files.locks import alone_in, is_file_locked
 
 AGENT_DUE_NS: Final = 30_000_000_000
-"""An agent that has been started reads the tapes within this time, also on a busy node."""
+"""Time within which a started agent reads the tapes, even on a busy node."""
 _PART_OF_TAPE: Final = re.compile(
     r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description|worlds)(?:\.new)?)"
 )
@@ -38,11 +38,10 @@ class Leftover:
     """A unit of removal: a job directory, or (with a `nonce`) the files of one tape in a directory in use.
 
     Attributes:
-        directory: The directory.
-        nonce: That of the tape, in hexadecimal digits; None for the whole directory.
+        nonce: Nonce of the tape, in hexadecimal digits; None for the whole directory.
         size: Bytes.
-        changed_ns: When something last changed in it, on the wall clock.
-        is_unread: Whether an agent that has just been started has yet to read it: its job was very short.
+        changed_ns: Wall clock time of the last change in it.
+        is_unread: Whether a newly started agent has yet to read it, because the job was very short.
     """
 
     directory: Path
@@ -57,8 +56,8 @@ class Live:
     """The files of running ranks.
 
     Attributes:
-        size: Their bytes in all job directories.
-        tapes_in: The number of their tapes in each job directory.
+        size: Bytes in all job directories.
+        tapes_in: Number of live tapes in each job directory.
     """
 
     size: int
@@ -66,9 +65,9 @@ class Live:
 
 
 def find_leftovers(directories: list[Path]) -> list[Leftover]:
-    """Find what ended runs left in job directories, oldest first; parts without a tape are removed at once."""
+    """Return the leftovers of ended runs, oldest first; remove files without a tape at once."""
     listings = {directory: _files(directory) for directory in directories}
-    # Taken after the listings: every file in them that this process writes is open by now.
+    # After the listings, so that it includes every listed file that this process writes.
     ours = _open_in_this_process()
     leftovers: list[Leftover] = []
     for directory, files in listings.items():
@@ -80,7 +79,7 @@ def find_leftovers(directories: list[Path]) -> list[Leftover]:
 
 
 def find_live(base: Path) -> Live:
-    """Find the files of tapes that are being written.
+    """Return the files of live tapes under a base directory.
 
     Raises:
         OSError: The base directory cannot be read.
@@ -100,7 +99,7 @@ def find_live(base: Path) -> Live:
 
 
 def remove(leftover: Leftover) -> bool:
-    """Remove a leftover, unless it has come into use; returns whether it is gone."""
+    """Remove a leftover, unless it has come into use; return whether it was removed."""
     if leftover.nonce is None:
         return _remove_directory(leftover.directory)
     return _remove_parts(leftover.directory, leftover.nonce)
@@ -119,7 +118,7 @@ def _remove_directory(directory: Path) -> bool:
 
 
 def _remove_parts(directory: Path, nonce: str | None) -> bool:
-    """Remove the files of an ended tape, and in any case files whose tape is missing."""
+    """Remove the files of an ended tape, if `nonce` is given, and all files whose tape is missing."""
     with alone_in(directory) as alone:
         if not alone:
             return False
@@ -133,7 +132,7 @@ def _remove_parts(directory: Path, nonce: str | None) -> bool:
 
 
 def _unlink(directory: Path, files: list[_File]) -> None:
-    """Unlink files, tapes first: an interruption leaves parts without a tape behind, never the reverse."""
+    """Unlink files, tapes first: after an interruption there may be files without a tape, but no tape without files."""
     for file in sorted(files, key=lambda file: not is_tape_name(file.name)):
         with contextlib.suppress(OSError):
             (directory / file.name).unlink()
@@ -156,19 +155,19 @@ def _is_unread(files: list[_File]) -> bool:
 
 def _leftover(directory: Path, nonce: str | None, files: list[_File]) -> Leftover:
     changed_ns = max((file.changed_ns for file in files), default=0)
-    if not files:  # perhaps newly created, and about to be used
+    if not files:  # the directory may be newly created, and about to be used
         with contextlib.suppress(OSError):
             changed_ns = directory.stat().st_mtime_ns
     return Leftover(directory, nonce, sum(file.size for file in files), changed_ns, nonce is None and _is_unread(files))
 
 
 def _files(directory: Path) -> list[_File]:
-    found: list[_File] = []
+    files: list[_File] = []
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 facts = entry.stat(follow_symlinks=False)
-                found.append(
+                files.append(
                     _File(
                         name=entry.name,
                         device=facts.st_dev,
@@ -178,11 +177,11 @@ def _files(directory: Path) -> list[_File]:
                         regular=stat.S_ISREG(facts.st_mode),
                     )
                 )
-    return found
+    return files
 
 
 def _parts(files: list[_File]) -> dict[str, list[_File]]:
-    """Group the files of each tape by its nonce."""
+    """Return the files of each tape, by its nonce."""
     parts: defaultdict[str, list[_File]] = defaultdict(list)
     for file in files:
         match = _PART_OF_TAPE.fullmatch(file.name)
@@ -192,7 +191,7 @@ def _parts(files: list[_File]) -> dict[str, list[_File]]:
 
 
 def _without_tape(files: list[_File]) -> list[_File]:
-    """Return the files whose tape is missing: its creator crashed, or is creating it at this moment."""
+    """Return the files whose tape is missing: their creator has crashed, or is creating the tape at this moment."""
     return [
         part
         for parts in _parts(files).values()
@@ -203,7 +202,7 @@ def _without_tape(files: list[_File]) -> list[_File]:
 
 def _open_in_this_process() -> set[tuple[int, int]] | None:
     """Return device and inode of all files that this process has open; None if /proc does not show them."""
-    found: set[tuple[int, int]] = set()
+    identities: set[tuple[int, int]] = set()
     try:
         descriptors = os.listdir("/proc/self/fd")
     except OSError:
@@ -211,8 +210,8 @@ def _open_in_this_process() -> set[tuple[int, int]] | None:
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             facts = os.stat(f"/proc/self/fd/{descriptor}")
-            found.add((facts.st_dev, facts.st_ino))
-    return found
+            identities.add((facts.st_dev, facts.st_ino))
+    return identities
 
 
 def _held(directory: Path, files: list[_File], ours: set[tuple[int, int]] | None) -> set[str]:
@@ -230,21 +229,21 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # unknown, so it may be
+        return True  # unknown: treated as locked
 
 
 def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
-    """Remove the oldest leftovers of ended runs until few enough remain.
+    """Remove the oldest leftovers of ended runs, until the rest is within both limits.
 
-    A leftover is a job directory in which no file is locked, or an ended tape in one where some are. Files that
-    this process has open count as in use without a check: opening and closing its own tape would drop the lock
-    that marks it as alive. Parts without a tape, left by creators that crashed, are removed at once. Concurrent
-    removal by another process is not an error, and nothing behind a link is touched.
+    A leftover is a job directory without a locked file, or an ended tape in a directory with locked files. Files that
+    this process has open count as locked without a check: closing a second descriptor of its own tape would release
+    the lock that marks it as alive. Files without a tape, left by crashed creators, are removed at once. Concurrent
+    removal by another process is not an error. Links are not followed.
 
     Args:
         base: The base directory.
-        keep_runs: Job directories of ended runs that may stay, beside those that an agent is about to read.
-        keep_bytes: Bytes that all leftovers may take in total; never more than an eighth of the file system.
+        keep_runs: Job directories of ended runs to keep, not counting those that an agent is about to read.
+        keep_bytes: Bytes that all leftovers may take; at most 1/SHARE of the file system is used.
     """
     leftovers = find_leftovers(job_directories(base))
     runs = sum(leftover.nonce is None for leftover in leftovers)

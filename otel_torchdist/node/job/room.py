@@ -1,7 +1,7 @@
-"""How much room a tape may take, which a rank decides when it creates one.
+"""Limits the size of a tape, when a rank creates it, and removes leftovers if space is scarce.
 
-In a container `/dev/shm` has 64 MB by default, and DataLoader workers need it: they die of SIGBUS when it is full. An
-eighth is for the tapes of running ranks, and an eighth for the leftovers of ended runs (see `leftovers.clean_up`).
+In a container `/dev/shm` has 64 MB by default, and DataLoader workers need it: they die of SIGBUS when it is full. Live
+tapes may fill one eighth of it, and leftovers of ended runs another eighth (see `leftovers.clean_up`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 _JOBS_IN_LARGE: Final = 8
-"""A file system is large if an eighth of it holds the tapes of eight jobs like the one at hand."""
+"""A file system is large if one eighth of it holds the tapes of eight jobs like this one."""
 MIN_RECORDS: Final = 512
-"""Fewer would show too little of a stall, however small the file system is."""
+"""Minimum records of a ring, however small the file system is: fewer would show too little of a stall."""
 MIN_NAMES: Final = 64 << 10
 _NAMES_SHARE: Final = 4
-"""If room is scarce, a quarter of it is for the dictionary."""
+"""If space is scarce, a quarter of a tape's share is for the dictionary."""
 _MOST_LOCAL_RANKS: Final = 16
 """Assumed maximum number of ranks on a node if no launcher states it."""
 _LOCAL_SIZE_VARIABLES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 class Room(NamedTuple):
-    """The room for one tape.
+    """The size limits of one tape.
 
     Attributes:
-        records: Records in its ring.
-        names_bytes: Maximum size of its dictionary.
-        filesystem_bytes: Size of the file system.
+        records: Records in its ring buffer.
+        names_bytes: Maximum size of its dictionary in bytes.
+        filesystem_bytes: Size of the file system; 0 if unknown.
     """
 
     records: int
@@ -46,14 +46,14 @@ class Room(NamedTuple):
 
 
 def find_room(directory: Path, wanted: int, ranks: int) -> Room:
-    """Find the room for one more tape in a job directory.
+    """Return the size limits of another tape in a job directory.
 
-    In a large file system nobody has to look at the tapes of others: one call says that there is room.
+    In a large file system with enough free space, other jobs' tapes need not be measured: one `statvfs` call suffices.
 
     Args:
         directory: The job directory.
-        wanted: The configured number of records in its ring.
-        ranks: Ranks of the job on this node.
+        wanted: The configured number of records.
+        ranks: Number of the job's ranks on this node.
     """
     needed = layout.tape_size(wanted) + MAX_BYTES
     try:
@@ -64,7 +64,7 @@ def find_room(directory: Path, wanted: int, ranks: int) -> Room:
         live = _live_beside(directory)
     except OSError:
         return Room(wanted, MAX_BYTES, 0)
-    # Others may have filled the file system: then half of what is still free.
+    # Other programs may have filled the file system: use at most half of the free space.
     share = max(min(whole // SHARE - live.size, free // 2), 0) // max(1, ranks - live.tapes_in.get(directory, 0))
     if share >= needed:
         return Room(wanted, MAX_BYTES, whole)
@@ -81,13 +81,13 @@ def is_scarce(directory: Path) -> bool:
 
 
 def _live_beside(directory: Path) -> Live:
-    from otel_torchdist.node.job.leftovers import find_live  # not imported before: few ranks need it
+    from otel_torchdist.node.job.leftovers import find_live  # imported late, because few ranks need it
 
     return find_live(directory.parent)
 
 
 def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
-    """Return the number of the job's ranks on this node: from its launcher, else an upper bound."""
+    """Return the number of the job's ranks on this node, from its launcher; an upper bound if unknown."""
     for name in _LOCAL_SIZE_VARIABLES:
         text = environ.get(name, "")
         if text.isascii() and text.isdecimal() and int(text):
@@ -96,30 +96,30 @@ def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
 
 
 # --- cleaning up ------------------------------------------------------------------------------------------------------
-# Who removes the leftovers of ended runs, and when.
-# The more other jobs have left, the longer it takes. So the agent does it, and a rank starts without looking at other
-# jobs: it cleans up only if no agent of its user does, or if the file system is nearly full.
+# Decides which process removes the leftovers of ended runs, and when.
+# Cleaning up takes longer the more leftovers there are. So the agent does it, not a rank that is starting: a rank
+# cleans up only if no agent of its user does, or if the file system is nearly full.
 
 
 TAPES_BETWEEN: Final = 16
-"""A program that initializes again and again leaves a tape each time."""
+"""New tapes per clean-up. A program that initializes repeatedly leaves a tape each time."""
 
 
 class Cleaning:
-    """Cleans up base directories as tapes are added: at the first one in each, and then at every sixteenth."""
+    """Cleans up a base directory at its first new tape, and then at every sixteenth."""
 
     def __init__(self, keep_runs: int, keep_bytes: int) -> None:
-        """Initialize with the bounds; see `clean_up`."""
+        """Set the limits; see `clean_up`."""
         self._keep_runs = keep_runs
         self._keep_bytes = keep_bytes
         self._until_next: dict[Path, int] = {}
 
     def tapes_added(self, base: Path, tapes: int = 1) -> None:
-        """Clean up if it is due.
+        """Count new tapes, and clean up if that is due.
 
         Args:
             base: The base directory.
-            tapes: Number of tapes that have been added, or are about to be.
+            tapes: Number of new tapes.
         """
         left = self._until_next.get(base, 0) - tapes
         if left < 0:
@@ -128,35 +128,35 @@ class Cleaning:
         self._until_next[base] = left
 
     def now(self, base: Path) -> None:
-        """Clean up."""
-        from otel_torchdist.node.job.leftovers import clean_up  # not imported before: few ranks need it
+        """Clean up now."""
+        from otel_torchdist.node.job.leftovers import clean_up  # imported late, because few ranks need it
 
         clean_up(base, self._keep_runs, self._keep_bytes)
 
 
 class RankCleaning(Cleaning):
-    """The part of a rank in cleaning up: everything without an agent, else only what is urgent."""
+    """A rank's part in cleaning up: all of it without an agent, else only if space is scarce."""
 
     def __init__(self, keep_runs: int, keep_bytes: int, has_agent: bool) -> None:
-        """Initialize with the bounds; see `clean_up`.
+        """Set the limits.
 
         Args:
-            keep_runs: As for `clean_up`.
-            keep_bytes: As for `clean_up`.
+            keep_runs: See `clean_up`.
+            keep_bytes: See `clean_up`.
             has_agent: Whether this process keeps an agent running, which cleans up.
         """
         super().__init__(keep_runs, keep_bytes)
         self._has_agent = has_agent
 
     def before_tape(self, base: Path) -> None:
-        """Clean up before a tape is created, if that is left to this process and due, or if space is scarce."""
+        """Clean up before a tape is created, if space is scarce, or if this process has no agent and it is due."""
         if is_scarce(base):
             self.now(base)
         elif not self._has_agent:
             self.tapes_added(base)
 
     def has_no_agent(self, base: Path) -> None:
-        """Clean up from now on: no agent of this user reads the job."""
+        """Take over cleaning up, because no agent of this user reads the job."""
         if self._has_agent:
             self._has_agent = False
             self.tapes_added(base)

@@ -72,7 +72,7 @@ def test_directory_full_of_tapes(base: Path, begin: Callable[..., Ranks], caplog
     found = live_jobs(base, most=16)
     assert found.live == [base / JOB]
     assert {path: error.strerror for path, error in found.unseen.items()} == {
-        full: "it and those beside it hold more than 16 tapes"
+        full: "it and the directories beside it hold more than 16 tapes"
     }
     tapes = LocalTapes(full, most_opened=4)
     counts: list[int] = []
