@@ -25,7 +25,7 @@ from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.naming import MemberRank
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.node.job.runs.membership import Kin, helped_runs
+from otel_torchdist.node.job.runs.membership import RunParentage, helped_runs
 from otel_torchdist.node.job.tapes import LocalTapes
 from otel_torchdist.node.processes.endings import RecordedDeaths
 from otel_torchdist.tape.reading.batch import Batch
@@ -135,8 +135,8 @@ class PassiveWatch:
         helpers = [place for place in range(len(snapshots)) if helped[place] == newest]
         return [self._shown(snapshots[place], now_ns) for place in (newest, *helpers)]
 
-    def _kin(self, world: WorldSnapshot) -> Kin:
-        return Kin.of(self._followed[view.nonce].tape.identity for view in world.ranks.values())
+    def _kin(self, world: WorldSnapshot) -> RunParentage:
+        return RunParentage.of(self._followed[view.nonce].tape.identity for view in world.ranks.values())
 
     def _shown(self, world: WorldSnapshot, now_ns: int) -> WorldSnapshot:
         ranks = {rank: self._with_stacks(view, now_ns) for rank, view in world.ranks.items()}

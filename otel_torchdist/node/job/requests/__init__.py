@@ -1,1 +1,1 @@
-"""What a reader asks of a rank, and what the rank answers: small files beside its tape."""
+"""Requests of readers to ranks, and the ranks' answers: small files beside the tapes."""

@@ -1,4 +1,4 @@
-"""Requests of an agent to a rank to save its state or to end itself: small files beside its tape."""
+"""Files beside a tape with which an agent asks the rank to save its state, or to end itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from otel_torchdist.system.files.others import read_regular
 from otel_torchdist.system.files.owned import replace_at_once
 
 # --- abort ------------------------------------------------------------------------------------------------------------
-# An agent's request to a rank to end itself, in a small file beside its tape.
-# A rank checks once a second whether it should. It ends itself if it can, so that it can report why to its launcher.
+# A request to a rank to end itself. The rank checks for it once a second. A rank that ends itself, instead of being
+# killed, can report the reason to its launcher.
 
 
 MAX_REASON_BYTES: Final = 16_384
 EXIT_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: a retry may succeed."""
 FAILURE: Final = "StallAborted"
-"""The failure recorded on the tape of a rank that ended itself on request."""
+"""Name of the failure on the tape of a rank that ended itself on request."""
 _READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -31,16 +31,15 @@ def abort_path(tape: Path) -> Path:
 
 
 def abort_reason(tape: Path) -> str:
-    """Read why the writer of a tape should end itself; '' when it should not."""
+    """Read the abort request for the writer of a tape: the reason; '' if there is none."""
     with contextlib.suppress(OSError), open(os.open(abort_path(tape), _READ_FLAGS), "rb") as stream:
         return stream.read(MAX_REASON_BYTES).decode(errors="replace")
     return ""
 
 
 # --- rescue -----------------------------------------------------------------------------------------------------------
-# An agent's request to a rank to save its state, in a small file beside its tape.
-# It carries the verdict and nothing else: which function saves the state is the rank's own setting, so no file can make
-# a rank run something.
+# A request to a rank to save its state. It contains only the verdict: a setting of the rank names the function that
+# saves the state, so that no file can make a rank run other code.
 
 
 _MAX_REQUEST_BYTES: Final = 65_536
@@ -48,13 +47,13 @@ _MAX_REQUEST_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class RescueRequest:
-    """Why a rank should save its state.
+    """A request to save the state, with the verdict that is the reason for it.
 
     Attributes:
         run: Id of the run, 32 hexadecimal digits.
         trace_id: Trace id of the stall's own trace, 32 hexadecimal digits.
         verdict: Kind of the verdict: `absent`, `dead`, …
-        ranks: The global ranks that it names, such as `2,5-7`; '' if it names none.
+        ranks: The global ranks that the verdict names, such as `2,5-7`; '' if it names none.
         text: The whole verdict as a sentence.
     """
 
@@ -66,7 +65,7 @@ class RescueRequest:
 
 
 def rescue_path(tape: Path) -> Path:
-    """Return the path of the request for the writer of a tape."""
+    """Return the path of the rescue request for the writer of a tape."""
     return tape.with_suffix(".rescue")
 
 
@@ -74,17 +73,17 @@ def request_rescue(tape: Path, request: RescueRequest) -> None:
     """Ask the writer of a tape to save its state.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: No space is left, or the directory is gone.
     """
     path = rescue_path(tape)
     replace_at_once(path, path.with_name(f".{path.name}"), json.dumps(asdict(request)).encode())
 
 
 def requested_rescue(tape: Path) -> RescueRequest | None:
-    """Read what the writer of a tape is asked for; None if it is not asked."""
+    """Read the rescue request for the writer of a tape; None if there is none."""
     try:
-        found: Any = json.loads(read_regular(rescue_path(tape), _MAX_REQUEST_BYTES))
-        request = RescueRequest(**found)
+        fields: Any = json.loads(read_regular(rescue_path(tape), _MAX_REQUEST_BYTES))
+        request = RescueRequest(**fields)
     except (OSError, ValueError, TypeError):
         return None
     return request if all(isinstance(value, str) for value in asdict(request).values()) else None

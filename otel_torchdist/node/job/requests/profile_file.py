@@ -1,4 +1,4 @@
-"""A profile of one process, written beside its tape when a reader asks for it: which stack each thread had, when."""
+"""The profile of one process: samples of all threads' stacks, written beside its tape when a reader asks for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from otel_torchdist.tape.names.writer import site_document
 
 MAX_BYTES: Final = 32 << 20
 NOT_RUNNING: Final = -1
-"""In place of a stack: the thread did not exist, or ran no Python."""
+"""Replaces the index of a stack: the thread did not exist at that sample, or ran no Python."""
 
 
 class ProfileError(TorchDistError):
@@ -28,11 +28,11 @@ class ProfileError(TorchDistError):
 
 @dataclass(frozen=True, slots=True)
 class ProfiledThread:
-    """One thread.
+    """The samples of one thread.
 
     Attributes:
-        thread: Native thread id, the same as `Operation.thread`; 0 if it is not known.
-        name: The thread's name.
+        thread: Native thread id, as in `Operation.thread`; 0 if unknown.
+        name: Name of the thread.
         stacks: For each sample the index of its stack, or `NOT_RUNNING`.
     """
 
@@ -43,13 +43,13 @@ class ProfiledThread:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was sampled.
+    """The samples of one process.
 
     Attributes:
-        times_ns: When each sample was taken, on the process's monotonic clock.
-        stacks: The different stacks, each with its innermost frame first.
-        threads: The threads, the main thread first.
-        is_cut: Whether it was ended early, by its bounds or because the tape ended.
+        times_ns: Monotonic time of each sample.
+        stacks: The distinct stacks, innermost frame first.
+        threads: The threads, main thread first.
+        is_cut: Whether sampling ended early, because it reached a limit or the tape ended.
     """
 
     times_ns: tuple[int, ...]
@@ -74,9 +74,11 @@ def write_profile(tape: Path, request: int, profile: Profile) -> None:
     body = {
         "request": request,
         "times_ns": profile.times_ns,
-        "sites": [site_document(one) for one in sites],
+        "sites": [site_document(site) for site in sites],
         "stacks": stacks,
-        "threads": [{"thread": one.thread, "name": one.name, "stacks": one.stacks} for one in profile.threads],
+        "threads": [
+            {"thread": thread.thread, "name": thread.name, "stacks": thread.stacks} for thread in profile.threads
+        ],
         "is_cut": profile.is_cut,
     }
     content = json.dumps(body, separators=(",", ":")).encode()
@@ -104,7 +106,7 @@ class _Answer:
 
 
 def read_profile(tape: Path, request: int, owner: int | None = None) -> Profile:
-    """Read the profile that answered `request`.
+    """Read the profile that answers `request`.
 
     Args:
         tape: The tape.
@@ -112,7 +114,7 @@ def read_profile(tape: Path, request: int, owner: int | None = None) -> Profile:
         owner: The user who must own the file; None for any.
 
     Raises:
-        ProfileError: There is none, it answers another request, or it cannot be read.
+        ProfileError: There is no profile, it answers another request, or it cannot be read.
     """
     try:
         answer = decode_json(read_regular(profile_path(tape), MAX_BYTES, owner), _Answer)
@@ -129,7 +131,7 @@ def read_profile(tape: Path, request: int, owner: int | None = None) -> Profile:
         raise ProfileError(f"{profile_path(tape)} is damaged: a frame has no line") from error
     count = len(answer.stacks)
     threads = tuple(
-        ProfiledThread(one.thread, readable(one.name), tuple(index for index in one.stacks if index < count))
-        for one in answer.threads
+        ProfiledThread(thread.thread, readable(thread.name), tuple(index for index in thread.stacks if index < count))
+        for thread in answer.threads
     )
     return Profile(answer.times_ns, stacks, threads, answer.is_cut)

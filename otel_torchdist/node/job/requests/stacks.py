@@ -1,4 +1,4 @@
-"""The stacks of one process's threads, written beside its tape when a reader asks for them."""
+"""The files with the stacks of one process's threads, written beside its tape when a reader asks for them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def stacks_path(tape: Path) -> Path:
 
 
 def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
-    """Replace the stacks beside a tape atomically: a reader sees the old ones or the new ones.
+    """Replace the stacks beside a tape atomically, so that readers see either the old or the new stacks.
 
     Raises:
         OSError: The file cannot be written.
     """
-    # Encoded in one piece: `json.dump` takes ten times as long, and holds the GIL.
+    # Encoded with `json.dumps`: `json.dump` takes ten times as long, and holds the GIL.
     body = json.dumps({"request": request, "threads": [_document(stack) for stack in stacks]})
     replace_at_once(stacks_path(tape), tape.with_suffix(".stacks.new"), body.encode())
 
@@ -37,12 +37,12 @@ def _document(stack: ThreadStack) -> dict[str, object]:
 
 
 # --- the fault handler ------------------------------------------------------------------------------------------------
-# How the stack of a rank is got while native code holds the GIL: `faulthandler` writes it when a signal arrives.
-# The file for it exists from when the handler is ready until the tape ends: it shows that the signal does not kill this
-# process. Its first line states the signal, and the process's descriptor to which stacks are written.
+# While native code holds the GIL, `faulthandler` can still write a rank's stack when a signal arrives.
+# The file for it exists from the installation of the handler to the end of the tape. It proves that the signal does not
+# kill the process. Its first line names the signal, and the process's descriptor of the file.
 
 
-# Compiled by who reads: a rank, which only offers, starts without them.
+# Not compiled at import: a rank only writes offers and does not need the patterns.
 _HEAD: Final = rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n"
 _TITLE: Final = r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f].*) \(most recent call first\):$"
 _FRAME: Final = r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$'
@@ -54,8 +54,8 @@ class SignalOffer(NamedTuple):
     """A process's description of its handler.
 
     Attributes:
-        signal: The number of the signal.
-        descriptor: The descriptor, in that process, to which the handler writes.
+        signal: Number of the signal.
+        descriptor: Descriptor in that process to which the handler writes.
     """
 
     signal: int
@@ -67,18 +67,18 @@ class SignalOffer(NamedTuple):
 
 
 def offer_path(tape: Path) -> Path:
-    """Return the file in which the writer of `tape` announces that it can be signalled, and writes its stacks."""
+    """Return the path of the file in which the writer of `tape` offers a signal, and writes its stacks."""
     return tape.with_suffix(".fault")
 
 
 def decode_offer(head: bytes) -> SignalOffer | None:
-    """Decode the offer at the head of a file; None when there is none."""
+    """Decode the offer at the head of a file; None if there is none."""
     match = re.match(_HEAD, head)
     return SignalOffer(int(match[1]), int(match[2])) if match else None
 
 
 def parse_stack(text: str) -> tuple[CallSiteName, ...]:
-    """Return the frames of the first stack in `faulthandler`'s output, innermost first; empty when there is none.
+    """Return the frames of the first stack in `faulthandler`'s output, innermost first; empty if there is none.
 
     `faulthandler` writes only the bare names of functions, and `???` for a line or a file that it does not find.
     """
@@ -96,13 +96,13 @@ def parse_stack(text: str) -> tuple[CallSiteName, ...]:
 
 
 def last_stack(path: Path, owner: int | None = None) -> tuple[CallSiteName, ...]:
-    """Return the frames of the last stack in an offer's file, innermost first; empty when there is none.
+    """Return the frames of the last stack in an offer's file, innermost first; empty if there is none.
 
     A stack that is still being written may lack its outermost frames.
 
     Args:
         path: The file.
-        owner: The user who must own it; None for any.
+        owner: The user who must own the file; None for any.
     """
     try:
         text = read_part(path, -_TAIL_BYTES, _TAIL_BYTES, owner).decode(errors="replace")
@@ -113,7 +113,7 @@ def last_stack(path: Path, owner: int | None = None) -> tuple[CallSiteName, ...]
 
 
 def _unescape(text: str) -> str:
-    """Decode non-ASCII letters, which are escaped as in a Python literal; invalid code points stay as they are."""
+    """Decode non-ASCII letters, which are escaped as in a Python literal; keep invalid code points escaped."""
     return re.sub(_ESCAPED, lambda match: _letter(match[0], int(match[1] or match[2] or match[3], 16)), text)
 
 

@@ -19,14 +19,14 @@ from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, deco
 _logger = logging.getLogger("otel_torchdist")
 
 MAX_BYTES: Final = 4 << 20
-"""Maximum size of the stacks of one process: some thousand threads."""
+"""Maximum size of one process's stacks: several thousand threads."""
 
 
 class StacksFile:
-    """Reads the stacks beside one tape. A file without an answer is not read again until it changes."""
+    """The stacks beside one tape. A file that does not answer a request is not read again until it changes."""
 
     def __init__(self, tape: Path, owner: int | None = None) -> None:
-        """Read the file beside a tape.
+        """Prepare to read the file beside a tape.
 
         Args:
             tape: The tape.
@@ -38,11 +38,11 @@ class StacksFile:
         self._useless: tuple[int, int, int, int] | None = None
 
     def read(self, request: int) -> list[ThreadStack] | None:
-        """Return the stacks that answered `request` or a later one; None if there are none or they are unreadable."""
+        """Return the stacks that answer `request` or a later one; None if there are none or they are unreadable."""
         try:
             facts = os.stat(self._path, follow_symlinks=False)
-            found = facts.st_ino, facts.st_size, facts.st_mtime_ns, request
-            if found == self._useless:
+            version = facts.st_ino, facts.st_size, facts.st_mtime_ns, request
+            if version == self._useless:
                 return None
             content = read_regular(self._path, MAX_BYTES, self._owner)
         except OSError as error:
@@ -51,12 +51,12 @@ class StacksFile:
                 _logger.warning("%s cannot be read: %s", self._path, reason(error))
             return None
         stacks = _decoded(content, request)
-        self._useless = found if stacks is None else None
+        self._useless = version if stacks is None else None
         return stacks
 
 
 def read_stacks(tape: Path, request: int, owner: int | None = None) -> list[ThreadStack] | None:
-    """Read the stacks as `StacksFile.read` does, for callers that read once."""
+    """Return the stacks as `StacksFile.read` does, for callers that read only once."""
     return StacksFile(tape, owner).read(request)
 
 
@@ -82,6 +82,6 @@ def _decoded(content: bytes, request: int) -> list[ThreadStack] | None:
     if answer.request < request:
         return None
     return [
-        ThreadStack(one.thread, readable(one.name), tuple(map(shown_site, one.frames)), one.is_locked)
-        for one in answer.threads
+        ThreadStack(thread.thread, readable(thread.name), tuple(map(shown_site, thread.frames)), thread.is_locked)
+        for thread in answer.threads
     ]

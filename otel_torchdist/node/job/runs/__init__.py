@@ -1,1 +1,1 @@
-"""The runs of a job, from its tapes: which tapes make a run, and what became of its ranks."""
+"""The runs of a job, derived from its tapes: the tapes of each run, and the state of its ranks."""

@@ -1,4 +1,4 @@
-"""What became of the processes that write tapes."""
+"""The state of tapes' writers (running, finished, failed or dead), and the files that record their deaths."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from otel_torchdist.tape.reading.reader import TapeReader
 
 
 def life_of(tape: TapeReader) -> RankLife:
-    """Return what became of the rank that writes a tape.
+    """Return the state of a tape's writer.
 
     Raises:
         TapeError: The tape is damaged.
     """
-    # In this order: a process reports that it has finished before it releases its lock.
+    # In this order, because a process writes its final state before it releases its lock.
     is_alive = tape.is_alive()
     state = tape.status().state
     if state is TapeState.FINISHED:
@@ -35,10 +35,10 @@ def life_of(tape: TapeReader) -> RankLife:
 
 
 def life_after_exit(death: Death | None) -> RankLife:
-    """Return what became of a rank that recorded the end of its script.
+    """Return the state of a rank that recorded the end of its script.
 
     Args:
-        death: How its process ended; None if that was not seen, or not yet.
+        death: The end of its process; None if unknown.
     """
     if death is not None and death.crashed_at_exit:
         return RankLife.DEAD
@@ -46,7 +46,7 @@ def life_after_exit(death: Death | None) -> RankLife:
 
 
 def run_of(tape: TapeReader) -> int:
-    """Return the run that a tape belongs to; 0 when that is not known."""
+    """Return the id of a tape's run; 0 if unknown."""
     try:
         return tape.status().run_id
     except TapeError:
@@ -54,7 +54,7 @@ def run_of(tape: TapeReader) -> int:
 
 
 def is_helper(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
-    """Whether a rank has started the process that writes a tape, for purposes of its own.
+    """Return whether a tape's writer is a helper: a process that a rank has started and that is not a rank itself.
 
     Args:
         tape: The tape.
@@ -67,7 +67,7 @@ def is_helper(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
 
 
 def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
-    """Whether a helper that is gone lived at least as long as the rank that started it.
+    """Return whether a tape belongs to a helper, and the rank that started it has ended too.
 
     Args:
         tape: The helper's tape.
@@ -87,27 +87,27 @@ def _runs(tape: TapeReader) -> bool:
 
 
 def waits(tape: TapeReader) -> bool:
-    """Whether a process waits for an operation, or did when it ended."""
-    return any(one.waiting_since_ns is not None for one in tape.open_operations())
+    """Return whether a process waits for an operation, or did so when it ended."""
+    return any(operation.waiting_since_ns is not None for operation in tape.open_operations())
 
 
 def has_left(tape: TapeReader, death: Death | None) -> bool:
-    """Whether a process exited with code 0, waiting for nothing, without recording that on its tape.
+    """Return whether a process exited with code 0 without recording that on its tape, while it waited for nothing.
 
     Args:
-        tape: Its tape, polled to its end.
-        death: How it ended; None if that was not seen.
+        tape: Its tape, polled to the end.
+        death: The end of the process; None if unknown.
     """
     return death is not None and death.exit_code == 0 and not waits(tape)
 
 
 # --- recorded deaths --------------------------------------------------------------------------------------------------
-# The death of a rank as seen by its node's agent: a small file beside the tape, for later readers.
+# The death of a rank, as seen by its node's agent: a small file beside the tape, for later readers.
 
 
 MAX_FILE_BYTES: Final = 4096
 MAX_ERROR: Final = 200
-"""Characters of an exception that are kept."""
+"""Maximum characters of an exception."""
 _MAX_INT: Final = 1 << 63
 _OOM: Final = ("", BY_CGROUP, BY_NODE)
 
@@ -118,7 +118,7 @@ def death_path(tape: Path) -> Path:
 
 
 def write_death(tape: Path, death: Death, owner: int | None = None) -> None:
-    """Write the death file, replacing what was known before.
+    """Write or replace the death file.
 
     Args:
         tape: The tape.
@@ -126,14 +126,14 @@ def write_death(tape: Path, death: Death, owner: int | None = None) -> None:
         owner: The user who must own the directory; None for this process's user.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: No space is left, or the directory is gone.
     """
     content = json.dumps({"nonce": tape.stem, **asdict(death)}).encode()
     replace_at_once(death_path(tape), tape.with_name(f".{tape.stem}.death.new"), content, owner=owner)
 
 
 def read_death(tape: Path, owner: int | None = None) -> Death | None:
-    """Read the death file; None when there is none, or it holds something else.
+    """Read the death file; None if there is none, or it is damaged.
 
     Args:
         tape: The tape.
@@ -145,11 +145,11 @@ def read_death(tape: Path, owner: int | None = None) -> Death | None:
         return None
 
 
-def _death_from(found: Any, nonce: str) -> Death | None:
-    """Check every value: another user may have written the file."""
-    if not isinstance(found, dict):
+def _death_from(document: Any, nonce: str) -> Death | None:
+    """Check every value, because another user may have written the file."""
+    if not isinstance(document, dict):
         return None
-    values = cast("dict[str, Any]", found)
+    values = cast("dict[str, Any]", document)
     if values.get("nonce") != nonce:
         return None
     known = {field.name: values[field.name] for field in fields(Death) if field.name in values}

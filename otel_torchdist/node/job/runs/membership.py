@@ -1,11 +1,11 @@
-"""Which tapes make a run: decided here for the watcher of live ranks and for the list of past runs alike.
+"""Sorts tapes into runs, both for the watcher of live ranks and for the list of past runs.
 
-Attempts of a job share its directory, and ranks learn the id of their run one after the other. So a tape may lack an id
-or, while its rank has only read the job's store, have that of the attempt before. Launchers start an attempt only when
-the previous one is gone: ranks that lived at the same time are of the same attempt.
+All attempts of a job share its directory, and ranks learn the id of their run one after the other. So a tape may have
+no id yet or, while its rank has only read the job's store, the id of the previous attempt. Launchers start an attempt
+only when the previous one is gone: ranks that lived at the same time belong to the same attempt.
 
-A helper is a process that a rank started and that created a group of its own, such as the checkpoint process of
-`async_save`. Its tape names the rank's.
+A helper is a process that a rank started and that created its own group, such as the checkpoint process of
+`async_save`. Its tape contains the nonce of the rank's tape.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ T = TypeVar("T", bound=Hashable)
 
 
 class RunMember(NamedTuple):
-    """What decides to which run a tape belongs.
+    """The facts that decide to which run a tape belongs.
 
     Attributes:
-        owner: Id of the user that the tape belongs to.
+        owner: Id of the user who owns the tape.
         directory: Its job directory.
-        world_size: How many ranks its run has.
-        is_helper: Whether its writer was started by a rank.
+        world_size: Number of ranks of its run.
+        is_helper: Whether a rank started its writer.
         rank: Global rank.
-        run: 128-bit id of its run; 0 until known.
-        life: When it lived.
+        run: 128-bit id of its run; 0 if unknown.
+        life: Lifetime of its writer.
     """
 
     owner: int
@@ -43,21 +43,21 @@ class RunMember(NamedTuple):
 
     @property
     def key(self) -> RunMembership:
-        """The run that it names; while it names none, that of all such ranks in its directory."""
+        """The run of this member; members of one directory without a run id share a key."""
         return RunMembership(self.owner, None if self.run else self.directory, self.run)
 
-    def is_of_the_job_of(self, other: RunMember) -> bool:
-        """Whether both may be ranks of one run, judging by what ranks know before they know their run."""
+    def may_share_run_with(self, other: RunMember) -> bool:
+        """Return whether both may be ranks of one run: owner, directory, world size and kind are equal."""
         return self[:4] == other[:4]
 
 
 class RunMembership(NamedTuple):
-    """What the ranks of one run share.
+    """The key of a run.
 
     Attributes:
-        owner: Their user; anyone who has learned the id of someone else's run can write it on tapes of their own.
-        directory: Their job directory if they do not know their run; None otherwise.
-        run: 128-bit id; 0 if they do not know it.
+        owner: Id of the user. Part of the key, because another user could write the same run id on a tape.
+        directory: Job directory if the run id is unknown; None otherwise.
+        run: 128-bit id; 0 if unknown.
     """
 
     owner: int
@@ -66,20 +66,20 @@ class RunMembership(NamedTuple):
 
 
 def sort_into_runs(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[int, T]]:
-    """Return the tapes of each run by rank: one of each, without those that an earlier attempt has left."""
-    return {key: _one_of_each_rank(members) for key, members in _by_run(tapes).items()}
+    """Return for each run one tape per rank, without the leftovers of earlier attempts."""
+    return {key: _by_rank(members) for key, members in _by_run(tapes).items()}
 
 
 def of_living_runs(tapes: Mapping[T, RunMember]) -> list[T]:
-    """Return the tapes of runs with a live rank, and of live ranks that know no run; all if no rank is alive.
+    """Return the tapes of runs with a live rank, and of live ranks without a run id; all tapes if no rank is alive.
 
-    A directory may hold leftovers of an earlier job or attempt.
+    The others may be leftovers of an earlier job or attempt in the same directory.
     """
-    found: set[T] = set()
+    living: set[T] = set()
     for key, members in _by_run(tapes).items():
         live = {tape for tape, member in members.items() if member.life.alive}
-        found |= members.keys() if live and key.run else live
-    return [tape for tape in tapes if tape in found or not found]
+        living |= members.keys() if live and key.run else live
+    return [tape for tape in tapes if tape in living or not living]
 
 
 def _by_run(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[T, RunMember]]:
@@ -91,52 +91,54 @@ def _by_run(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[T, RunMemb
         else:
             strays.append((tape, member))
     nameless: dict[RunMembership, dict[T, RunMember]] = {}
-    for tape, stray in sorted(strays, key=lambda one: one[1].life.began_ns):
+    for tape, stray in sorted(strays, key=lambda item: item[1].life.began_ns):
         home = _home_of(stray, named)
         (named[home] if home is not None else nameless.setdefault(stray.key, {}))[tape] = stray
     return named | nameless
 
 
 def _home_of(stray: RunMember, runs: Mapping[RunMembership, Mapping[T, RunMember]]) -> RunMembership | None:
-    """Return the run of a rank that does not know it, or ended before it did: the only one that it can be of."""
-    found = [key for key, members in runs.items() if _lacks(members.values(), stray)]
-    return found[0] if len(found) == 1 else None
+    """Return the run of a rank without a run id, if exactly one run is possible; else None."""
+    possible = [key for key, members in runs.items() if _lacks(members.values(), stray)]
+    return possible[0] if len(possible) == 1 else None
 
 
 def _lacks(members: Iterable[RunMember], stray: RunMember) -> bool:
-    """Whether a rank lived at the same time as a run of its job that has no other tape of this rank."""
-    known = list(members)
-    if not any(stray.is_of_the_job_of(member) for member in known) or any(one.rank == stray.rank for one in known):
+    """Return whether a run lacks this rank, and lived at the same time."""
+    ranks = list(members)
+    if not any(stray.may_share_run_with(member) for member in ranks):
         return False
-    lives = [member.life for member in known]
+    if any(member.rank == stray.rank for member in ranks):
+        return False
+    lives = [member.life for member in ranks]
     began_ns, seen_ns = min(life.began_ns for life in lives), max(life.seen_ns for life in lives)
     return stray.life.overlaps(Lifetime(began_ns, seen_ns, any(life.alive for life in lives)))
 
 
-def _one_of_each_rank(members: Mapping[T, RunMember]) -> dict[int, T]:
-    """Return the tapes of one run by rank; a live one counts before others, then the newest."""
+def _by_rank(members: Mapping[T, RunMember]) -> dict[int, T]:
+    """Return one tape of each rank of a run: a live tape if there is one, else the newest."""
     kept = of_this_attempt({tape: member.life for tape, member in members.items()})
     kept.sort(key=lambda tape: (members[tape].life.alive, members[tape].life.began_ns))
     return {members[tape].rank: tape for tape in kept}
 
 
 def of_this_attempt(lives: Mapping[T, Lifetime]) -> list[T]:
-    """Return the ranks with the same run id, without those of an earlier attempt.
+    """Return the ranks of the newest attempt among ranks with one run id.
 
-    An id that is not agreed on yet may be that of the previous attempt, whose ranks were gone before this attempt's
-    tapes were created.
+    A provisional id may be the previous attempt's. The ranks of that attempt were gone before this attempt's tapes were
+    created.
     """
     youngest_ns = max((life.began_ns for life in lives.values() if not life.id_is_sure), default=0)
     return [rank for rank, life in lives.items() if life.reaches(youngest_ns)]
 
 
-class Kin(NamedTuple):
-    """What shows whether a run's processes were started by the ranks of another.
+class RunParentage(NamedTuple):
+    """The facts that show whether the ranks of one run started the processes of another.
 
     Attributes:
-        nonces: Nonces of its tapes.
-        parents: Nonces of the tapes of the ranks that started its processes.
-        world_size: How many ranks it has on all nodes.
+        nonces: Nonces of the run's tapes.
+        parents: Nonces of the tapes of the ranks that started the run's processes.
+        world_size: Number of the run's ranks on all nodes.
     """
 
     nonces: frozenset[int]
@@ -144,50 +146,50 @@ class Kin(NamedTuple):
     world_size: int
 
     @classmethod
-    def of(cls, identities: Iterable[TapeIdentity]) -> Kin:
-        """Return what the identities of a run's tapes show; at least one."""
-        known = list(identities)
-        nonces, parents = {one.nonce for one in known}, {one.parent for one in known}
-        return cls(frozenset(nonces), frozenset(parents - {0}), max(one.world_size for one in known))
+    def of(cls, identities: Iterable[TapeIdentity]) -> RunParentage:
+        """Return the parentage of a run, from the identities of its tapes; at least one."""
+        tapes = list(identities)
+        nonces, parents = {tape.nonce for tape in tapes}, {tape.parent for tape in tapes}
+        return cls(frozenset(nonces), frozenset(parents - {0}), max(tape.world_size for tape in tapes))
 
-    def was_started_by(self, other: Kin) -> bool:
-        """Whether the other's ranks started its processes; with more ranks than that, it is a run of its own."""
+    def was_started_by(self, other: RunParentage) -> bool:
+        """Return whether the other run's ranks started this one; a run with more ranks than the other is independent."""
         return bool(self.parents & other.nonces) and self.world_size <= other.world_size
 
 
-def helped_runs(runs: Sequence[Kin]) -> list[int | None]:
-    """Return for each run the place of the one that its processes help, directly or not; None if it is independent."""
-    return [_helped_by(place, runs) for place in range(len(runs))]
+def helped_runs(runs: Sequence[RunParentage]) -> list[int | None]:
+    """Return for each run the index of the run that it helps, directly or indirectly; None if it is independent."""
+    return [_helped_by(index, runs) for index in range(len(runs))]
 
 
-def _helped_by(place: int, runs: Sequence[Kin]) -> int | None:
-    helped = place
+def _helped_by(index: int, runs: Sequence[RunParentage]) -> int | None:
+    helped = index
     for _ in runs:
         started_by = (other for other, run in enumerate(runs) if other != helped and runs[helped].was_started_by(run))
-        found = next(started_by, None)
-        if found is None:
-            return None if helped == place else helped
-        helped = found
-    return None  # a cycle, which only forged tapes can show
+        parent = next(started_by, None)
+        if parent is None:
+            return None if helped == index else helped
+        helped = parent
+    return None  # a cycle, which only forged tapes can contain
 
 
 def is_peer(run: int, parents_run: int | None) -> bool:
-    """Whether a process that a rank has started is a rank of the same run, as rank 0 of Lightning starts the others.
+    """Return whether a process is a rank of the same run as its parent: in Lightning, rank 0 starts the other ranks.
 
     Args:
-        run: The run of its tape; 0 if that is not known.
-        parents_run: The run of its parent's tape; None without such a tape.
+        run: Run id on the process's tape; 0 if unknown.
+        parents_run: Run id on its parent's tape; None if there is no such tape.
     """
     return run != 0 and run == parents_run
 
 
 def has_outlived_parent(helper: TapeIdentity, known: Iterable[TapeIdentity], running: Iterable[TapeIdentity]) -> bool:
-    """Whether a tape belongs to a helper whose parent has ended, even if nothing of the parent is left.
+    """Return whether a tape belongs to a helper whose parent process has ended, even if the parent has no tape left.
 
     Args:
         helper: The tape's identity.
         known: All known tapes.
-        running: Those whose writers are alive and have not finished: a rank that recreates its groups has a new tape.
+        running: Tapes whose writers are alive and have not finished. A rank that recreates its groups has a new tape.
     """
     if not helper.parent:
         return False

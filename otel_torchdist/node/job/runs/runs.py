@@ -1,4 +1,4 @@
-"""Lists the runs on this node from their tapes: nothing is locked, requested or written."""
+"""Lists the runs on this node from their tapes. It only reads: it takes no lock, and requests or writes nothing."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from otel_torchdist.node.job.directory import (
     usual_base,
 )
 from otel_torchdist.node.job.runs.lives import has_ended_with_parent, has_left, life_after_exit, life_of, read_death
-from otel_torchdist.node.job.runs.membership import Kin, RunMember, helped_runs, sort_into_runs
+from otel_torchdist.node.job.runs.membership import RunMember, RunParentage, helped_runs, sort_into_runs
 from otel_torchdist.node.job.worlds import worlds_beside
 from otel_torchdist.tape.reading.reader import TapeReader
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, as far as its ranks have tapes here.
+    """The part of a run on this node.
 
     Attributes:
         directory: Its job directory; successive runs of one launcher share it.
-        run_id: 128 bits; 0 when its ranks had not agreed on one.
+        run_id: 128-bit id; 0 if its ranks had not agreed on one.
         tapes: The newest tape of each rank, in ascending order of ranks; at least one.
-        helps: The run whose ranks started the processes of this one, such as checkpoint processes; None if this is
-            an independent run.
-        twins: By rank, the ids of live processes that claim to be that rank of a run without an id, if several do.
+        helps: The run whose ranks started the processes of this run, such as checkpoint processes; None if this run is
+            independent.
+        twins: Pids by rank, for ranks of a run without an id that several live processes claim to be.
     """
 
     directory: Path
@@ -50,32 +50,32 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The first eight digits of its id; '' while there is none."""
+        """First eight digits of the run id; '' if there is none."""
         return run_label(self.run_id)
 
     @property
     def begun_ns(self) -> int:
-        """When its first tape was created, by the wall clock."""
+        """Wall clock time in nanoseconds at which its first tape was created."""
         return min(tape.identity.realtime_ns for tape in self.tapes)
 
     @property
     def world_size(self) -> int:
-        """How many ranks it has on all nodes."""
+        """Number of ranks on all nodes."""
         return max(tape.identity.world_size for tape in self.tapes)
 
     @property
     def host(self) -> str:
-        """The name of this node."""
+        """Name of the node."""
         return self.tapes[0].identity.host
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that have a tape here, ascending."""
+        """The ranks with a tape on this node, ascending."""
         return tuple(tape.identity.rank for tape in self.tapes)
 
     @property
     def life(self) -> RankLife:
-        """What became of the run: it is running while a rank is; else the worst that became of a rank.
+        """State of the run: running while any rank is, else failed, dead or finished, in this order of precedence.
 
         Raises:
             TapeError: A tape has been damaged since it was opened.
@@ -84,11 +84,11 @@ class Run:
         return min(lives, key=_weight)
 
     def has_ended_with_parent(self, tape: TapeReader) -> bool:
-        """Whether a tape belongs to a helper that ended no sooner than the rank that started it."""
+        """Return whether a tape belongs to a helper that ended no sooner than the rank that started it."""
         return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
 
     def may_complete(self, other: Run) -> bool:
-        """Whether two runs that know no id yet may be parts of one launch: each has ranks that the other lacks."""
+        """Return whether two runs without an id may be parts of one launch: they have no rank in common."""
         is_alike = not self.run_id and not other.run_id and self.world_size == other.world_size
         return is_alike and self.directory != other.directory and {*self.ranks}.isdisjoint(other.ranks)
 
@@ -104,7 +104,7 @@ class Run:
 
 
 def _weight(life: RankLife) -> int:
-    """Return the place of a rank's life among those that decide on the run's, 0 the first."""
+    """Return the precedence of a rank's state in the state of its run; the lowest value wins."""
     match life:
         case RankLife.RUNNING:
             return 0
@@ -122,25 +122,25 @@ class RunIndex:
 
     Attributes:
         runs: Newest first, each followed by the runs of its helpers.
-        unreadable: For each tape that cannot be read, which one and why.
+        unreadable: A message for each unreadable tape, with path and reason.
     """
 
     runs: tuple[Run, ...]
     unreadable: tuple[str, ...]
 
     def helpers_of(self, run: Run) -> list[Run]:
-        """Return the runs of processes that the ranks of a run have started."""
+        """Return the runs of a run's helpers."""
         return [other for other in self.runs if other.helps is run]
 
     def meeting(self, run: Run) -> list[Run]:
-        """Return the other runs whose processes are in a world with processes of a run, made by hand."""
+        """Return the other runs that share a world made by hand with this run."""
         worlds = worlds_beside(tape.path for tape in run.tapes)
         others = [other for other in self.runs if {*other.tapes}.isdisjoint(run.tapes)] if worlds else []
         return [other for other in others if worlds & worlds_beside(tape.path for tape in other.tapes)]
 
     def of_other_sizes(self, run: Run) -> list[Run]:
-        """Return the runs in the same job directory that have another size, as where a rank was given a wrong one."""
-        return [one for one in self.runs if one.directory == run.directory and one.world_size != run.world_size]
+        """Return the runs in the same job directory with another world size: a rank may have been given a wrong one."""
+        return [other for other in self.runs if other.directory == run.directory and other.world_size != run.world_size]
 
     def close(self) -> None:
         """Close all tapes."""
@@ -151,18 +151,18 @@ class RunIndex:
 
 def _helpers_last(runs: Sequence[Run]) -> list[Run]:
     """Return the runs in order, but the runs of helpers after the run that they help."""
-    helped = helped_runs([Kin.of(tape.identity for tape in run.tapes) for run in runs])
+    helped = helped_runs([RunParentage.of(tape.identity for tape in run.tapes) for run in runs])
     ordered: list[Run] = []
-    for place, run in enumerate(runs):
-        if helped[place] is None:
+    for index, run in enumerate(runs):
+        if helped[index] is None:
             ordered.append(run)
-            helpers = (one for one, its in zip(runs, helped, strict=True) if its == place)
-            ordered += [dataclasses.replace(one, helps=run) for one in helpers]
+            helpers = (helper for helper, helped_index in zip(runs, helped, strict=True) if helped_index == index)
+            ordered += [dataclasses.replace(helper, helps=run) for helper in helpers]
     return ordered
 
 
 def _waited(tape: TapeReader) -> bool:
-    """Whether a rank that is gone waited for an operation; uses a reader of its own."""
+    """Return whether a rank that is gone waited for an operation; opens a separate reader."""
     with contextlib.closing(TapeReader(tape.path)) as again:
         deque(again.rest(), maxlen=0)
         return any(operation.waiting_since_ns is not None for operation in again.open_operations())
@@ -173,10 +173,10 @@ class SeveralRunsError(TorchDistError):
 
 
 def tape_directory(config: Config) -> Path:
-    """Return the base directory of this user's tapes, which need not exist; reading is harmless on a disk, too.
+    """Return the base directory of this user's tapes. It need not exist, and may be on a disk.
 
     Raises:
-        TapeError: Something else is in its place, or it belongs to another user.
+        TapeError: It is not a directory, or belongs to another user.
     """
     base = config.tape_dir
     if is_taken(base) or base.exists():
@@ -185,7 +185,7 @@ def tape_directory(config: Config) -> Path:
 
 
 def index_of(directories: Iterable[Path]) -> RunIndex:
-    """Open all tapes of these job directories."""
+    """Open all tapes of these job directories, and return their runs."""
     runs: list[Run] = []
     unreadable: list[str] = []
     for directory in directories:
@@ -198,14 +198,14 @@ def other_parts(run: Run) -> list[Run]:
     if run.run_id or len(run.tapes) >= run.world_size:
         return []
     index = index_of(path for path in job_directories(run.directory.parent) if path != run.directory)
-    found = [other for other in index.runs if other.may_complete(run)]
-    for tape in (tape for other in index.runs if other not in found for tape in other.tapes):
+    parts = [other for other in index.runs if other.may_complete(run)]
+    for tape in (tape for other in index.runs if other not in parts for tape in other.tapes):
         tape.close()
-    return found
+    return parts
 
 
 def whole_index(config: Config, run_dir: Path | None) -> RunIndex:
-    """Index the runs of one job directory, or of all.
+    """Return the runs of one job directory, or of all if `run_dir` is None.
 
     Raises:
         TapeError: The directory belongs to another user.
@@ -216,20 +216,20 @@ def whole_index(config: Config, run_dir: Path | None) -> RunIndex:
 
 
 def select(runs: Iterable[Run], prefix: str) -> Run | None:
-    """Return the run whose id begins with `prefix`; None when none does.
+    """Return the run whose id begins with `prefix`; None if there is none.
 
     Raises:
-        SeveralRunsError: More than one does.
+        SeveralRunsError: More than one run matches.
     """
-    found = [run for run in runs if run.run_id and f"{run.run_id:032x}".startswith(prefix.lower())]
-    if len(found) > 1:
-        labels = ", ".join(f"{run.run_id:032x}"[: max(8, len(prefix) + 4)] for run in found)
-        raise SeveralRunsError(f"{len(found)} runs begin with {prefix}: {labels}")
-    return found[0] if found else None
+    matches = [run for run in runs if run.run_id and f"{run.run_id:032x}".startswith(prefix.lower())]
+    if len(matches) > 1:
+        labels = ", ".join(f"{run.run_id:032x}"[: max(8, len(prefix) + 4)] for run in matches)
+        raise SeveralRunsError(f"{len(matches)} runs begin with {prefix}: {labels}")
+    return matches[0] if matches else None
 
 
 def member_of(tape: TapeReader) -> RunMember:
-    """Return what decides to which run a tape belongs, without polling it.
+    """Return the facts that decide to which run a tape belongs, without polling it.
 
     Raises:
         TapeError: The tape is damaged.

@@ -14,7 +14,7 @@ from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.model.lives import Lifetime
-from otel_torchdist.node.job.runs.membership import Kin, RunMember, helped_runs, of_living_runs, sort_into_runs
+from otel_torchdist.node.job.runs.membership import RunMember, RunParentage, helped_runs, of_living_runs, sort_into_runs
 from otel_torchdist.node.job.runs.runs import index_of, member_of
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
@@ -104,9 +104,12 @@ def test_leftovers_beside_a_run_that_lives() -> None:
 
 def test_helpers_of_helpers_help_the_run_of_the_ranks() -> None:
     """Directly or not; a run with more ranks than the one that started it is independent, and has helpers itself."""
-    ranks, helper = Kin(frozenset({1}), frozenset(), 1), Kin(frozenset({2}), frozenset({1}), 1)
-    helpers_helper = Kin(frozenset({3}), frozenset({2}), 1)
-    spawned, their_helper = Kin(frozenset({4}), frozenset({1}), 4), Kin(frozenset({5}), frozenset({4}), 4)
+    ranks, helper = RunParentage(frozenset({1}), frozenset(), 1), RunParentage(frozenset({2}), frozenset({1}), 1)
+    helpers_helper = RunParentage(frozenset({3}), frozenset({2}), 1)
+    spawned, their_helper = (
+        RunParentage(frozenset({4}), frozenset({1}), 4),
+        RunParentage(frozenset({5}), frozenset({4}), 4),
+    )
     assert helped_runs([helpers_helper, helper, ranks, spawned, their_helper]) == [2, 2, None, None, 3]
 
 
