@@ -1,1 +1,1 @@
-"""This node: the jobs on it with their files, their processes, and the symptoms of the machine."""
+"""The node: its jobs and their files, the ranks' processes, and the symptoms of the machine."""

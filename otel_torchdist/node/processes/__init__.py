@@ -1,1 +1,1 @@
-"""What can be learnt of ranks' processes from outside: whether they run, when and how they died, and their stacks."""
+"""The ranks' processes, observed from outside: whether they run, when and how they died, and their stacks."""

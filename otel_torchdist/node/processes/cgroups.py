@@ -1,4 +1,4 @@
-"""Finds the files of a process's cgroup, wherever this process has the hierarchies mounted."""
+"""Finds the files of a process's cgroup under this process's mounts, and counts out-of-memory kills in them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class CgroupFile:
-    """A file that means the same in both versions of cgroups.
+    """A file of a cgroup, in both versions of cgroups.
 
     Attributes:
-        name: Its name in version 2.
-        controller: The controller that has it in version 1.
-        old_name: Its name there; '' if there is none.
+        name: Name in version 2.
+        controller: Controller in version 1.
+        old_name: Name in version 1; '' if there is no such file.
     """
 
     name: str
@@ -26,21 +26,21 @@ class CgroupFile:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy: its kind, its options, the part of the hierarchy that it shows, and where."""
+    """A mounted hierarchy: file system type, mount options, root within the hierarchy, and mount point."""
 
     kind: str
     options: tuple[str, ...]
     root: str
-    place: str
+    point: str
 
 
 def cgroup_files(pid: int, wanted: CgroupFile, root: Path = Path("/")) -> Iterator[Path]:
-    """Return where a file of a process's cgroup may be; not all of these exist.
+    """Yield the possible paths of a file of a process's cgroup; not all of them exist.
 
     Args:
-        pid: The process, of this PID namespace.
+        pid: Process id, in this PID namespace.
         wanted: The file.
-        root: Where `/proc` and the mounts are; another one in tests.
+        root: Parent of `/proc` and the mounts; another directory in tests.
     """
     try:
         lines = (root / f"proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
@@ -56,7 +56,7 @@ def cgroup_files(pid: int, wanted: CgroupFile, root: Path = Path("/")) -> Iterat
         for mount in mounts:
             if mount.kind == kind and (not controllers or wanted.controller in mount.options):
                 inside = group[len(mount.root.rstrip("/")) :] if group.startswith(mount.root) else ""
-                yield root / (mount.place + inside).lstrip("/") / name
+                yield root / (mount.point + inside).lstrip("/") / name
 
 
 def _mounts(root: Path) -> list[_Mount]:
@@ -64,31 +64,30 @@ def _mounts(root: Path) -> list[_Mount]:
         lines = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return []
-    found: list[_Mount] = []
+    mounts: list[_Mount] = []
     for line in lines:
-        own, _, general = line.partition(" - ")
-        fields, kinds = own.split(), general.split()
-        if len(fields) > 4 and len(kinds) > 2 and kinds[0] in ("cgroup", "cgroup2"):
-            found.append(_Mount(kinds[0], tuple(kinds[2].split(",")), fields[3], fields[4]))
-    return found
+        mount_part, _, filesystem_part = line.partition(" - ")
+        mount, filesystem = mount_part.split(), filesystem_part.split()
+        if len(mount) > 4 and len(filesystem) > 2 and filesystem[0] in ("cgroup", "cgroup2"):
+            mounts.append(_Mount(filesystem[0], tuple(filesystem[2].split(",")), mount[3], mount[4]))
+    return mounts
 
 
 # --- out-of-memory kills ----------------------------------------------------------------------------------------------
-# Counts the kernel's out-of-memory kills, in a rank's cgroup and on the whole node.
+# Reads the kernel's counters of out-of-memory kills: of a rank's cgroup, and of the whole node.
 
 
 _EVENTS: Final = CgroupFile("memory.events", "memory", "memory.oom_control")
 _COUNTER: Final = b"oom_kill"
 _VMSTAT: Final = Path("/proc/vmstat")
 _READINGS: Final = 10
-"""Readings kept per counter: between the count and the end of a process the kernel frees its memory, which can take
-seconds."""
+"""Readings to keep per counter: a process may end seconds after it was counted, because its memory is freed first."""
 
 
 class OomKills:
-    """Counters that are read periodically while processes live, and again when one has died.
+    """Counters of out-of-memory kills. They are read periodically, and again when a process has died.
 
-    The kernel counts before it sends the signal, so the count is visible once the death is.
+    The kernel counts before it sends the signal, so a visible death is already counted.
     """
 
     def __init__(self) -> None:
@@ -96,42 +95,42 @@ class OomKills:
         self.read([_VMSTAT])
 
     def follow(self, pid: int) -> Path | None:
-        """Start reading the cgroup counter of a process of this PID namespace; returns it, or None if it has none."""
+        """Start reading the cgroup counter of a process of this PID namespace; return its path, or None."""
         path = _counter_of(pid)
         if path is not None and path not in self._before:
             self.read([path])
         return path
 
     def read(self, paths: list[Path] | None = None) -> None:
-        """Read counters, all if none are given, as the baseline for what is counted later."""
+        """Read these counters, or all, as the baseline for `has_grown`."""
         for path in paths if paths is not None else list(self._before):
             count = _read(path)
             if count is not None:
                 self._before.setdefault(path, deque(maxlen=_READINGS)).append(count)
 
     def has_grown(self, path: Path | None) -> bool:
-        """Whether a counter has grown during its last readings, or since."""
+        """Return whether a counter has grown over its last readings, or since."""
         before = self._before.get(path) if path is not None else None
         count = _read(path) if path is not None else None
         return before is not None and count is not None and count > before[0]
 
     def has_grown_on_node(self) -> bool:
-        """Whether any process of the node was killed during the last readings, or since."""
+        """Return whether the counter of the node has grown over its last readings, or since."""
         return self.has_grown(_VMSTAT)
 
     def forget_all_but(self, paths: set[Path]) -> None:
-        """Read only these and the node's from now on."""
+        """Stop reading all counters except these and the node's."""
         self._before = {path: counts for path, counts in self._before.items() if path in paths or path == _VMSTAT}
 
 
 def kills_so_far(pid: int) -> int | None:
-    """Return how many processes of a process's cgroup were killed so far; None if the kernel does not report it."""
+    """Return the out-of-memory kills in a process's cgroup so far; None if the kernel does not report them."""
     path = _counter_of(pid)
     return _read(path) if path is not None else None
 
 
 def _counter_of(pid: int) -> Path | None:
-    """Return `memory.events` of cgroup v2, or `memory.oom_control` of v1; None if there is neither."""
+    """Return the path of `memory.events` (cgroup v2) or `memory.oom_control` (v1); None if there is neither."""
     return next((path for path in cgroup_files(pid, _EVENTS) if _read(path) is not None), None)
 
 

@@ -1,9 +1,9 @@
-"""Records the ends of local ranks' processes as they happen, on a thread of its own.
+"""Records the ends of local ranks' processes as they happen, on a separate thread.
 
-A pidfd becomes readable when its process has ended, and epoll returns readable files in the order in which they became
-so. The order of deaths is therefore right however late this thread runs; the times are those at which it ran. Without a
-pidfd (another PID namespace, no descriptor left, a kernel or sandbox without them) the lock on the tape is polled every
-10 ms.
+A pidfd becomes readable when its process has ended, and epoll returns descriptors in the order in which they became
+readable. So the order of deaths is right however late this thread runs; their times are the times at which it ran.
+Without a pidfd (another PID namespace, no free descriptor, a kernel or sandbox without pidfds) the lock on the tape is
+polled every 10 ms.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ from otel_torchdist.system.files.others import open_regular
 from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_start_ticks, shares_pids
 
 IDLE_S: Final = 1.0
-"""Maximum age of the counters of out-of-memory kills, and the interval between attempts to get a missing pidfd."""
+"""Interval between readings of the out-of-memory counters, and between attempts to open missing pidfds."""
 ASK_S: Final = 0.01
-"""Interval between polls of locks, or of a wait status that only the parent has so far."""
+"""Interval between polls of locks, and of wait statuses that only the parent has received so far."""
 ASKED_AT_ONCE: Final = 16
-"""If there is more to poll than this, it is polled less often."""
+"""Polled processes up to which the interval is `ASK_S`; with more it grows in proportion."""
 STATUS_SOON_NS: Final = 1_000_000_000
-"""How long a death is withheld for which the kernel may still give a status: until its parent has waited for it, if the
-zombie may not be read."""
+"""Time for which a death without a wait status is withheld.
+
+If the zombie may not be read, the kernel gives the status only after the parent has waited for the process.
+"""
 STATUS_DUE_NS: Final = 5_000_000_000
-"""A launcher that has not waited for a process by then never will."""
+"""Time after which a missing wait status is given up: the launcher will never wait for the process."""
 _SIGKILL: Final = 9
 
 
 class DeathWatch:
-    """Watches the processes that write tapes until stopped. All methods may be called from one other thread.
+    """The watch over tapes' writers. All methods may be called from one other thread.
 
-    Its own thread starts with the first rank.
+    The watching thread starts with the first rank.
     """
 
     def __init__(
@@ -58,12 +60,12 @@ class DeathWatch:
         wait_status: Callable[[int], int | None] = pidfd.wait_status,
         soon_ns: int = STATUS_SOON_NS,
     ) -> None:
-        """Watch no process yet.
+        """Start without processes.
 
         Args:
-            zombie_status: Returns the wait status of a pid that started at some clock tick, until it is reaped.
-            wait_status: Returns the wait status of a process, by its pidfd, once it has been reaped.
-            soon_ns: How long a death is withheld for which the kernel may still give a status.
+            zombie_status: Returns the wait status of a zombie, by pid and start time in clock ticks.
+            wait_status: Returns the wait status of a reaped process, by pidfd.
+            soon_ns: See `STATUS_SOON_NS`.
         """
         self._zombie_status, self._wait_status, self._soon_ns = zombie_status, wait_status, soon_ns
         self._lock = threading.Lock()
@@ -77,12 +79,12 @@ class DeathWatch:
         self._is_stopping = False
 
     def follow(self, tape: Path, identity: TapeIdentity, owner: int) -> None:
-        """Watch the process that writes a tape.
+        """Watch the writer of a tape.
 
         Args:
             tape: The tape.
             identity: Its identity.
-            owner: Its owner, who must not learn how other users' processes end.
+            owner: Its owner. The process must be this user's, who must not learn how other users' processes end.
         """
         death = read_death(tape, owner)
         watched = WatchedProcess(tape, identity, owner, death=death, is_published=death is not None)
@@ -101,9 +103,9 @@ class DeathWatch:
                 self._let_go(watched)
 
     def death_of(self, nonce: int) -> Death | None:
-        """Return the death of the process that writes the tape with this nonce; None while none was seen.
+        """Return the death of the writer of the tape with this nonce; None if none has been seen.
 
-        Of a process that had ended before it was watched, its launcher may record the end a little later.
+        If a process had ended before it was watched, its launcher may record the end a little later.
         """
         watched = self._watched.get(nonce)
         if watched is not None and watched.was_gone and watched.death is None:
@@ -112,12 +114,12 @@ class DeathWatch:
         return watched.death if watched is not None and watched.is_published else None
 
     def holds(self, nonce: int) -> bool:
-        """Whether a process is watched through a pidfd and `death_of` does not have its end yet."""
+        """Return whether a process is watched through a pidfd, and `death_of` does not return its end yet."""
         watched = self._watched.get(nonce)
         return watched is not None and watched.pidfd >= 0 and not watched.is_published
 
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
-        """Remember how a live process was last seen not to run, and when it was seen to run without a heartbeat."""
+        """Remember the last observation of a live process; see `Deaths`."""
         watched = self._watched.get(nonce)
         if watched is not None and watched.death is None:
             watched.stopped, watched.ran_ns = stopped, ran_ns
@@ -139,7 +141,7 @@ class DeathWatch:
     # --- under the lock -----------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Open what the thread needs; without free descriptors only the thread starts, and retries."""
+        """Open the descriptors of the thread, and start it. Without free descriptors, the thread tries again."""
         if self._epoll is None:
             with contextlib.suppress(OSError):
                 wake = move_up(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
@@ -155,7 +157,7 @@ class DeathWatch:
             self._thread.start()
 
     def _hold(self, watched: WatchedProcess) -> None:
-        """Watch a process through its pidfd, else the lock on its tape, as far as descriptors are available."""
+        """Open a pidfd of a process, else its tape to poll the lock; does nothing if no descriptor is free."""
         if self._epoll is not None and watched.pidfd < 0 and shares_pids(watched.identity):
             with contextlib.suppress(OSError):
                 self._hold_by_pid(watched, self._epoll)
@@ -174,7 +176,7 @@ class DeathWatch:
         file = move_up(pidfd.open_process(pid))
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, file)
-            # Only now: from here on, what is read of this pid belongs to the process behind the pidfd.
+            # After opening the pidfd: everything read of this pid from now on is of the same process.
             if process_start_ticks(pid) != watched.identity.pid_start_ticks or not belongs_to(pid, watched.owner):
                 return
             epoll.register(file, select.EPOLLIN)
@@ -205,7 +207,7 @@ class DeathWatch:
                     self._recheck()
 
     def _wait(self) -> list[int]:
-        """Return the files that have become readable, in that order."""
+        """Return the descriptors that have become readable, in that order."""
         epoll = self._epoll
         timeout_s = self._pause_s()
         if epoll is None:
@@ -213,20 +215,21 @@ class DeathWatch:
             return []
         try:
             return [file for file, _ in epoll.poll(timeout_s)]
-        except (OSError, ValueError):  # it was closed: we are stopping
+        except (OSError, ValueError):  # closed by `stop`
             return []
 
     def _pause_s(self) -> float:
-        """Return the seconds until the next pass; few if there is something to poll that does not wake this thread."""
+        """Return the seconds until the next pass: short if locks or wait statuses have to be polled."""
         if self._just_ended:
             return ASK_S
-        asked = sum(one.lock >= 0 or (one.death is not None and one.pidfd >= 0) for one in [*self._watched.values()])
-        return min(ASK_S * max(1.0, asked / ASKED_AT_ONCE), IDLE_S) if asked else IDLE_S
+        processes = [*self._watched.values()]
+        polled = sum(process.lock >= 0 or (process.death is not None and process.pidfd >= 0) for process in processes)
+        return min(ASK_S * max(1.0, polled / ASKED_AT_ONCE), IDLE_S) if polled else IDLE_S
 
     def _take(self, ready: list[int], now_ns: int) -> None:
         by_file = {watched.pidfd: watched for watched in self._watched.values() if watched.pidfd >= 0}
-        found = [by_file[file] for file in ready if file in by_file]
-        for watched in found:
+        ended = [by_file[file] for file in ready if file in by_file]
+        for watched in ended:
             watched.has_ended(self._next_ns(now_ns), 0)
             self._just_ended.append(watched)
             if self._epoll is not None:
@@ -238,27 +241,27 @@ class DeathWatch:
             if watched.lock >= 0 and not is_locked_elsewhere(watched.lock):
                 watched.has_ended(self._next_ns(now_ns), round(2e9 * self._pause_s()))
                 watched.close()
-                found.append(watched)
-        # Statuses first: they are gone once the parent has waited for its child.
-        for watched in found:
+                ended.append(watched)
+        # Statuses first: a zombie's status is gone once the parent has waited for it.
+        for watched in ended:
             self._find_cause(watched)
-        for watched in found:
+        for watched in ended:
             watched.record()
         if self._just_ended:
             self._find_others(now_ns)
         self._ask_again(now_ns)
 
     def _next_ns(self, now_ns: int) -> int:
-        """Return a time for the next end: no two have the same."""
+        """Return a unique time for the next end."""
         self._last_ns = max(now_ns, self._last_ns + 1)
         return self._last_ns
 
     def _find_others(self, now_ns: int) -> None:
-        """Find out whether those that have just ended did so alone; they stay as long as that may still change."""
+        """Decide whether the processes in `_just_ended` ended alone; keep them there while that may still change."""
         living = {
-            one.identity.pid: one.identity.rank
-            for one in self._watched.values()
-            if one.death is None and one.pidfd >= 0
+            watched.identity.pid: watched.identity.rank
+            for watched in self._watched.values()
+            if watched.death is None and watched.pidfd >= 0
         }
         ended = [(watched, watched.death) for watched in self._just_ended if watched.death is not None]
         is_another_killed = is_any_killed(living)
@@ -268,7 +271,7 @@ class DeathWatch:
                 watched.death = dataclasses.replace(death, with_others=True)
                 watched.record()
         first, first_death = ended[0]
-        was_lowest = all(first.identity.rank < rank for rank in living.values())  # launchers signal that first
+        was_lowest = all(first.identity.rank < rank for rank in living.values())  # launchers signal the lowest first
         is_due = is_another_killed or not was_lowest or now_ns - first_death.at_ns > LONGEST_NS
         if is_due or not is_launcher_awake(living):
             self._just_ended.clear()
@@ -292,7 +295,7 @@ class DeathWatch:
             watched.close()
 
     def _ask_for_error(self, watched: WatchedProcess) -> None:
-        """Read the error file of a process with a nonzero exit code, on a thread: its file system may hang."""
+        """Read the error file of a process with a nonzero exit code, on a thread, because its file system may hang."""
         death, path = watched.death, watched.error_file
         if death is None or path is None or not death.exit_code:
             return
@@ -311,12 +314,12 @@ class DeathWatch:
                     watched.record()
 
     def _ask_again(self, now_ns: int) -> None:
-        """Retry missing statuses: they appear once the parent has waited for the process."""
+        """Retry to read missing wait statuses: they appear once the parent has waited for the process."""
         for watched in self._watched.values():
             death = watched.death
             if death is None or watched.pidfd < 0:
                 continue
-            # In this order: once it has been waited for, its status is there, or never will be.
+            # In this order: once the parent has waited for the process, its status is available now or never.
             is_released = process_start_ticks(watched.identity.pid) != watched.identity.pid_start_ticks
             status = self._wait_status(watched.pidfd)
             if status is not None:
@@ -331,7 +334,7 @@ class DeathWatch:
                 watched.close()
 
     def _recheck(self) -> None:
-        """Once a second, retry processes for which there was no descriptor, and read the counters."""
+        """Retry processes for which no descriptor was free, and read the counters. Runs once a second."""
         if self._epoll is None:
             self._start()
         for watched in self._watched.values():

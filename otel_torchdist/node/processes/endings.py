@@ -1,4 +1,4 @@
-"""How processes ended: alone or with others, with which exception, and which ended in silence."""
+"""Classifies the ends of processes: alone or with others, with which exception, and as a death or a clean exit."""
 
 from __future__ import annotations
 
@@ -29,44 +29,45 @@ from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 from otel_torchdist.tape.reading.reader import TapeReader
 
 # --- alone or with others ---------------------------------------------------------------------------------------------
-# Finds out whether a process ended alone, or whether what has ended it was about to end others as well.
-# The kernel shows at once that a signal has killed a process, but freeing a large one's memory takes it 10 ms and more,
-# one with a GPU seconds. So if something ends all ranks, the others are on their way when the first is gone. A launcher
-# that reacts to an end does so only when it next polls its children, until when it sleeps (torchrun for 0.1 s). One
-# that does not sleep when its first child ends may have been interrupted between its first signal and the next, on a
-# machine without a free core: what it kills until it sleeps belongs to the same.
+# Decides whether a process ended alone, or whether its cause of death was about to end other processes too.
+#
+# The kernel marks a killed process at once, but freeing its memory takes 10 ms and more; with a GPU, seconds. So if all
+# ranks are killed together, the others are already marked when the first has ended.
+#
+# A launcher that reacts to an end, in contrast, sleeps until its next poll (torchrun for 0.1 s). If a launcher is awake
+# when its first child ends, it may have been preempted between two of its signals, on a machine without a free core:
+# all processes that it kills before it sleeps belong together.
 
 
 LONGEST_NS: Final = 250_000_000
-"""How long a launcher may take for its signals."""
+"""Longest time that a launcher takes to send its signals."""
 _RUNNABLE: Final = "R"
 
 
 def is_any_killed(pids: Collection[int]) -> bool:
-    """Whether a signal has killed one of these processes, which have not ended yet."""
+    """Return whether a signal has killed one of these processes, which still exist."""
     return any(map(is_killed, pids))
 
 
 def is_launcher_awake(pids: Collection[int]) -> bool:
-    """Whether the parent of one of these processes runs, or waits for a core."""
+    """Return whether the parent of one of these processes runs, or waits for a core."""
     return any(map(_is_runnable, {parent_of(pid) for pid in pids}))
 
 
 def _is_runnable(pid: int) -> bool:
-    found = process_state(pid)
-    return found is not None and found[0] == _RUNNABLE
+    state = process_state(pid)
+    return state is not None and state[0] == _RUNNABLE
 
 
 # --- torchelastic's error file ----------------------------------------------------------------------------------------
-# torchelastic's error file: the exception that ended a rank, as written by `torch.distributed.elastic`'s `@record`.
-# torchrun names the file in each worker's environment. Nothing else of the environment, which may hold secrets, is
-# kept.
+# The exception that ended a rank, as written by `@record` of `torch.distributed.elastic`.
+# torchrun names the file in each worker's environment. The rest of the environment is not kept: it may contain secrets.
 
 
 VARIABLE: Final = b"TORCHELASTIC_ERROR_FILE="
 MAX_ENVIRONMENT: Final = 4 << 20
 MAX_FILE_BYTES: Final = 1 << 20
-"""The file contains the traceback too."""
+"""Maximum size of an error file, which contains the traceback too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,11 @@ class _Extra:
 
 @dataclass(frozen=True, slots=True)
 class RecordedError:
-    """The exception in an error file; programs may write a text of their own instead.
+    """The exception in an error file, or another text that the program has written.
 
     Attributes:
-        message: Its type and message, which may have several lines.
-        extraInfo: When it was raised, and its traceback.
+        message: Type and message of the exception; may have several lines.
+        extraInfo: Its time and traceback.
     """
 
     message: str
@@ -99,7 +100,7 @@ class _ErrorFile:
 
 
 def error_file_of(pid: int) -> Path | None:
-    """Return the error file of a live process of this user; None if it has none, or belongs to another user."""
+    """Return the error file of a live process; None if it has none, or belongs to another user."""
     folder = Path(f"/proc/{pid}")
     try:
         if os.stat(folder).st_uid != os.geteuid():
@@ -108,22 +109,22 @@ def error_file_of(pid: int) -> Path | None:
             environment = stream.read(MAX_ENVIRONMENT)
     except OSError:
         return None
-    found = next((entry for entry in environment.split(b"\0") if entry.startswith(VARIABLE)), VARIABLE)
-    path = Path(os.fsdecode(found[len(VARIABLE) :]))
+    entry = next((entry for entry in environment.split(b"\0") if entry.startswith(VARIABLE)), VARIABLE)
+    path = Path(os.fsdecode(entry[len(VARIABLE) :]))
     return path if path.is_absolute() else None
 
 
 def error_in(path: Path) -> str:
-    """Return type and first line of the exception (`ValueError: loss is nan`); '' if the file does not show it."""
+    """Return type and first line of the exception (`ValueError: loss is nan`); '' if the file contains none."""
     try:
-        found = decoded_error(read_regular(path, MAX_FILE_BYTES, os.geteuid()))
+        error = decoded_error(read_regular(path, MAX_FILE_BYTES, os.geteuid()))
     except (OSError, ValueError):
         return ""
-    return readable(found.summary, MAX_ERROR)[:MAX_ERROR] if found is not None else ""
+    return readable(error.summary, MAX_ERROR)[:MAX_ERROR] if error is not None else ""
 
 
 def decoded_error(content: bytes) -> RecordedError | None:
-    """Return the exception in an error file; None if it is no such file."""
+    """Return the exception in an error file; None if the content is not an error file."""
     try:
         message = decode_json(content, _ErrorFile).message
     except DecodingError:
@@ -132,74 +133,79 @@ def decoded_error(content: bytes) -> RecordedError | None:
 
 
 # --- recorded deaths --------------------------------------------------------------------------------------------------
-# The ends of processes as recorded by the job's agent, for passive readers.
+# The deaths that the job's agent has recorded, for passive readers.
 
 
 class Deaths(Protocol):
-    """A source that knows how the processes that write tapes have ended."""
+    """A source of the deaths of tapes' writers."""
 
     def death_of(self, nonce: int) -> Death | None:
-        """Return the death of the process that writes the tape with this nonce; None while none was seen."""
+        """Return the death of the writer of the tape with this nonce; None if none has been seen."""
         ...
 
     def holds(self, nonce: int) -> bool:
-        """Whether the end of a process will be known, but is not yet."""
+        """Return whether the end of a process is not known yet, but will be."""
         ...
 
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
-        """Remember how a live process was last seen not to run, and when it was seen to run without a heartbeat."""
+        """Remember the last observation of a live process.
+
+        Args:
+            nonce: Nonce of its tape.
+            stopped: Why the process did not run; None if it ran.
+            ran_ns: Last time at which it ran without a heartbeat; 0 for never.
+        """
         ...
 
 
 class RecordedDeaths:
-    """Reads the files beside tapes. Once the lock on a tape is gone, callers wait a moment for the agent's record."""
+    """The death files beside tapes. Once the lock on a tape is free, callers wait a moment for the agent's record."""
 
     def __init__(self) -> None:
         self._tapes: dict[int, Path] = {}
         self._known: dict[int, Death] = {}
 
     def follow(self, nonce: int, tape: Path) -> None:
-        """Read the file beside this tape too."""
+        """Read the death file of this tape too."""
         self._tapes[nonce] = tape
 
     def death_of(self, nonce: int) -> Death | None:
         """See `Deaths`. The cause of a death may be recorded later than the death itself."""
-        known = self._known.get(nonce)
-        if (known is None or known.status is None) and nonce in self._tapes:
-            found = read_death(self._tapes[nonce])
-            if found is not None:
-                known = self._known[nonce] = found
-        return known
+        death = self._known.get(nonce)
+        if (death is None or death.status is None) and nonce in self._tapes:
+            recorded = read_death(self._tapes[nonce])
+            if recorded is not None:
+                death = self._known[nonce] = recorded
+        return death
 
     def holds(self, nonce: int) -> bool:
         """See `Deaths`."""
         return self.death_of(nonce) is None
 
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
-        """See `Deaths`; ignored, because the agent remembers it."""
+        """Do nothing: the agent remembers its own observations. See `Deaths`."""
 
 
 # --- silent ends ------------------------------------------------------------------------------------------------------
-# Classifies processes that disappeared without reporting why: not all of them died.
-# A rank may exit through `os._exit(0)`, bypassing every handler, as some programs do when their teardown hangs. A
-# helper, which is a process that a rank has started and that created a group of its own, is terminated when its rank
-# ends.
+# Classifies processes that disappeared without a final record: not all of them died.
+# A rank may exit with `os._exit(0)`, which bypasses every handler; some programs do so because their teardown hangs. A
+# helper, a process that a rank has started and that created its own group, is terminated when its rank ends.
 
 
 REAPED_S: Final = 1.0
-"""How long to wait for the exit code of a process, which is known once its parent has reaped it."""
+"""Seconds to wait for the exit code of a process, which is known once its parent has reaped it."""
 TOGETHER_S: Final = 5.0
-"""A helper that has been gone for no longer than this may have ended with its rank, whose own end takes some time."""
+"""Seconds within which a helper may end before its rank does and still count as ended with it."""
 
 
 class SilentEnds:
-    """Distinguishes deaths from clean exits, and remembers the results."""
+    """The classification of silent ends as deaths or clean exits. Results are remembered."""
 
     def __init__(self, deaths: Deaths | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Know no end yet.
+        """Start without ends.
 
         Args:
-            deaths: The ends of processes; from the files that an agent has written if None.
+            deaths: Source of deaths; None for the death files that an agent has written.
             clock: Returns the monotonic time in seconds.
         """
         self._now = clock
@@ -208,21 +214,21 @@ class SilentEnds:
         self._settled: dict[int, RankLife] = {}
 
     def life_of(self, tape: TapeReader, tapes: Collection[TapeReader]) -> RankLife:
-        """Return what became of the process that writes a tape; `RUNNING` also while that cannot be known yet.
+        """Return the state of a tape's writer; `RUNNING` also while its end is not established.
 
         Args:
             tape: The tape of a rank or of a helper, polled to its end.
-            tapes: All tapes that are read.
+            tapes: All tapes being read.
 
         Raises:
             TapeError: The tape is damaged.
         """
         nonce = tape.identity.nonce
-        known = self._settled.get(nonce)
-        if known is not None:
-            return known
+        settled = self._settled.get(nonce)
+        if settled is not None:
+            return settled
         life = life_of(tape)
-        if life is RankLife.FINISHED:  # not settled: its exit code is known later
+        if life is RankLife.FINISHED:  # not settled: the exit code becomes known later
             return life_after_exit(self._death_of(tape))
         if life is RankLife.DEAD:
             life = self._classify(tape, tapes)
@@ -243,15 +249,15 @@ class SilentEnds:
         return RankLife.RUNNING if self._now() - gone_since < deadline_s else RankLife.DEAD
 
     def has_left(self, tape: TapeReader) -> bool:
-        """Whether a process exited with code 0, waiting for nothing, without recording that on its tape."""
+        """Return whether a process exited with code 0, waiting for nothing, without recording that on its tape."""
         return has_left(tape, self._death_of(tape))
 
     def is_ending(self, tape: TapeReader) -> bool:
-        """Whether a process has released its lock and is about to end: its exit code will show whether it died."""
+        """Return whether a process has released its lock but not ended; its exit code will show whether it died."""
         return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
 
     def _has_died(self, tape: TapeReader) -> bool:
-        """Whether it is known that a process did not exit cleanly."""
+        """Return whether a process is known not to have exited cleanly."""
         death = self._death_of(tape)
         return death is not None and death.status not in (None, 0)
 

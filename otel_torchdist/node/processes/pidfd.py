@@ -1,6 +1,6 @@
-"""Pidfds: each refers to one thread or process, and never to the next one that gets its number.
+"""Pidfds: descriptors that refer to one thread or process, and never to a later one with the same pid.
 
-Python's own functions are missing in builds against kernel headers older than Linux 5.3, as portable builds are.
+The functions of `os` and `signal` are missing in portable builds of Python: their kernel headers predate Linux 5.3.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 _PIDFD_SEND_SIGNAL: Final = 424
 _PIDFD_OPEN: Final = 434
 PIDFD_THREAD: Final = os.O_EXCL
-"""Refer to a thread; signals then go to that thread. Since Linux 6.9."""
+"""Flag of `pidfd_open` to refer to a thread, which then receives the signals. Since Linux 6.9."""
 
-# `struct pidfd_info` as Linux 6.15 has it: mask, cgroup, pid, tgid, ppid, eight user and group ids, exit_code.
+# `struct pidfd_info` of Linux 6.15: mask, cgroup, pid, tgid, ppid, eight user and group ids, exit_code.
 _INFO: Final = struct.Struct("=QQ11Ii")
 _GET_INFO: Final = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """`PIDFD_GET_INFO`, as `_IOWR` encodes it on x86 and ARM."""
@@ -29,17 +29,17 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def open_thread(pid: int, thread: int, flag: int = PIDFD_THREAD) -> tuple[int, int]:
-    """Open a pidfd of one thread, else of its process; returns it and the thread to which a signal goes.
+    """Open a pidfd of one thread, else of its process; return it and the thread that will receive signals.
 
-    Before Linux 6.9 that is the main thread, unless another one unblocks its signals at that very moment.
+    Before Linux 6.9 that is the main thread, unless another thread unblocks its signals at that very moment.
 
     Args:
-        pid: The process.
-        thread: Its thread.
-        flag: Asks the kernel for a thread in place of its process.
+        pid: Process id.
+        thread: Native thread id.
+        flag: Flag of `pidfd_open` for a thread; another one in tests.
 
     Raises:
-        OSError: There is no such thread, or the kernel has no pidfd.
+        OSError: There is no such thread, or the kernel has no pidfds.
     """
     try:
         return _open(thread, flag), thread
@@ -50,22 +50,22 @@ def open_thread(pid: int, thread: int, flag: int = PIDFD_THREAD) -> tuple[int, i
 
 
 def open_process(pid: int) -> int:
-    """Open a pidfd of a process; it becomes readable when the last thread of the process has ended.
+    """Open a pidfd of a process. It becomes readable when the last thread of the process has ended.
 
     Raises:
-        OSError: There is no such process, or the kernel has no pidfd, or there are too many open files.
+        OSError: There is no such process, the kernel has no pidfds, or there are too many open files.
     """
     return _open(pid, 0)
 
 
 def wait_status(pidfd: int) -> int | None:
-    """Return the wait status of an ended process that its parent has reaped; None before that, or before Linux 6.15."""
-    asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+    """Return the wait status of a process that its parent has reaped; None before that, or before Linux 6.15."""
+    info = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
     try:
-        fcntl.ioctl(pidfd, _GET_INFO, asked)
+        fcntl.ioctl(pidfd, _GET_INFO, info)
     except OSError:
         return None
-    mask, *_, status = _INFO.unpack(asked)
+    mask, *_, status = _INFO.unpack(info)
     return status if mask & _INFO_EXIT else None
 
 
@@ -73,7 +73,7 @@ def send(pidfd: int, signal: int) -> None:
     """Send a signal.
 
     Raises:
-        OSError: The thread or process is gone, or we may not signal it.
+        OSError: The thread or process is gone, or signalling it is not permitted.
     """
     _call(_PIDFD_SEND_SIGNAL, pidfd, signal, 0, 0)
 

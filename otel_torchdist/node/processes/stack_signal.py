@@ -1,9 +1,11 @@
-"""Requests the stack of one thread of a rank with a signal, when our thread there cannot answer: the GIL is held.
+"""Requests the stack of one thread of a rank with a signal, when our thread in the rank cannot answer: the GIL is held.
 
-The signal would kill a process that does not handle it. So it is sent only to a process that has announced a handler,
-that verifiably still has it, and that is beyond doubt the writer of the tape. And it is sent only to a process that
-runs no Python: `faulthandler` can crash while it walks the frames of a thread that enters and leaves frames (seen on
-Python 3.10 to 3.13, on some within a hundred signals), but not while native code holds the GIL, when no frame changes.
+The signal would kill a process that does not handle it. So it is sent only to a process that has offered a handler,
+that verifiably still has it, and that is beyond doubt the writer of the tape.
+
+And it is sent only to a process that runs no Python. `faulthandler` can crash while it walks the frames of a thread
+that enters and leaves frames (seen on Python 3.10 to 3.13, with some within a hundred signals). While native code holds
+the GIL, no frame changes.
 """
 
 from __future__ import annotations
@@ -24,22 +26,22 @@ from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shar
 from otel_torchdist.tape.mapped import MappedTape
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""A rank that has written this much is not asked again: the file is in memory."""
+"""Size of a rank's file from which no more stacks are requested: the file is in memory."""
 _HEAD_BYTES: Final = 64
 _DOES_NOT_RUN: Final = frozenset("DTtZXx")
 
 
 @dataclass(frozen=True, slots=True)
 class AskedBySignal:
-    """A signal that was sent.
+    """A request for a stack that was sent as a signal.
 
     Attributes:
-        file: The file to which the stack is written.
-        offset: Where in the file it starts.
+        file: File to which the stack is written.
+        offset: Offset of the stack in the file.
         owner: The user who must own the file.
         offer: The process's description of its handler.
-        process: Its pid.
-        thread: Native id of the thread.
+        process: Process id.
+        thread: Native thread id.
     """
 
     file: Path
@@ -52,7 +54,7 @@ class AskedBySignal:
     def answer(self) -> ThreadStack | None:
         """Return the thread's stack; None until it is completely written."""
         try:
-            # In this order: a handler that has begun to write and no longer runs has finished.
+            # In this order: a handler that has begun to write, and no longer runs, has finished.
             if self.file.stat().st_size <= self.offset or not self._is_over():
                 return None
             frames = parse_stack(read_part(self.file, self.offset, MAX_FILE_BYTES, self.owner).decode(errors="replace"))
@@ -66,29 +68,29 @@ class AskedBySignal:
 
 
 def ask_by_signal(tape: MappedTape, thread: int, flag: int = pidfd.PIDFD_THREAD) -> AskedBySignal | None:
-    """Ask for the stack of one thread of the process that writes a tape. Does not wait.
+    """Request the stack of one thread of a tape's writer, without waiting for it.
 
     Args:
         tape: The tape.
-        thread: Native id; 0 for the main thread. Before Linux 6.9 it is always the main thread.
+        thread: Native thread id; 0 for the main thread. Before Linux 6.9 it is always the main thread.
         flag: See `pidfd.open_thread`.
 
     Returns:
-        The request; None when no signal was sent, because it is not certain to be harmless.
+        The request; None if no signal was sent, because it might do harm.
     """
     identity = tape.identity
-    if not _is_in_reach(identity) or not _rests(tape):
+    if not _is_in_reach(identity) or not _is_silent(tape):
         return None
     try:
         target, thread = pidfd.open_thread(identity.pid, thread or identity.pid, flag)
     except OSError:
         return None
     try:
-        # Only now: from here on, what is read of this pid belongs to the process behind `target`, or that one is dead.
-        asked = _prepare(tape, thread)
-        if asked is not None:
-            pidfd.send(target, asked.offer.signal)
-        return asked
+        # After opening the pidfd: everything read of this pid from now on is of the same process, unless that is dead.
+        request = _prepare(tape, thread)
+        if request is not None:
+            pidfd.send(target, request.offer.signal)
+        return request
     except OSError:
         return None
     finally:
@@ -96,12 +98,12 @@ def ask_by_signal(tape: MappedTape, thread: int, flag: int = pidfd.PIDFD_THREAD)
 
 
 def _is_in_reach(identity: TapeIdentity) -> bool:
-    """Whether the writer's pid is valid in this process, and is not our own."""
+    """Return whether the writer's pid is valid in this PID namespace, and is another process."""
     return shares_pids(identity) and identity.pid != os.getpid()
 
 
-def _rests(tape: MappedTape) -> bool:
-    """Whether our thread in the rank, which should run every second, has neither run lately nor answered."""
+def _is_silent(tape: MappedTape) -> bool:
+    """Return whether our thread in the rank, which should run every second, is late and has not answered."""
     try:
         status = tape.status()
     except TapeError:
@@ -110,10 +112,10 @@ def _rests(tape: MappedTape) -> bool:
 
 
 def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
-    """Check everything that must be true before a signal is sent.
+    """Check all conditions for a signal; return the request, or None if one of them does not hold.
 
     Raises:
-        OSError: Something cannot be checked.
+        OSError: A condition cannot be checked.
     """
     pid, file = tape.identity.pid, offer_path(tape.path)
     if tape.holder() != pid or process_start_ticks(pid) != tape.identity.pid_start_ticks:
@@ -125,7 +127,7 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
         offer = decode_offer(stream.read(_HEAD_BYTES))
     if offer is None or facts.st_size > MAX_FILE_BYTES:
         return None
-    # If the process has since closed or replaced the file, the descriptor is an unrelated file, if anything.
+    # If the process has closed or replaced the file since, its descriptor is closed or refers to another file.
     if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{offer.descriptor}"), facts):
         return None
     state = _thread_state(pid, thread)
@@ -136,7 +138,7 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
 
 @dataclass(frozen=True, slots=True)
 class _ThreadState:
-    """A thread's state and signal masks according to the kernel; bit 0 is signal 1."""
+    """A thread's state and signal masks, as the kernel reports them; bit 0 is signal 1."""
 
     state: str
     caught: int
@@ -144,17 +146,17 @@ class _ThreadState:
     pending: int
 
     def takes(self, number: int) -> bool:
-        """Whether a handler would run on a signal now."""
+        """Return whether a signal sent now would run a handler."""
         is_caught = bool(self.caught >> (number - 1) & 1)
         return is_caught and self.is_idle(number) and self.state not in _DOES_NOT_RUN
 
     def is_idle(self, number: int) -> bool:
-        """Whether a signal is neither pending nor in its handler, during which it is blocked."""
+        """Return whether a signal is neither pending nor blocked; it is blocked while its handler runs."""
         return not (self.pending | self.blocked) >> (number - 1) & 1
 
 
 def _thread_state(pid: int, thread: int) -> _ThreadState | None:
-    """Read the state of a thread; None when the process has no such thread."""
+    """Read the state of a thread; None if the process has no such thread."""
     try:
         lines = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace").splitlines()
     except OSError:

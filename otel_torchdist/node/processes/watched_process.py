@@ -1,4 +1,4 @@
-"""One process whose end is awaited, and what is known of that end."""
+"""A process watched for its end, and the record of that end."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass(slots=True)
 class WatchedProcess:
-    """The process that writes a tape, and what is known of its end.
+    """The writer of a tape, watched for its end.
 
     Attributes:
-        tape: The path of its tape.
-        identity: Its identity.
-        owner: Its owner, as seen on the open tape: its path may lead to another user's at any later moment.
+        tape: Path of the tape.
+        identity: Identity on the tape.
+        owner: Owner of the open tape. The path may lead to another user's file at any later moment.
         pidfd: A pidfd of the process; -1 if there is none.
-        lock: Descriptor of its tape if there is no pidfd; -1 otherwise.
-        counter: Counter of out-of-memory kills in its cgroup.
-        launcher: The name of its parent process.
-        outlives_request: Whether SIGTERM would not have ended it, as of the last check.
-        error_file: torchelastic's file for the exception that ends it; None if it has none.
-        stopped: How it was prevented from running at the last check.
-        ran_ns: When it was last seen to run without a heartbeat; 0 for never.
-        death: What is known of its end.
-        is_published: Whether others learn of its end: they get the cause with it.
-        was_gone: Whether it had already ended at the first check.
+        lock: Descriptor of the tape if there is no pidfd; -1 otherwise.
+        counter: File that counts out-of-memory kills in the process's cgroup; None if there is none.
+        launcher: Name of the parent process.
+        outlives_request: Whether SIGTERM would not have ended the process, as of the last check.
+        error_file: torchelastic's file for the exception that ends the process; None if it has none.
+        stopped: Why the process did not run at the last check; None if it ran.
+        ran_ns: Last time at which the process ran without a heartbeat; 0 for never.
+        death: The end of the process; None while it lives.
+        is_published: Whether `death` is complete enough for readers: it has a cause, or will get none.
+        was_gone: Whether the process had already ended at the first check.
     """
 
     tape: Path
@@ -52,28 +52,28 @@ class WatchedProcess:
     was_gone: bool = False
 
     def close(self) -> None:
-        """Close its descriptors."""
+        """Close the descriptors."""
         for file in (self.pidfd, self.lock):
             if file >= 0:
                 os.close(file)
         self.pidfd = self.lock = -1
 
     def note_handler(self) -> None:
-        """Note whether SIGTERM would end it, as long as it is there."""
+        """Update `outlives_request`, while the process exists."""
         pid = self.identity.pid
-        shown = outlives_request(pid)
-        if shown is not None and process_start_ticks(pid) == self.identity.pid_start_ticks:
-            self.outlives_request = shown
+        outlives = outlives_request(pid)
+        if outlives is not None and process_start_ticks(pid) == self.identity.pid_start_ticks:
+            self.outlives_request = outlives
 
     def has_ended(self, at_ns: int, resolution_ns: int) -> None:
-        """Note that it has ended; how is not known yet.
+        """Record the end of the process; the cause is not known yet.
 
         Args:
-            at_ns: When that was seen.
-            resolution_ns: How much later than its end that may be.
+            at_ns: Monotonic time at which the end was seen.
+            resolution_ns: Maximum delay from the end to that time.
         """
         if self.pidfd >= 0:
-            self.note_handler()  # a zombie still shows it
+            self.note_handler()  # /proc shows signal handlers of a zombie too
         stopped = self.stopped
         self.death = Death(
             at_ns,
@@ -86,7 +86,7 @@ class WatchedProcess:
         )
 
     def record(self) -> None:
-        """Write its death beside its tape, if it has ended."""
+        """Write the death file beside the tape, if the process has ended."""
         if self.death is None:
             return
         try:
