@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.model.naming import readable
-from otel_torchdist.node.processes.children import ChildView, children_of, look_at
+from otel_torchdist.node.processes.children import ChildView, children_of, inspect_child
 from otel_torchdist.sources.evidence.live_ranks import command_of
 from otel_torchdist.sources.evidence.texts.py_spy import program
 
@@ -86,7 +86,7 @@ class Children:
     def look(self) -> None:
         """Look at what they are doing now."""
         for child in children_of(self.pid):
-            view: ChildView | None = look_at(child)
+            view: ChildView | None = inspect_child(child)
             if view is not None:
                 self._doing.setdefault(child, Counter())[view.doing] += 1
                 self._commands.setdefault(child, command_of(child)[:MAX_COMMAND])

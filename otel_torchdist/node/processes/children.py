@@ -1,7 +1,7 @@
-"""What the children of a process are doing: DataLoader workers, checkpoint processes and other helpers of a rank.
+"""Inspects the children of a rank: DataLoader workers, checkpoint processes and other helpers.
 
-Their own files in /proc show it without a debugger: the system call that a process is in, the file that this is about,
-and the file system that the file is on. A worker without work waits for a message from its parent, in a pipe.
+/proc shows without a debugger the system call that a process is in, the file of that call, and the file system of that
+file. An idle worker waits for a message from its parent, in a pipe.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _IDLE: Final = frozenset({"", "running", "poll", "ppoll", "select", "pselect6", 
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """One child.
+    """The activity of a child process.
 
     Attributes:
-        pid: Its process id.
-        state: Its state letter, as in /proc.
-        call: The system call that its main thread is in.
-        file: The file that this call is about; '' for none.
-        mount: The file system that the file is on: `nfs4 at /data`; '' if it is not known.
+        pid: Process id.
+        state: State letter of /proc.
+        call: System call of the main thread.
+        file: File that the call is about; '' for none.
+        mount: File system of the file: `nfs4 at /data`; '' if unknown.
     """
 
     pid: int
@@ -45,14 +45,14 @@ class ChildView:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it is in a call about a file, or in a sleep that nothing interrupts: no waiting for work looks so."""
+        """Whether it is in uninterruptible sleep or in a call on a file; a worker that waits for work is in neither."""
         if self.state == SLEEPS_UNINTERRUPTIBLY:
             return True
         return bool(self.file) and not self.file.startswith(_NO_FILES) and self.call.name not in _IDLE
 
     @property
     def doing(self) -> str:
-        """What it is doing in a few words: `in read() of /data/shard-7 (nfs4 at /data)`."""
+        """The activity in a few words: `in read() of /data/shard-7 (nfs4 at /data)`."""
         call = f"in {self.call.name}()" if self.call.name not in ("", "running") else ""
         if self.file:
             call += f" of {self.file}" + (f" ({self.mount})" if self.mount else "")
@@ -62,17 +62,17 @@ class ChildView:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the pids of a process's children, in the order in which they were started."""
-    found: list[int] = []
+    """Return the pids of a process's children, in the order of their start."""
+    children: list[int] = []
     for thread in threads_of(pid):
-        with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    started = {child: state[1] for child in found if (state := process_state(child)) is not None}
+        with contextlib.suppress(OSError, ValueError):  # the thread has just ended
+            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    started = {child: state[1] for child in children if (state := process_state(child)) is not None}
     return sorted(started, key=lambda child: (started[child], child))[:MAX_CHILDREN]
 
 
-def look_at(pid: int) -> ChildView | None:
-    """Look at a child; None if it is gone."""
+def inspect_child(pid: int) -> ChildView | None:
+    """Return the activity of a child; None if it is gone."""
     state = process_state(pid)
     if state is None:
         return None
@@ -84,12 +84,12 @@ def look_at(pid: int) -> ChildView | None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that a process has started, as `subprocess` does.
+    """Another program that a process has started, for example with `subprocess`.
 
     Attributes:
-        pid: Its process id.
-        name: The name of the program.
-        age_ns: How long ago it was started.
+        pid: Process id.
+        name: Name of the program.
+        age_ns: Time since its start.
     """
 
     pid: int
@@ -98,37 +98,37 @@ class Command:
 
 
 def command_of(pid: int, parent: int) -> Command | None:
-    """Return the program that a child runs; None if it is a worker that runs the parent's own, or has ended."""
+    """Return the program of a child; None if it is a worker that runs the parent's program, or has ended."""
     state = process_state(pid)
     try:
-        arguments, own = (Path(f"/proc/{one}/cmdline").read_bytes() for one in (pid, parent))
+        arguments, parent_arguments = (Path(f"/proc/{process}/cmdline").read_bytes() for process in (pid, parent))
         name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
     except OSError:
         return None
-    if state is None or state[0] == "Z" or arguments == own or b"multiprocessing" in arguments:
+    if state is None or state[0] == "Z" or arguments == parent_arguments or b"multiprocessing" in arguments:
         return None
     return Command(pid, readable(name), _age_ns(state[1]))
 
 
 def _age_ns(started: int) -> int:
-    """Return how long ago a process was started, from its start in clock ticks since boot."""
+    """Return the time since a process's start, which is given in clock ticks since boot."""
     started_ns = started * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     return max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns, 0)
 
 
 def on_processor_ns(pid: int, now_ns: int, thread: int = 0) -> int | None:
-    """Return when a process's thread last ran, on the monotonic clock; None if the kernel does not show it.
+    """Return the monotonic time at which a thread was last on a processor; None if the kernel does not show it.
 
-    That is since when it has been in the system call that it is in, up to the time that the call took to block. The
-    kernel's own clock for this differs from the monotonic one; this process, which is running, shows by how much.
+    For a blocked thread this is when its system call began, plus the time that the call took to block. The kernel's
+    clock for it differs from the monotonic clock; the difference is measured with this process, which is running now.
 
     Args:
-        pid: The process.
+        pid: Process id.
         now_ns: The monotonic clock now.
-        thread: The thread; 0 for the main thread.
+        thread: Native thread id; 0 for the main thread.
     """
     theirs, ours = _exec_start_ns(f"/proc/{pid}/task/{thread or pid}/sched"), _exec_start_ns("/proc/thread-self/sched")
-    read_ns = time.monotonic_ns()  # later than `now_ns` by any time that this process has waited for a core
+    read_ns = time.monotonic_ns()  # later than `now_ns` if this process has waited for a core since
     return None if theirs is None or ours is None else min(now_ns, read_ns - max(ours - theirs, 0))
 
 
@@ -137,9 +137,9 @@ def _exec_start_ns(file: str) -> int | None:
         lines = Path(file).read_text("ascii", "replace").splitlines()
     except OSError:
         return None
-    found = next((line.rpartition(":")[2] for line in lines if line.startswith("se.exec_start")), "")
+    start_ms = next((line.rpartition(":")[2] for line in lines if line.startswith("se.exec_start")), "")
     try:
-        return round(float(found) * 1e6)
+        return round(float(start_ms) * 1e6)
     except ValueError:
         return None
 
@@ -152,7 +152,7 @@ def _file_of(process: Path, descriptor: int) -> str:
 
 
 def _mount_of(process: Path, file: str) -> str:
-    """The file system that a file is on, by the longest mount point that it begins with."""
+    """Return the file system of a file: the one with the longest mount point above it; '' if unknown."""
     if not file.startswith("/") or file.startswith(_NO_FILES):
         return ""
     try:
@@ -171,14 +171,15 @@ def _mount_of(process: Path, file: str) -> str:
 
 
 # --- processor time ---------------------------------------------------------------------------------------------------
-# How much of a core a rank uses, with the processes that it has started, while it calls no operations.
-# A rank that evaluates, prepares data or compiles works itself, or has children that do. One that waits for a lock, a
-# file or a server does not: it sleeps, or looks every so often.
+# The share of a core that a rank and its child processes use while the rank calls no operations.
+# A rank that evaluates, prepares data or compiles uses a core, or its children do. A rank that waits for a lock, a file
+# or a server sleeps, or polls now and then.
 
 
 QUIET_NS: Final = 2_000_000_000
-"""Of a rank that has called an operation within this time, nothing is measured."""
+"""Time without operations after which a rank is measured."""
 BETWEEN_NS: Final = 2_000_000_000
+"""Minimum time between two measurements."""
 MAX_DEPTH: Final = 3
 MAX_PROCESSES: Final = 64
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -187,10 +188,10 @@ _USER, _SYSTEM = 11, 12
 
 
 class CpuTime:
-    """Measures one rank, from time to time."""
+    """The processor time of one rank and its children, measured from time to time."""
 
     def __init__(self, identity: TapeIdentity) -> None:
-        """Measure the writer of a tape, unless its pid belongs to another PID namespace or boot."""
+        """Measure the writer of a tape, unless it is in another PID namespace or from another boot."""
         self._pid, self._began = identity.pid, identity.pid_start_ticks
         self._is_in_reach = shares_pids(identity)
         self._measured_ns = 0
@@ -198,7 +199,7 @@ class CpuTime:
         self._busy: float | None = None
 
     def check(self, now_ns: int, called_ns: int) -> float | None:
-        """Return the share of a core that it used lately, above 1 for several; None if it calls, or is out of reach."""
+        """Return the cores used lately, such as 0.5 or 2.0; None while the rank calls operations, or if unknown."""
         if not self._is_in_reach or now_ns - called_ns < QUIET_NS:
             self._measured_ns, self._busy = 0, None
         elif now_ns - self._measured_ns >= BETWEEN_NS:
@@ -210,62 +211,62 @@ class CpuTime:
         before, before_ns = self._ticks, self._measured_ns
         self._ticks = ticks_of_tree(self._pid) if state is not None and state[1] == self._began else {}
         self._measured_ns = now_ns
-        is_known = bool(before_ns and before)
-        self._busy = share_between(before, self._ticks, (now_ns - before_ns) / 1e9) if is_known else None
+        has_before = bool(before_ns and before)
+        self._busy = share_between(before, self._ticks, (now_ns - before_ns) / 1e9) if has_before else None
 
 
 def share_between(before: Mapping[int, int], after: Mapping[int, int], seconds: float) -> float:
-    """Return the share of a core that processes have used between two readings of `ticks_of_tree`.
+    """Return the cores that processes have used between two readings of `ticks_of_tree`.
 
-    Of a child that has come meanwhile it is not known what it used before; that it came is work.
+    A child that is missing in the first reading counts with all its time.
     """
     return sum(max(ticks - before.get(pid, 0), 0) for pid, ticks in after.items()) / _TICKS / seconds
 
 
 def ticks_of_tree(pid: int) -> dict[int, int]:
-    """Return the clock ticks that a process and those that it has started have used, by pid."""
-    found: dict[int, int] = {}
+    """Return the clock ticks that a process and its descendants have used, by pid."""
+    ticks: dict[int, int] = {}
     level = [pid]
     for _ in range(MAX_DEPTH):
-        for one in level:
+        for process in level:
             try:
-                fields = stat_fields(one)
+                fields = stat_fields(process)
             except OSError:
                 continue
-            found[one] = int(fields[_USER]) + int(fields[_SYSTEM])
-        level = [child for one in level for child in children_of(one)][: MAX_PROCESSES - len(found)]
-    return found
+            ticks[process] = int(fields[_USER]) + int(fields[_SYSTEM])
+        level = [child for process in level for child in children_of(process)][: MAX_PROCESSES - len(ticks)]
+    return ticks
 
 
 # --- deadlocks on locks -----------------------------------------------------------------------------------------------
-# Processes that can never go on: all of their threads wait, without a limit, for locks that only they can release.
-# A process that is forked while another thread of its parent holds a lock inherits the lock as held, and not the thread
-# that would release it. Futexes that processes share do not count: a worker without work waits for one, the lock of the
-# queue from which another worker reads.
+# Detects deadlocked processes: all their threads wait, without a timeout, for locks that only the process can release.
+# A process that is forked while another thread of its parent holds a lock inherits the held lock, but not the thread
+# that would release it. Futexes shared between processes do not count: an idle worker waits for the lock of the queue
+# from which another worker reads.
 
 
 MAX_THREADS: Final = 64
 LOADER_THREAD: Final = "pt_data_worker"
-"""The name that torch gives to DataLoader workers and so to their threads."""
+"""Torch's name for DataLoader workers, and so for their threads."""
 _ACCEPTS: Final = frozenset({"accept", "accept4"})
-"""What the thread waits in by which a DataLoader worker hands descriptors of shared memory to the rank."""
+"""Calls of a DataLoader worker's thread that hands descriptors of shared memory to the rank."""
 _OPERATION, _TIMEOUT = 2, 4
-"""Words of the arguments of `futex` as /proc shows them, after the call's number and the address."""
+"""Positions of the arguments of `futex` in /proc's text, after the call's number and the address."""
 _PRIVATE: Final = 128
 _OPTIONS: Final = _PRIVATE | 256
-"""`FUTEX_PRIVATE_FLAG`, and with it `FUTEX_CLOCK_REALTIME`, of linux/futex.h."""
+"""`FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME` of linux/futex.h."""
 _WAITS: Final = frozenset({0, 9})
 """`FUTEX_WAIT` and `FUTEX_WAIT_BITSET`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """A process that waits for its own locks.
+    """A process in which all threads wait for locks of the process itself.
 
     Attributes:
-        pid: Its process id.
-        arguments: The system calls of its threads, which distinguish one wait from the next.
-        since_ns: When the last of its threads ran, on the monotonic clock; None if the kernel does not show it.
+        pid: Process id.
+        arguments: System calls of its threads, to distinguish one wait from the next.
+        since_ns: Monotonic time at which its last thread ran; None if the kernel does not show it.
         is_loader: Whether it is a DataLoader worker.
         is_forked: Whether it was forked from its parent and runs the same program.
     """
@@ -281,8 +282,8 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
     """Return the wait of a process for its own locks; None if one of its threads may go on.
 
     Args:
-        pid: The process.
-        parent: Its parent.
+        pid: Process id.
+        parent: Pid of its parent.
         now_ns: The monotonic clock now.
     """
     threads = [int(thread) for thread in threads_of(pid)]
@@ -297,8 +298,8 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
     state = process_state(pid)
     ran = [on_processor_ns(pid, now_ns, thread) for thread in threads]
     known = [last_ns for last_ns in ran if last_ns is not None]
-    # A hypervisor takes time from one processor and not from another, and the kernel's clocks for this differ by that.
-    # No thread is older than its process.
+    # The kernel has one clock per processor, and a hypervisor may take time from one processor only: times of threads
+    # on different processors are then off. None of them can be before the start of the process.
     earliest_ns = now_ns - _age_ns(state[1]) if state is not None else 0
     return LockWait(
         pid=pid,
@@ -310,7 +311,7 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
 
 
 def waits_for_own_lock(call: SystemCall) -> bool:
-    """Whether a thread waits, without a limit, for a lock that no other process can release."""
+    """Return whether a thread waits, without a timeout, for a lock that no other process can release."""
     words = call.arguments.split()
     if call.name != "futex" or len(words) <= _TIMEOUT:
         return False

@@ -1,8 +1,8 @@
-"""Whether a rank's process runs, as the kernel reports it: stopped, held by a debugger, suspended, or running.
+"""Reads from the kernel whether a rank's process is running, stopped, held by a debugger, or suspended.
 
-A Python thread that waits for the GIL wakes up every 5 ms to request it (`sys.getswitchinterval`). So the heartbeat
-thread's context switches show that the process runs, even when it cannot beat. In a process that is stopped, frozen by
-its cgroup or paused with its container no count grows, and no file of the cgroup needs to be accessible to see that.
+A Python thread that waits for the GIL wakes up every 5 ms to request it (`sys.getswitchinterval`). So the context
+switches of the heartbeat thread show that the process runs, even if the thread cannot beat. They stop in a process that
+is stopped, frozen by its cgroup or paused with its container. The files of the cgroup need not be accessible.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from otel_torchdist.model.naming import readable
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 SILENT_NS: Final = 1_200_000_000
-"""A heartbeat older than this may be held up: only then does it matter whether the process runs."""
+"""Age of a heartbeat from which the state of the process is checked."""
 
 
 class ProcessState:
-    """Checks the process that writes a tape, and remembers since when it has not run.
+    """The run state of a tape's writer.
 
     Attributes:
-        ran_ns: When it was last seen to have run without a heartbeat; 0 for never.
+        ran_ns: Last time at which it ran without a heartbeat; 0 for never.
     """
 
     def __init__(self, identity: TapeIdentity) -> None:
-        """Check the writer of a tape, unless its pid belongs to another PID namespace or boot."""
+        """Check the writer of a tape, unless it is in another PID namespace or from another boot."""
         self._identity = identity
         self._is_in_reach = shares_pids(identity)
         self._stopped: Stopped | None = None
@@ -39,15 +39,15 @@ class ProcessState:
         self.ran_ns = 0
 
     def check(self, now_ns: int, heartbeat_ns: int) -> Stopped | None:
-        """Return how the process is prevented from running; None when it runs, or when that cannot be known.
+        """Return why the process does not run; None if it runs, or if that cannot be determined.
 
         Args:
-            now_ns: The time.
-            heartbeat_ns: The time of its last heartbeat.
+            now_ns: Monotonic time.
+            heartbeat_ns: Monotonic time of its last heartbeat.
         """
         state = self._letter()
         is_silent = now_ns - heartbeat_ns >= SILENT_NS
-        # One that is killed runs again, for its end only, which takes a large one long.
+        # A stopped process that is killed runs again, only to end; with much memory that takes long.
         is_ending = bool(state) and (is_silent or self._stopped is not None) and _is_ending(self._identity.pid)
         if is_ending and self._stopped is not None and self._stopped.state != SLEEPS_UNINTERRUPTIBLY:
             return self._stopped
@@ -62,31 +62,31 @@ class ProcessState:
         return self._stopped
 
     def _letter(self) -> str:
-        found = process_state(self._identity.pid) if self._is_in_reach else None
-        return found[0] if found is not None and found[1] == self._identity.pid_start_ticks else ""
+        state = process_state(self._identity.pid) if self._is_in_reach else None
+        return state[0] if state is not None and state[1] == self._identity.pid_start_ticks else ""
 
 
 _PENDING: Final = re.compile(rb"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", re.MULTILINE)
 _SIGKILL: Final = 1 << (signal.SIGKILL - 1)
 _EXITING: Final = 0x0004
 _KILLED: Final = 0x0400
-"""PF_EXITING and PF_SIGNALED of the kernel's `sched.h`: it frees its memory, or is about to."""
+"""PF_EXITING and PF_SIGNALED of the kernel's `sched.h`: the process is freeing its memory, or is about to."""
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether a process has been killed or exits, although it still exists."""
+    """Return whether a process that still exists has been killed, or is exiting."""
     return _shows_end(pid, _EXITING | _KILLED)
 
 
 def is_killed(pid: int) -> bool:
-    """Whether a signal has killed a process that still exists."""
+    """Return whether a signal has killed a process that still exists."""
     return _shows_end(pid, _KILLED)
 
 
 def _shows_end(pid: int, flags_of_end: int) -> bool:
-    """Whether one of these flags is set, or is going to be."""
+    """Return whether one of these flags is set, or is about to be."""
     try:
-        # In this order: SIGKILL, which the kernel makes of each signal that kills, is pending until a flag is set.
+        # In this order: the kernel turns every fatal signal into SIGKILL, which is pending until a flag is set.
         pending = _PENDING.findall(Path(f"/proc/{pid}/status").read_bytes())
         flags = int(stat_fields(pid)[6])
     except OSError:
@@ -99,7 +99,7 @@ _SIGTERM: Final = 1 << (signal.SIGTERM - 1)
 
 
 def outlives_request(pid: int) -> bool | None:
-    """Whether a process handles, ignores or blocks SIGTERM, which ends others at once; None if it does not exist."""
+    """Return whether a process handles, ignores or blocks SIGTERM; None if the process does not exist."""
     try:
         taken = _TAKEN.findall(Path(f"/proc/{pid}/status").read_bytes())
     except OSError:
@@ -108,7 +108,7 @@ def outlives_request(pid: int) -> bool | None:
 
 
 def name_of(pid: int) -> str:
-    """The name of a process, of at most 15 characters; '' if it does not exist."""
+    """Return the name of a process, at most 15 characters; '' if it does not exist."""
     try:
         return readable(Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n"))
     except OSError:
@@ -116,14 +116,14 @@ def name_of(pid: int) -> str:
 
 
 HEARTBEAT_LATE_NS: Final = 3_000_000_000
-"""Heartbeats come once a second; when one is this late, the process's Python threads do not run."""
+"""Age of a heartbeat, which comes once a second, from which the process's Python threads are considered blocked."""
 
 
 MAX_THREADS: Final = 1_024
 
 
 def threads_of(pid: int) -> list[str]:
-    """Return the numbers of a process's threads; none if it does not exist."""
+    """Return the native thread ids of a process; an empty list if it does not exist."""
     try:
         return os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -134,7 +134,7 @@ _COUNTS: Final = re.compile(rb"ctxt_switches:\s*(\d+)")
 
 
 class ContextSwitches:
-    """Compares the context switches of a process's threads with those at the previous check."""
+    """The context switches of a process's threads, compared with the previous check."""
 
     def __init__(self, pid: int) -> None:
         """Check the process `pid` of this PID namespace."""
@@ -143,8 +143,8 @@ class ContextSwitches:
         self._busy = ""
 
     def have_grown(self) -> bool:
-        """Whether a thread has run since the last call; False at the first call."""
-        # The thread that waits for the GIL is probably still the same: then no other one needs to be read.
+        """Return whether a thread has run since the last call; False at the first call."""
+        # The thread that waited for the GIL last time probably still does: then no other thread has to be read.
         if self._busy and (count := self._read(self._busy)) > self._counts[self._busy]:
             self._counts[self._busy] = count
             return True
@@ -155,7 +155,7 @@ class ContextSwitches:
         return bool(grown)
 
     def forget(self) -> None:
-        """Discard the counts; the next call counts as the first."""
+        """Discard the counts, so that the next call is a first call."""
         self._counts, self._busy = {}, ""
 
     def _read(self, thread: str) -> int:
@@ -168,16 +168,16 @@ class ContextSwitches:
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------
-# Checks whose process a pid is. A tape only claims a pid, and a reader that runs as root could reach any process.
+# Checks the owner of a process. A pid on a tape is only a claim, and a reader as root could reach any process.
 
 
 _USERS: Final = re.compile(r"^Uid:\t(\d+)\t(\d+)\t(\d+)\t", re.MULTILINE)
 
 
 def belongs_to(pid: int, user: int) -> bool:
-    """Whether a process acts as a user, who may then read what /proc shows of it.
+    """Return whether a process acts as a user, who may then read its files in /proc.
 
-    The files in /proc of a process that has changed its user may belong to root (`man 5 proc`), which hides it.
+    If a process has changed its user, its files in /proc may belong to root (see `man 5 proc`): then this is False.
     """
     try:
         return os.stat(f"/proc/{pid}").st_uid == user
@@ -186,20 +186,20 @@ def belongs_to(pid: int, user: int) -> bool:
 
 
 def can_signal(user: int, pid: int) -> bool:
-    """Whether the kernel would let a user signal a process: it has that user's id, real or saved (see `man 2 kill`)."""
+    """Return whether the kernel lets a user signal a process: its real or saved user id is theirs (`man 2 kill`)."""
     try:
-        found = _USERS.search(Path(f"/proc/{pid}/status").read_text(errors="replace"))
+        match = _USERS.search(Path(f"/proc/{pid}/status").read_text(errors="replace"))
     except OSError:
         return False
-    return found is not None and (user == 0 or user in (int(found[1]), int(found[3])))
+    return match is not None and (user == 0 or user in (int(match[1]), int(match[3])))
 
 
 # --- system calls -----------------------------------------------------------------------------------------------------
-# The system call that a process is in, as the kernel shows it, by its name.
+# The system call that a thread is in, as the kernel shows it.
 
 
 RUNNING: Final = "running"
-# The calls in which hung ranks and their children are found; numbers differ between architectures.
+# The calls in which hung ranks and their children block; numbers differ between architectures.
 _CALLS: Final = {
     "x86_64": {
         0: "read",
@@ -272,12 +272,12 @@ _ON_DESCRIPTORS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SystemCall:
-    """A call that a thread is in.
+    """The system call that a thread is in.
 
     Attributes:
-        name: Its name; `running` if the thread is in none, '' if that may not be read.
-        arguments: Its arguments as the kernel writes them, which distinguish one call from the next.
-        descriptor: The file descriptor that it is about; -1 for none.
+        name: Name of the call; `running` if the thread is in none, '' if unknown.
+        arguments: Number and arguments as the kernel writes them, to distinguish one call from the next.
+        descriptor: File descriptor that the call is about; -1 for none.
     """
 
     name: str
@@ -286,7 +286,7 @@ class SystemCall:
 
 
 def call_of(process: Path) -> SystemCall:
-    """Return the call of a process's main thread, or of a thread, given its folder in /proc."""
+    """Return the system call of a thread, given its folder in /proc; a process's folder stands for its main thread."""
     try:
         words = (process / "syscall").read_text("ascii", "replace").split()
     except OSError:

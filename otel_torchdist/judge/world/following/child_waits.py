@@ -22,8 +22,8 @@ from otel_torchdist.node.processes.children import (
     LockWait,
     children_of,
     command_of,
+    inspect_child,
     lock_wait_of,
-    look_at,
     on_processor_ns,
 )
 from otel_torchdist.node.processes.state import belongs_to
@@ -92,7 +92,7 @@ class ChildWaits:
         locked = self._locked(kind, children, now_ns)
         if locked is not None:
             return replace(locked, holder=_other_users_frame(stacks) if locked.is_forked else None)
-        views = [view for view in map(look_at, children) if view is not None]
+        views = [view for view in map(inspect_child, children) if view is not None]
         stuck = [(self._since_ns(view, now_ns), nth, view) for nth, view in enumerate(views) if view.is_stuck]
         self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
         if not stuck:

@@ -17,7 +17,7 @@ from otel_torchdist.judge.verdict.wording.places import describe_child
 from otel_torchdist.judge.world.following.child_waits import PAUSE_NS, ChildWaits
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import Stacks, ThreadStack
-from otel_torchdist.node.processes.children import Command, children_of, command_of, look_at
+from otel_torchdist.node.processes.children import Command, children_of, command_of, inspect_child
 from otel_torchdist.node.processes.state import process_state
 from otel_torchdist.tape.identity import TapeIdentity, identify
 from tests.support.waiting import until
@@ -48,7 +48,7 @@ def stuck_child(tmp_path: Path) -> Iterator[int]:
     with subprocess.Popen(["cat", str(shard)], stdout=subprocess.DEVNULL) as child:
         try:
             # While it starts, it may be seen in a read of its libraries, which soon ends.
-            until(lambda: (view := look_at(child.pid)) is not None and view.is_stuck and view.file == str(shard))
+            until(lambda: (view := inspect_child(child.pid)) is not None and view.is_stuck and view.file == str(shard))
             yield child.pid
         finally:
             child.kill()
@@ -72,7 +72,7 @@ def test_child_is_found_again_at_once_after_stacks_were_asked_for_again(stuck_ch
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can read what processes of other users do")
 def test_nobody_learns_which_files_other_users_read(stuck_child: int) -> None:
     """A service of root's tells no user what children of other users' processes do, whatever pid a tape claims."""
-    assert look_at(stuck_child) is not None
+    assert inspect_child(stuck_child) is not None
     waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid() + 23456)
     now_ns = 10 * PAUSE_NS
     assert waits.check(Stacks(now_ns, (ThreadStack(1, "MainThread", (IN_LOADER,)),)), now_ns) is None
