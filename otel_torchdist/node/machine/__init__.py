@@ -1,1 +1,1 @@
-"""The machine under the ranks: memory, pressure, links, their processes and GPUs, read now and then by the agent."""
+"""The machine under the ranks: memory and storage pressure, network links and GPUs, read periodically by the agent."""

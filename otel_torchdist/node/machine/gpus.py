@@ -1,4 +1,4 @@
-"""Runs the process that reads GPUs: one at most, and ended when it has been silent for too long."""
+"""Runs the child process that reads the GPUs, and kills it if it hangs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.node.machine.nvml import GpuReading
 
 INTERVAL_S: Final = 5.0
 SILENT_S: Final = 30.0
-"""A process that has written nothing for so long hangs in the driver."""
+"""Seconds without output after which the child process is considered hung in the driver."""
 RETRY_S: Final = 60.0
 LONGEST_RETRY_S: Final = 3_600.0
 STOP_S: Final = 0.5
@@ -28,19 +28,19 @@ _decoder: Final = msgspec.json.Decoder(GpuReading)
 
 
 class GpuProcess:
-    """The process. Not thread-safe.
+    """The child process that reads the GPUs; at most one exists at a time. Not thread-safe.
 
     Attributes:
-        silent_s: Seconds without a reading after which the process is ended.
+        silent_s: Seconds without a reading after which the process is killed.
     """
 
     def __init__(self, interval_s: float = INTERVAL_S, silent_s: float = SILENT_S, retry_s: float = RETRY_S) -> None:
-        """Start nothing yet.
+        """Prepare, without starting a process.
 
         Args:
             interval_s: Seconds between two readings.
-            silent_s: Seconds without one after which the process is ended.
-            retry_s: Seconds from then until another one is started; then twice as long each time.
+            silent_s: Seconds without a reading after which the process is killed.
+            retry_s: Seconds until the next process is started; doubled each time.
         """
         self._interval_s = interval_s
         self.silent_s = silent_s
@@ -56,40 +56,40 @@ class GpuProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
-        """The process that reads the GPUs, or None if there is none."""
+        """The process; None if there is none."""
         return self._process
 
     @property
     def descriptor(self) -> int:
-        """What becomes readable when there is a reading; -1 if there is no process, or it does not answer."""
+        """Descriptor that becomes readable with a reading; -1 if there is no process, or it does not answer."""
         process = self._process
         return process.stdout.fileno() if process is not None and process.stdout and not self._is_given_up else -1
 
     def check(self, now_s: float) -> list[GpuReading]:
-        """Start or end the process where that is due, and return what it has written since the last call.
+        """Start or kill the process if that is due, and return its readings since the last call.
 
         Args:
-            now_s: The monotonic clock in seconds.
+            now_s: Monotonic time in seconds.
         """
         if self._process is None:
             if self._is_wanted and now_s >= self._start_at:
                 self._start(now_s)
             return []
         if self._is_given_up:
-            if self._process.poll() is not None:  # one that is stuck in the kernel may stay for ever
+            if self._process.poll() is not None:  # a process stuck in the kernel may never end
                 self._forget(now_s)
             return []
-        found = self._read(now_s)
+        readings = self._read(now_s)
         if self._is_given_up:
             self._process.kill()
         elif now_s - self._heard_at > self.silent_s:
             _logger.info("GPUs are not read for now: NVML has not answered for %.0f s", now_s - self._heard_at)
             self._process.kill()
             self._is_given_up = True
-        return found
+        return readings
 
     def stop(self) -> None:
-        """End the process, without waiting for one that is stuck in the kernel."""
+        """Kill the process; wait for its end for at most `STOP_S`, because it may be stuck in the kernel."""
         self._is_wanted = False
         if self._process is None:
             return
@@ -114,7 +114,7 @@ class GpuProcess:
         self._heard_at, self._buffer = now_s, b""
 
     def _forget(self, now_s: float) -> None:
-        """Note that the process is gone."""
+        """Clean up after the process has ended, and schedule the next one."""
         assert self._process is not None and self._process.stdout is not None
         self._process.stdout.close()
         self._process, self._is_given_up = None, False
@@ -127,7 +127,7 @@ class GpuProcess:
     def _read(self, now_s: float) -> list[GpuReading]:
         *lines, self._buffer = (self._buffer + self._available()).split(b"\n")
         self._buffer = self._buffer[:_MAX_LINE]
-        found: list[GpuReading] = []
+        readings: list[GpuReading] = []
         for line in lines:
             try:
                 reading = _decoder.decode(line)
@@ -139,14 +139,14 @@ class GpuProcess:
                 self._is_wanted = False
                 return []
             self._heard_at = now_s
-            found.append(reading)
-        return found
+            readings.append(reading)
+        return readings
 
     def _available(self) -> bytes:
         try:
             content = os.read(self.descriptor, _MAX_LINE)
-        except OSError:  # there is nothing now
+        except OSError:  # no output yet
             return b""
-        if not content:  # it has ended, or is about to
+        if not content:  # the process has ended, or is about to
             self._is_given_up = True
         return content

@@ -1,6 +1,6 @@
-"""Reads GPUs through NVML, in a process of its own: a call can hang with the GPU, and nothing ends such a call.
+"""Reads the GPUs through NVML, in a child process: a call can hang with the GPU, and cannot be interrupted.
 
-Needs `pynvml` (the extra `nvml`), and imports neither torch nor OpenTelemetry.
+Needs `pynvml` (the extra `nvml`). Imports neither torch nor OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from otel_torchdist.model.naming import readable
 
 MAX_GPUS: Final = 32
 MAX_XIDS: Final = 64
-"""Errors of one reading that are passed on; a broken GPU can report thousands."""
+"""Maximum errors per reading; a broken GPU can report thousands."""
 SETTLE_S: Final = 0.2
-"""Errors come in groups."""
+"""Seconds to wait for more errors after the first, because errors come in groups."""
 THROTTLE_REASONS: Final = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",
@@ -32,7 +32,7 @@ THROTTLE_REASONS: Final = {
     0x40: "hardware_thermal",
     0x80: "power_brake",
 }
-"""Bits of NVML's clocks event reasons that slow a GPU down; idle, and settings of a user, are none."""
+"""Bits of NVML's clocks event reasons that slow a GPU down against the user's will; idle and user settings do not."""
 _XID_EVENT: Final = 0x08
 _UNCORRECTED, _VOLATILE = 1, 0
 _NICE: Final = 10
@@ -41,13 +41,13 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as NVML sees it.
+    """The state of a GPU.
 
     Attributes:
         uuid: `GPU-…`.
-        is_lost: Whether the driver has lost it.
-        throttled: Why its clocks are held down, as in `THROTTLE_REASONS`.
-        ecc_uncorrected: Memory errors that were not corrected; None if the device or driver does not count them.
+        is_lost: Whether the driver has lost the GPU.
+        throttled: Reasons for reduced clocks; values of `THROTTLE_REASONS`.
+        ecc_uncorrected: Number of uncorrected memory errors; None if the device or driver does not count them.
     """
 
     uuid: str
@@ -58,12 +58,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """An error of a GPU that the driver has reported.
+    """A GPU error reported by the driver.
 
     Attributes:
-        uuid: The GPU.
-        number: Its Xid.
-        at_ns: When, on the monotonic clock, which all processes of a node share.
+        uuid: UUID of the GPU.
+        number: Xid of the error.
+        at_ns: Monotonic time, which is the same in all processes of a node.
     """
 
     uuid: str
@@ -73,7 +73,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """All GPUs at one moment, and what was reported since the last reading; or why there are none to read."""
+    """The state of all GPUs, and the errors since the last reading; or the reason why no GPU can be read."""
 
     gpus: tuple[Gpu, ...] = ()
     xids: tuple[Xid, ...] = ()
@@ -81,10 +81,10 @@ class GpuReading:
 
 
 class Nvml:
-    """The GPUs of this machine, or those of this container."""
+    """The GPUs of this machine or container."""
 
     def __init__(self, library: Any) -> None:
-        """Find the GPUs, and have their errors reported from now on.
+        """Find the GPUs, and subscribe to their errors.
 
         Args:
             library: The module `pynvml`.
@@ -113,14 +113,14 @@ class Nvml:
         return Gpu(uuid, is_lost=True) if self._is_lost else Gpu(uuid, False, throttled, errors)
 
     def _throttled(self, handle: Any) -> tuple[str, ...]:
-        # Renamed with the driver for CUDA 12.
+        # Renamed in the driver for CUDA 12.
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         name = next((name for name in names if hasattr(self._library, name)), names[0])
         bits = self._ask(name, handle) or 0
         return tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
 
     def xids(self, until_s: float) -> Iterator[Xid]:
-        """Return errors as they are reported, until a moment of `time.monotonic`."""
+        """Yield errors as they are reported, until a time of `time.monotonic`."""
         while (left_s := until_s - time.monotonic()) > 0:
             if self._events is None:
                 time.sleep(left_s)
@@ -129,7 +129,7 @@ class Nvml:
                 event = self._library.nvmlEventSetWait_v2(self._events, max(round(left_s * 1e3), 1))
             except self._library.NVMLError_Timeout:
                 return
-            except self._library.NVMLError:  # a GPU is lost, and then every call fails at once
+            except self._library.NVMLError:  # a GPU is lost: every call fails immediately
                 time.sleep(max(until_s - time.monotonic(), 0))
                 return
             uuid = self._text("nvmlDeviceGetUUID", event.device)
@@ -137,11 +137,11 @@ class Nvml:
                 yield Xid(uuid, int(event.eventData), time.monotonic_ns())
 
     def _text(self, function: str, handle: Any) -> str:
-        found = self._ask(function, handle)
-        return readable(found.decode("utf-8", "replace") if isinstance(found, bytes) else found or "", 96)
+        text = self._ask(function, handle)
+        return readable(text.decode("utf-8", "replace") if isinstance(text, bytes) else text or "", 96)
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """Call NVML; None for what this GPU, driver or version of the module does not offer."""
+        """Call NVML; return None if this GPU, driver or version of the module does not support the function."""
         library = self._library
         call: Callable[..., Any] | None = getattr(library, function, None)
         if call is None:
@@ -156,8 +156,8 @@ class Nvml:
 
 
 def main() -> None:
-    """Write a reading to standard output every so many seconds, one a line, until the agent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the agent's end, whatever ends it, is the end of this
+    """Write readings to standard output, one per line, at the interval given as argument, until the agent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the kernel kills this process when the agent ends
     os.nice(_NICE)
     interval_s = float(sys.argv[1])
     library = importlib.import_module("pynvml")
@@ -174,11 +174,11 @@ def main() -> None:
 
 
 def _errors(nvml: Nvml, due_s: float) -> list[Xid]:
-    """Return the errors that come before `due_s`; soon after the first, which may explain a death judged right now."""
-    found = list(itertools.islice(nvml.xids(due_s), 1))
-    if found:
-        found += itertools.islice(nvml.xids(time.monotonic() + SETTLE_S), MAX_XIDS - 1)
-    return found
+    """Wait for errors until `due_s`, but only `SETTLE_S` after the first: it may explain a death judged right now."""
+    errors = list(itertools.islice(nvml.xids(due_s), 1))
+    if errors:
+        errors += itertools.islice(nvml.xids(time.monotonic() + SETTLE_S), MAX_XIDS - 1)
+    return errors
 
 
 def _write(reading: GpuReading) -> None:

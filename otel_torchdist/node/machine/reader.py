@@ -1,4 +1,4 @@
-"""Reads what the node shows that may explain a stall, and which GPU each of its ranks uses; without asking the GPUs."""
+"""Reads symptoms of the node that may explain a stall, except those of GPUs, and the GPU that each rank uses."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from otel_torchdist.node.processes.state import belongs_to
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
 
 # --- symptoms ---------------------------------------------------------------------------------------------------------
-# What a machine shows that may explain a stall: evidence beside a verdict, never a verdict by itself.
+# Symptoms of a machine that may explain a stall: evidence beside a verdict, never a verdict by itself.
 MEMORY_IS_SHORT: Final = 0.1
-"""Share of time in which everything waits for memory: the node is thrashing."""
+"""Share of time in which all tasks wait for memory, from which the node is thrashing."""
 STORAGE_IS_SLOW: Final = 0.5
-"""Share of time in which everything waits for storage. Loading data is hardly ever all that goes on."""
+"""Share of time in which all tasks wait for storage, from which storage is slow. Loading data alone rarely reaches it.
+"""
 KEPT_NS: Final = 300_000_000_000
-"""How long a symptom is remembered after it was last seen."""
+"""Time for which a symptom is remembered after it was last seen."""
 
 
 class RankSymptoms(Protocol):
-    """Knows what a machine shows."""
+    """A source of symptoms."""
 
     def symptoms_of(self, nonce: int) -> tuple[Symptom, ...]:
-        """What may explain a stall of the rank whose tape has this nonce."""
+        """Return the symptoms that may explain a stall of the rank whose tape has this nonce."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """What was read of a machine at one moment.
+    """The symptoms of a machine at one moment.
 
     Attributes:
         host: Name of the node.
-        gpus: UUID of each rank's GPU, by the nonce of its tape; '' if the rank has none, or it is not known.
-        symptoms: What may explain a stall of any rank here.
-        symptoms_of_cgroups: The same for single ranks, by nonce.
-        symptoms_of_gpus: The same for the ranks on a GPU, by its UUID.
+        gpus: UUID of each rank's GPU, by the nonce of its tape; '' if the rank has none, or if unknown.
+        symptoms: Symptoms that concern all ranks of the node.
+        symptoms_of_cgroups: Symptoms that concern one rank, by nonce.
+        symptoms_of_gpus: Symptoms that concern the ranks on one GPU, by its UUID.
     """
 
     host: str
@@ -54,45 +55,45 @@ class MachineReading:
     symptoms_of_gpus: Mapping[str, tuple[Symptom, ...]] = field(default_factory=dict[str, tuple[Symptom, ...]])
 
     def symptoms_of(self, nonce: int) -> tuple[Symptom, ...]:
-        """What may explain a stall of the rank whose tape has this nonce."""
+        """Return the symptoms that may explain a stall of the rank whose tape has this nonce."""
         of_gpu = self.symptoms_of_gpus.get(self.gpus.get(nonce, ""), ())
         return (*of_gpu, *self.symptoms_of_cgroups.get(nonce, ()), *self.symptoms)
 
 
 class SymptomLog:
-    """Remembers the newest symptom of each kind, of one machine, cgroup or GPU."""
+    """The newest symptom of each kind, of one machine, cgroup or GPU."""
 
     def __init__(self) -> None:
         self._newest: dict[SymptomKind, Symptom] = {}
 
     def note(self, symptom: Symptom) -> None:
-        """Remember a symptom in place of an earlier one of its kind."""
+        """Remember a symptom, and replace the earlier one of its kind."""
         self._newest[symptom.kind] = symptom
 
     def note_memory(self, kind: SymptomKind, share: float, now_ns: int) -> None:
-        """Remember that memory is short, if everything waits for it for this share of the time."""
+        """Remember a memory symptom, if the share of time in which all tasks wait for memory is high."""
         if share >= MEMORY_IS_SHORT:
             self.note(Symptom(kind, now_ns, share))
 
     def shown(self, now_ns: int) -> tuple[Symptom, ...]:
-        """Return what is still remembered."""
-        self._newest = {kind: one for kind, one in self._newest.items() if now_ns - one.at_ns <= KEPT_NS}
+        """Return the symptoms that were last seen within `KEPT_NS`, and forget the others."""
+        self._newest = {kind: symptom for kind, symptom in self._newest.items() if now_ns - symptom.at_ns <= KEPT_NS}
         return tuple(self._newest.values())
 
 
 class ErrorCounters:
-    """Counters of errors in the kernel and in devices, which have counted since long before the first reading."""
+    """Error counters of the kernel and of devices. They may be nonzero at the first reading; only growth counts."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def grown(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return the counters that have grown since the last reading, and by how much.
+        """Return the growth of each counter that has grown since the last reading.
 
-        A counter that has fallen has begun anew: its driver was loaded again, or it was reset.
+        A counter that has fallen was reset, or its driver was reloaded: it grew from zero.
 
         Args:
-            counts: All counters now; a counter that is missing is forgotten, for its device is gone.
+            counts: All counters now. A missing counter is forgotten, because its device is gone.
         """
         growth: dict[str, int] = {}
         for name, count in counts.items():
@@ -113,9 +114,9 @@ class WatchedRank:
     """A rank of this machine.
 
     Attributes:
-        tape: Its tape.
-        identity: The tape's identity.
-        owner: The user that it belongs to.
+        tape: Path of its tape.
+        identity: Identity on the tape.
+        owner: Id of the user who owns the tape.
     """
 
     tape: Path
@@ -125,7 +126,7 @@ class WatchedRank:
 
 @dataclass(slots=True)
 class _Rank:
-    """What is kept of a rank between two readings."""
+    """The state of a rank between two readings."""
 
     cgroup: RankCgroup
     gpu: str = ""
@@ -133,10 +134,10 @@ class _Rank:
 
 
 class MachineReader:
-    """Reads the machine. Not thread-safe."""
+    """Reader of the machine's symptoms, without GPUs. Not thread-safe."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Read nothing yet; `root` is where `/proc` and `/sys` are, another place in tests."""
+        """Prepare to read; `root` is the parent of `/proc` and `/sys`, another directory in tests."""
         self._root = root
         self._host = socket.gethostname()
         self._ranks: dict[int, _Rank] = {}
@@ -144,11 +145,11 @@ class MachineReader:
         self._log = SymptomLog()
 
     def read(self, ranks: Sequence[WatchedRank], now_ns: int) -> MachineReading:
-        """Read everything once.
+        """Read all symptoms once.
 
         Args:
-            ranks: The ranks of this machine; nothing is read of those beyond `MAX_RANKS`.
-            now_ns: Monotonic clock.
+            ranks: The ranks of this machine; only the first `MAX_RANKS` are read.
+            now_ns: Monotonic time.
         """
         self._read_node(now_ns)
         self._ranks = {rank.identity.nonce: self._read_rank(rank, now_ns) for rank in ranks[:MAX_RANKS]}
@@ -172,14 +173,15 @@ class MachineReader:
         rank = self._ranks.get(watched.identity.nonce)
         if rank is None:
             rank = _Rank(RankCgroup(watched.identity, watched.owner, self._root))
-        # A rank writes down its GPU after its first operation there.
+        # A rank describes its GPU only after its first operation there.
         rank.gpu = rank.gpu or gpu_of(watched.tape, watched.owner)
         rank.log.note_memory(SymptomKind.CGROUP_MEMORY, rank.cgroup.memory_pressure(), now_ns)
         return rank
 
 
 # --- pressure ---------------------------------------------------------------------------------------------------------
-# Reads pressure stall information: how long everything waited for memory or storage, on the node or in a cgroup.
+# Reads pressure stall information: the time in which all tasks waited for memory or storage, on the node or in a
+# cgroup.
 
 
 _FULL: Final = re.compile(r"^full avg10=(\d{1,3}\.\d+) avg60=\S+ avg300=\S+ total=\d{1,19}$", re.MULTILINE)
@@ -188,60 +190,60 @@ _TYPE: Final = "cgroup.type"
 
 
 def stalled_share(path: Path) -> float:
-    """Return the share of the last 10 s in which all tasks that were not idle waited, from 0 to 1.
+    """Return the share of the last 10 s in which all non-idle tasks waited, from 0 to 1.
 
-    0.0 if the kernel does not report it: it was booted with `psi=0`, or the file is damaged.
+    0.0 if the kernel does not report it, for example because it was booted with `psi=0`.
     """
     try:
-        found = _FULL.search(path.read_text("ascii", "replace"))
+        match = _FULL.search(path.read_text("ascii", "replace"))
     except OSError:
         return 0.0
-    return min(float(found[1]) / 100, 1.0) if found is not None else 0.0
+    return min(float(match[1]) / 100, 1.0) if match is not None else 0.0
 
 
 class RankCgroup:
-    """The cgroup of the process that writes a tape; in a container that of the container."""
+    """The cgroup of a tape's writer; in a container, the container's cgroup."""
 
     def __init__(self, identity: TapeIdentity, owner: int, root: Path = Path("/")) -> None:
-        """Find the cgroup. There is none if the process is in another PID namespace, or of another boot.
+        """Find the cgroup. There is none if the process is in another PID namespace, or from another boot.
 
         Args:
-            identity: Identity of the tape.
-            owner: Owner of the tape. Other users could forge the pid, to learn about other processes.
-            root: Where `/proc` and the mounts are; another place in tests.
+            identity: Identity on the tape.
+            owner: Owner of the tape. Another user could forge the pid, to learn about other processes.
+            root: Parent of `/proc` and the mounts; another directory in tests.
         """
         self._identity = identity
         is_in_reach = shares_pids(identity) and (owner == os.geteuid() or belongs_to(identity.pid, owner))
-        found = cgroup_files(identity.pid, _MEMORY, root) if is_in_reach else ()
-        # The root of all cgroups is no cgroup of the rank's, and shows the whole node; it alone has no type.
-        self._memory = next((path for path in found if path.exists() and (path.parent / _TYPE).exists()), None)
+        paths = cgroup_files(identity.pid, _MEMORY, root) if is_in_reach else ()
+        # The root cgroup is left out: its file shows the whole node. Only the root cgroup has no `cgroup.type`.
+        self._memory = next((path for path in paths if path.exists() and (path.parent / _TYPE).exists()), None)
 
     def memory_pressure(self) -> float:
-        """Return its `stalled_share` for memory; 0.0 if unknown, or if the pid is another process's by now."""
+        """Return its `stalled_share` for memory; 0.0 if unknown, or if the pid belongs to another process by now."""
         if self._memory is None or process_start_ticks(self._identity.pid) != self._identity.pid_start_ticks:
             return 0.0
         return stalled_share(self._memory)
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
-# Reads how often the ports of InfiniBand and RoCE adapters have lost their links.
+# Reads how often each port of the InfiniBand and RoCE adapters has lost its link.
 
 
 MAX_PORTS: Final = 32
 
 
 def read_link_downs(sys: Path) -> dict[str, int]:
-    """Return how often each port has lost its link, by adapter and port: `mlx5_0/1`.
+    """Return the number of lost links by adapter and port (`mlx5_0/1`), for at most `MAX_PORTS` ports.
 
-    At most `MAX_PORTS` ports; a port without this counter is left out.
+    Ports without this counter are left out.
     """
-    found: dict[str, int] = {}
+    link_downs: dict[str, int] = {}
     for adapter in _names(sys / "class/infiniband"):
         for port in _names(sys / "class/infiniband" / adapter / "ports"):
             count = _count(sys / "class/infiniband" / adapter / "ports" / port / "counters/link_downed")
-            if count is not None and len(found) < MAX_PORTS:
-                found[readable(f"{adapter}/{port}", 64)] = count
-    return found
+            if count is not None and len(link_downs) < MAX_PORTS:
+                link_downs[readable(f"{adapter}/{port}", 64)] = count
+    return link_downs
 
 
 def _names(folder: Path) -> list[str]:
@@ -252,7 +254,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _count(path: Path) -> int | None:
-    """Read a counter; None for one that there is not, or that the driver cannot read."""
+    """Read a counter; None if it does not exist, or the driver cannot read it."""
     try:
         text = path.read_text("ascii", "replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Reads the machine every few seconds, on a thread of its own: some files make the kernel ask a device."""
+"""Reads the machine every few seconds, on a separate thread: reading some files makes the kernel query a device."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STOP_S: Final = 1.0
 
 
 class MachineWatch:
-    """Watches the machine from `start` to `stop`.
+    """The watch over the machine, from `start` to `stop`.
 
-    `update`, `reading` and `symptoms_of` take no time, and belong to any thread.
+    `update`, `reading` and `symptoms_of` do not block, and may be used on any thread.
 
     Attributes:
         reading: The newest reading; None before the first.
@@ -33,10 +33,10 @@ class MachineWatch:
     def __init__(
         self, reader: MachineReader | None = None, gpus: GpuProcess | None = None, interval_s: float = READ_S
     ) -> None:
-        """Read nothing yet.
+        """Prepare the thread.
 
         Args:
-            reader: Reads everything but the GPUs.
+            reader: Reads everything except the GPUs.
             gpus: Reads the GPUs.
             interval_s: Seconds between two readings.
         """
@@ -51,25 +51,25 @@ class MachineWatch:
         self._thread = threading.Thread(target=self._run, name="torchdist-machine", daemon=True)
 
     def start(self) -> MachineWatch:
-        """Start the thread; returns this watch."""
+        """Start the thread; return this watch."""
         self._thread.start()
         return self
 
     def update(self, ranks: Sequence[WatchedRank]) -> None:
-        """Take the ranks whose processes are read from now on."""
+        """Replace the ranks whose processes are read."""
         is_first = bool(ranks) and not self._ranks
         self._ranks = ranks
-        if is_first:  # a job may end before the next reading would be due
+        if is_first:  # the job may end before the next regular reading
             self._is_due = True
             os.eventfd_write(self._wake, 1)
 
     def symptoms_of(self, nonce: int) -> tuple[Symptom, ...]:
-        """What may explain a stall of the rank whose tape has this nonce."""
+        """Return the symptoms that may explain a stall of the rank whose tape has this nonce."""
         reading = self.reading
         return reading.symptoms_of(nonce) if reading is not None else ()
 
     def stop(self) -> None:
-        """End the thread, unless a device keeps it from ending; idempotent."""
+        """End the thread; wait for it for at most `STOP_S`, because a device may block it. Idempotent."""
         if self._is_stopping:
             return
         self._is_stopping = True
@@ -94,10 +94,10 @@ class MachineWatch:
             self._wait(due_s)
 
     def _read_gpus(self, now_s: float) -> bool:
-        found = self._gpus.check(now_s)
-        for reading in found:
+        readings = self._gpus.check(now_s)
+        for reading in readings:
             self._log.take(reading, time.monotonic_ns())
-        return bool(found)
+        return bool(readings)
 
     def _with_gpus(self, reading: MachineReading | None) -> MachineReading | None:
         if reading is None:
@@ -105,7 +105,7 @@ class MachineWatch:
         return replace(reading, symptoms_of_gpus=self._log.symptoms(time.monotonic_ns()))
 
     def _wait(self, due_s: float) -> None:
-        """Wait for the next reading, one of the GPUs, or the end."""
+        """Wait until the next reading is due, a reading of the GPUs arrives, or the watch is stopped."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._gpus.descriptor >= 0:
@@ -113,7 +113,7 @@ class MachineWatch:
         left_s = max(due_s - time.monotonic(), 0)
         try:
             ready = dict(poll.poll(left_s * 1e3))
-        except OSError:  # the limit on descriptors was lowered to fewer than these
+        except OSError:  # the limit of descriptors was lowered below the number polled
             time.sleep(min(left_s, STOP_S))
             return
         if self._wake in ready:
@@ -121,18 +121,18 @@ class MachineWatch:
 
 
 # --- symptoms of GPUs -------------------------------------------------------------------------------------------------
-# What was read of the GPUs, as symptoms.
+# Converts readings of the GPUs to symptoms.
 
 
 class GpuLog:
-    """Takes the readings of GPUs. Not thread-safe."""
+    """The symptoms of the GPUs. Not thread-safe."""
 
     def __init__(self) -> None:
         self._memory_errors = ErrorCounters()
         self._logs: dict[str, SymptomLog] = {}
 
     def take(self, reading: GpuReading, now_ns: int) -> None:
-        """Take a reading."""
+        """Add the symptoms of a reading."""
         for xid in reading.xids:
             self._note(xid.uuid, Symptom(SymptomKind.XID, xid.at_ns, xid.number))
         for gpu in reading.gpus:
@@ -145,8 +145,8 @@ class GpuLog:
             self._note(uuid, Symptom(SymptomKind.ECC, now_ns, errors))
 
     def symptoms(self, now_ns: int) -> Mapping[str, tuple[Symptom, ...]]:
-        """Return what may explain a stall, by UUID."""
-        return {uuid: found for uuid, log in self._logs.items() if (found := log.shown(now_ns))}
+        """Return the symptoms of each GPU, by UUID."""
+        return {uuid: symptoms for uuid, log in self._logs.items() if (symptoms := log.shown(now_ns))}
 
     def _note(self, uuid: str, symptom: Symptom) -> None:
         self._logs.setdefault(uuid, SymptomLog()).note(symptom)
