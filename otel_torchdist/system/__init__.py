@@ -1,1 +1,1 @@
-"""Files and the own process, with what the operating system offers: locks, ownership, the end of a process."""
+"""Wrappers of the operating system: files, locks and ownership, and the end of this process."""

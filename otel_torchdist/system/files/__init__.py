@@ -1,1 +1,1 @@
-"""Files that several processes, and perhaps several users, read and write."""
+"""Files that several processes, and possibly several users, read and write."""

@@ -1,8 +1,8 @@
-"""Files that stay open in a program that may close descriptors which it did not open.
+"""Files that stay open in a program that may close descriptors it did not open.
 
-A library that daemonizes closes all descriptors, and a double close closes another file's. The kernel gives the numbers
-to the files that the program opens next. So a descriptor of ours is checked before each use, and its number is high:
-programs close low ones, and the kernel hands out the lowest that is free.
+A library that daemonizes closes all descriptors, and a double close may close another file's. The kernel then reuses
+the number for the next file that the program opens. So our descriptors are checked before each use. Their numbers are
+high, because programs close low ones, and the kernel assigns the lowest free number.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Final
 from otel_torchdist import guard
 
 _HIGH: Final = 4096
-"""A process's descriptor table grows to its highest descriptor."""
+"""Upper bound for our descriptors: a process's descriptor table is as large as its highest descriptor."""
 _BELOW_LIMIT: Final = 64
 _CREATES: Final = os.O_CREAT | os.O_EXCL | os.O_TRUNC
 
 
 class KeptDescriptor:
-    """A descriptor that other code of the program may close, and the file to which it refers."""
+    """An open file whose descriptor other code of the program may close."""
 
     def __init__(self, file: int, moves: bool = True) -> None:
-        """Take ownership of an open file, and give it another descriptor.
+        """Take ownership of an open file.
 
         Args:
-            file: Its descriptor. No lock may be held on the file: closing this descriptor would release the lock.
-            moves: Whether to give it another descriptor.
+            file: Its descriptor. No lock may be held on the file: moving the descriptor would release the lock.
+            moves: Whether to move the file to a high descriptor.
 
         Raises:
             OSError: The descriptor is not open.
@@ -47,34 +47,34 @@ class KeptDescriptor:
         return self._descriptor >= 0 and refers_to(self._descriptor, self._identity)
 
     def fileno(self) -> int:
-        """Return the descriptor; use it at once, before other code can close it.
+        """Return the descriptor. Use it immediately, before other code can close it.
 
         Raises:
-            OSError: It refers to another file by now, or to none.
+            OSError: Other code has closed the descriptor.
         """
         if not self.is_open:
             raise OSError(errno.EBADF, "other code of the program has closed a descriptor of otel_torchdist")
         return self._descriptor
 
     def close(self) -> None:
-        """Close the file; does nothing if it is closed."""
+        """Close the file; do nothing if it is closed already."""
         descriptor, self._descriptor = self._descriptor, -1
         close_if(descriptor, self._identity)
 
 
 class KeptFile(KeptDescriptor):
-    """A file that can be opened again by its path if other code has closed its descriptor.
+    """An open file that can be reopened by its path after other code has closed its descriptor.
 
     Attributes:
-        path: Path under which the file is opened again; set it when the file is renamed.
+        path: Path for reopening; set it when the file is renamed.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
-        """Open a file, readable and writable for its owner alone if it is created.
+        """Open a file. A new file is readable and writable only for its owner.
 
         Args:
-            path: Its path.
-            flags: As for `os.open`. Those that create or truncate a file count only once.
+            path: Path of the file.
+            flags: Flags of `os.open`. Flags that create or truncate are not used again for reopening.
 
         Raises:
             OSError: It cannot be opened.
@@ -84,7 +84,7 @@ class KeptFile(KeptDescriptor):
         self._flags = flags & ~_CREATES | os.O_CLOEXEC | os.O_NOFOLLOW
 
     def reopen(self) -> None:
-        """Open the file again unless it is open.
+        """Reopen the file if it is not open.
 
         Raises:
             OSError: It cannot be opened, or another file has its path.
@@ -99,7 +99,7 @@ class KeptFile(KeptDescriptor):
 
 
 def identity_of(file: int) -> tuple[int, int]:
-    """Return what distinguishes an open file from all others: its device and inode.
+    """Return the device and inode of an open file, which identify it.
 
     Raises:
         OSError: The descriptor is not open.
@@ -124,7 +124,7 @@ def close_if(file: int, identity: tuple[int, int]) -> None:
 
 
 def move_up(file: int) -> int:
-    """Give an open file a high descriptor instead of its own; return the new one, or the old if none is free."""
+    """Move an open file to a high descriptor; return the new descriptor, or the old one if none is free."""
     try:
         moved = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, high_descriptor())
     except OSError as error:
@@ -145,9 +145,9 @@ def open_epoll() -> select.epoll:
 
 
 def make_room_for_descriptors() -> None:
-    """Let the kernel enlarge this process's descriptor table on a thread.
+    """Enlarge this process's descriptor table, on a thread.
 
-    In a process with threads that takes 10 to 20 ms, for which the next `move_up` would wait.
+    In a process with threads this takes the kernel 10 to 20 ms, which would delay the first `move_up`.
     """
 
     def enlarge() -> None:
@@ -159,7 +159,7 @@ def make_room_for_descriptors() -> None:
 
 
 def high_descriptor() -> int:
-    """Return a descriptor out of the way of programs that close low ones or pass them to `select`."""
+    """Return a high descriptor: programs close low descriptors, or need them for `select`."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     ceiling = _HIGH if limit == resource.RLIM_INFINITY else min(limit, _HIGH)
     return max(ceiling - _BELOW_LIMIT, 3)

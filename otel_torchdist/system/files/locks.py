@@ -1,11 +1,11 @@
 """Locks on tapes and on job directories.
 
-The kernel drops a POSIX record lock when its process ends, however it ends; the lock works across PID namespaces, and
-a forked child does not inherit it. The price: it is also dropped when its process closes *any* descriptor of the file,
-so a process never opens its own tape a second time (see `TapeReader.of_writer`).
+The kernel releases a POSIX record lock when its process ends, in whatever way. The lock works across PID namespaces,
+and a forked child does not inherit it. But it is also released when its process closes *any* descriptor of the file, so
+a process never opens its own tape a second time (see `TapeReader.of_writer`).
 
-A job directory is locked through the directory itself, so that the lock disappears with it: shared while a tape is
-created in it, exclusive while something is removed from it.
+A job directory is locked through the directory itself, so that the lock disappears with the directory: shared while a
+tape is created in it, exclusive while files are removed from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
 def try_lock(file: int) -> bool:
-    """Take the exclusive lock on an open file; False when another process holds it."""
+    """Take the exclusive lock on an open file; return False if another process holds it."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -43,14 +43,14 @@ def unlock(file: int) -> None:
 
 
 def is_locked_elsewhere(file: int) -> bool:
-    """Whether another process holds a lock on an open file; does not touch the lock."""
+    """Return whether another process holds a lock on an open file, without affecting the lock."""
     return _conflicting(file)[0] != fcntl.F_UNLCK
 
 
 def holder_of(file: int) -> int:
-    """Return the pid of the other process that holds a lock on an open file; 0 if none, or none of this PID namespace.
+    """Return the pid of another process with a lock on an open file; 0 if there is none in this PID namespace.
 
-    The kernel names the process. Whatever the file's content claims is only a claim.
+    The pid is from the kernel, not from the file, whose content another user may have forged.
     """
     kind, pid = _conflicting(file)
     return max(pid, 0) if kind != fcntl.F_UNLCK else 0
@@ -63,7 +63,9 @@ def _conflicting(file: int) -> tuple[int, int]:
 
 
 def is_file_locked(path: Path) -> bool:
-    """Whether another process holds a lock on a file. Not for a file that this process locks: that would drop its lock.
+    """Return whether another process holds a lock on a file.
+
+    Not for a file that this process has locked: closing it again would release the lock.
 
     Raises:
         OSError: The file cannot be opened.
@@ -76,18 +78,18 @@ def is_file_locked(path: Path) -> bool:
 
 
 DEADLINE_S: Final = 5.0
-"""How long a creator waits for a clean-up."""
+"""Longest time that a creator waits for a clean-up."""
 _RETRY_S: Final = 0.002
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def using(directory: Path, deadline_s: float = DEADLINE_S) -> Generator[None]:
-    """Block clean-ups while a tape is created; creates the directory, again if a clean-up has just removed it.
+    """Block clean-ups of a directory while a tape is created in it. Create the directory if it is missing.
 
     Args:
         directory: The directory.
-        deadline_s: How long to wait for a clean-up.
+        deadline_s: Longest time to wait for a clean-up.
 
     Raises:
         TapeError: The directory cannot be created, or stays locked.
@@ -108,7 +110,7 @@ def using(directory: Path, deadline_s: float = DEADLINE_S) -> Generator[None]:
 
 @contextlib.contextmanager
 def alone_in(directory: Path) -> Generator[bool]:
-    """Block the creation of tapes; yields False when one is being created, or the directory is gone."""
+    """Block the creation of tapes in a directory; yield False if one is being created, or the directory is gone."""
     with contextlib.ExitStack() as undo:
         alone = False
         with contextlib.suppress(OSError):
@@ -120,7 +122,7 @@ def alone_in(directory: Path) -> Generator[bool]:
 
 
 def _lock_shared(directory: Path) -> int | None:
-    """Open and lock a directory; None when a clean-up is running in it, or has just removed it."""
+    """Open and lock a directory; None if a clean-up is running in it, or has just removed it."""
     with contextlib.suppress(FileExistsError):
         directory.mkdir(0o700)
     with contextlib.ExitStack() as undo, contextlib.suppress(BlockingIOError, FileNotFoundError):
@@ -134,6 +136,6 @@ def _lock_shared(directory: Path) -> int | None:
 
 
 def _give_up(file: int) -> None:
-    # Closing is not enough: a child forked meanwhile shares the lock for as long as it lives.
+    # Closing is not enough: a child forked meanwhile shares the lock while it lives.
     fcntl.flock(file, fcntl.LOCK_UN)
     os.close(file)

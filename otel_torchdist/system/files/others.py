@@ -1,7 +1,7 @@
-"""Reads files written by other processes, and perhaps other users, without trusting them.
+"""Reads files that other processes, and possibly other users, have written, without trusting them.
 
 A link, a named pipe, a device or an endless file in a job directory must not block a process that reads the jobs of
-many users, or exhaust its memory. All readers open such files here.
+many users, or exhaust its memory. All readers open such files with this module.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from otel_torchdist.model.naming import readable
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 """Without O_NONBLOCK, opening a named pipe would wait for its other end."""
 _PIECE_BYTES: Final = 64 << 10
-"""Bytes read at a time from files whose size is not known, as in /proc."""
+"""Bytes to read at a time from files of unknown size, as in /proc."""
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _TOO_MANY_OPEN: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _PASSING: Final = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN}
 
 
 def open_regular(path: Path, owner: int | None = None, writable: bool = False) -> int:
-    """Open a regular file; returns its descriptor.
+    """Open a regular file; return its descriptor.
 
     Args:
         path: The file. A link is refused.
-        owner: The user who must own it, or its directory if this process's user owns the file; None for any.
+        owner: The user who must own the file, or its directory if this process's user owns the file; None for any.
         writable: Whether to open it for writing too.
 
     Raises:
@@ -76,7 +76,7 @@ def read_part(path: Path, offset: int, most: int, owner: int | None = None) -> b
 
 
 def changed_ns(path: Path) -> int:
-    """Return when a file was changed, since the epoch; 0 if that is not known. A link is not followed."""
+    """Return the modification time of a file, in nanoseconds since the epoch; 0 if unknown. Links are not followed."""
     try:
         return path.lstat().st_mtime_ns
     except OSError:
@@ -84,17 +84,17 @@ def changed_ns(path: Path) -> int:
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether an error means that the file or directory does not exist, not only that it is inaccessible."""
+    """Return whether an error means that the file or directory does not exist, rather than that it is inaccessible."""
     return error.errno in _GONE
 
 
 def is_passing(error: OSError) -> bool:
-    """Whether an error is transient: a retry may succeed without any change to the file."""
+    """Return whether an error is transient: a retry may succeed without any change to the file."""
     return error.errno in _PASSING
 
 
 def reason(error: OSError) -> str:
-    """Describe in one line why a file cannot be read, with a remedy if the process is out of descriptors."""
+    """Return the reason of an error in one line, with a remedy if the process is out of descriptors."""
     why = error.strerror or type(error).__name__
     hint = (
         "; a larger `ulimit -n` (LimitNOFILE= of a service) raises that limit" if error.errno in _TOO_MANY_OPEN else ""
@@ -111,7 +111,7 @@ class _File:
     def read(self, offset: int, most: int) -> bytes:
         """Read as `os.pread` does, repeatedly, until `most` bytes are read or the file ends."""
         parts: list[bytes] = []
-        # `pread` allocates what it is asked for, which may be more than this process may have.
+        # `pread` allocates the requested size at once, which may be more memory than is available.
         expected = max(os.fstat(self.descriptor).st_size - offset, 0) + 1
         while most > 0 and (part := os.pread(self.descriptor, min(most, max(expected, _PIECE_BYTES)), offset)):
             parts.append(part)
@@ -125,10 +125,10 @@ class _File:
 
 
 def _checked(file: int, owner: int | None = None, holder: int | None = None) -> int:
-    """Return a descriptor if it is that of a regular file, and of this owner; else close it.
+    """Return a descriptor if it refers to a regular file of this owner; else close it and raise.
 
-    A file of root's in a user's directory was made by a service without CAP_CHOWN. Root's files elsewhere are none of
-    that user's.
+    A file of this process's user also counts if `owner` owns its directory: a node service without CAP_CHOWN creates
+    such files.
     """
     facts = os.fstat(file)
     problem = None

@@ -1,6 +1,6 @@
-"""Writes the file that a user has asked for: all of it or nothing, and never over a file of another program.
+"""Writes an output file of a command: completely or not at all, and never over a file of another program.
 
-A link is followed: what it leads to is replaced, and the link stays. Pipes and devices are refused, as they cannot be
+A link is followed: its target is replaced, and the link stays. Pipes and devices are refused, because they cannot be
 replaced.
 """
 
@@ -22,19 +22,19 @@ _LEVEL: Final = 6
 
 
 class OutputError(TorchDistError):
-    """A file cannot be written, or is one of another program; the message names it and says why."""
+    """A file cannot be written, or belongs to another program; the message names the file and the reason."""
 
 
 def check_output(path: Path, mark: bytes, force: bool) -> None:
-    """Check that a file may be written: its directory exists, and it is missing, empty, or one of ours.
+    """Check that a file may be written: its directory exists, and it is missing, empty, or was written by us.
 
     Args:
         path: The file.
-        mark: Stands in the first bytes of ours.
+        mark: Bytes near the start of all files written by us.
         force: Whether a file of another program may be replaced.
 
     Raises:
-        OutputError: It may not.
+        OutputError: The file may not be written.
     """
     try:
         if path.is_dir():
@@ -52,13 +52,13 @@ def check_output(path: Path, mark: bytes, force: bool) -> None:
 
 
 def write_output(path: Path, pieces: Iterable[bytes]) -> int:
-    """Write a file, compressed if its name ends in `.gz`, in place of one that is there.
+    """Write or replace a file, compressed if its name ends in `.gz`.
 
     Returns:
         Its size in bytes.
 
     Raises:
-        OutputError: It cannot be written; then it is as it was before.
+        OutputError: It cannot be written; an earlier file is unchanged.
     """
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f".otel-torchdist-{secrets.token_hex(8)}.part")

@@ -1,9 +1,9 @@
 """Creates the files that an agent keeps beside tapes. A node service does so as root, in other users' directories.
 
-The files are then given to the owner of the directory, whose own processes use them next. No link is followed, neither
-in place of the file nor of the directory or its parent, which their owner may swap at any moment. Everything is
-therefore done relative to an open directory, which must belong to the user for whom the file is: this process's own
-user unless a caller names another.
+New files are given to the owner of the directory, whose processes use them next. Links are not followed, neither for
+the file nor for its directory or the directory's parent, because their owner may swap them at any moment. So all
+functions work relative to an open directory. It must belong to the user for whom the file is: this process's user,
+unless the caller names another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def directory_facts(directory: Path) -> os.stat_result:
 
 
 def open_or_create(path: Path, owner: int | None = None) -> int:
-    """Open a file for reading and writing, created for its owner alone if missing; returns its descriptor.
+    """Open a file for reading and writing, and create it for its owner alone if missing; return its descriptor.
 
     Args:
         path: The file.
@@ -46,15 +46,15 @@ def open_or_create(path: Path, owner: int | None = None) -> int:
 
 
 def create_anew(path: Path, mode: int = 0o600, below_links: bool = False) -> int:
-    """Create a file for writing, replacing whatever is there; returns its descriptor.
+    """Create a file for writing, and replace any existing one; return its descriptor.
 
     Args:
         path: The file.
-        mode: Its mode.
-        below_links: Whether the directory's parent belongs to the administrator, and may be a link.
+        mode: Its permissions.
+        below_links: Whether the directory's parent may be a link, because it belongs to the administrator.
 
     Raises:
-        OSError: There is no room, or we may not write to the directory.
+        OSError: No space is left, or the directory is not writable.
     """
     with _opened(path.parent, os.geteuid(), below_links) as directory:
         return _create_anew(path.name, mode, directory)
@@ -63,18 +63,18 @@ def create_anew(path: Path, mode: int = 0o600, below_links: bool = False) -> int
 def replace_at_once(
     path: Path, hidden: Path, content: bytes, mode: int = 0o600, owner: int | None = None, or_ours: bool = False
 ) -> None:
-    """Replace a file atomically through a hidden one beside it: readers see the old content or the new.
+    """Replace a file atomically: readers see either the old or the new content.
 
     Args:
         path: The file.
-        hidden: The hidden one.
+        hidden: Temporary file beside it.
         content: The new content.
-        mode: Its mode.
+        mode: Its permissions.
         owner: The user who must own the directory; None for this process's user.
-        or_ours: Whether the directory may be this process's user's too.
+        or_ours: Whether this process's user may own the directory instead.
 
     Raises:
-        OSError: There is no room, the directory is gone, or we may not write to it.
+        OSError: No space is left, or the directory is gone or not writable.
     """
     with _opened(path.parent, _user(owner), or_ours=or_ours) as directory:
         try:
@@ -96,7 +96,7 @@ def remove(path: Path, owner: int | None = None, or_ours: bool = False) -> None:
         or_ours: See `replace_at_once`.
 
     Raises:
-        OSError: We may not write to the directory.
+        OSError: The directory is not writable.
     """
     with (
         contextlib.suppress(FileNotFoundError),
@@ -106,15 +106,15 @@ def remove(path: Path, owner: int | None = None, or_ours: bool = False) -> None:
 
 
 def make_directory(path: Path, mode: int, owner: int | None = None) -> None:
-    """Create a directory in a base directory unless it exists, with this mode whatever the umask.
+    """Create a directory in a base directory unless it exists, and set its permissions regardless of the umask.
 
     Args:
         path: The directory.
-        mode: Its mode.
-        owner: The user who must own the base directory, unless it is this process's user's.
+        mode: Its permissions.
+        owner: The user who must own the base directory, unless this process's user does.
 
     Raises:
-        OSError: The directory cannot be created, or something else is in its place.
+        OSError: The directory cannot be created, or the path is not a directory.
     """
     with _opened(path.parent, _user(owner), below_links=True, or_ours=True) as parent:
         with contextlib.suppress(FileExistsError):
@@ -134,9 +134,9 @@ def _user(owner: int | None) -> int:
 
 @contextlib.contextmanager
 def _opened(directory: Path, owner: int | None, below_links: bool = False, or_ours: bool = False) -> Generator[int]:
-    """Open a directory that is not a link, in a parent that is not one; above, only the administrator makes links.
+    """Open a directory; neither it nor its parent may be a link. Above the parent, only the administrator makes links.
 
-    It must belong to `owner`, unless that is None.
+    The directory must belong to `owner`, unless that is None.
     """
     holder = os.open(directory.parent, _DIRECTORY & ~os.O_NOFOLLOW if below_links else _DIRECTORY)
     try:
@@ -144,9 +144,9 @@ def _opened(directory: Path, owner: int | None, below_links: bool = False, or_ou
     finally:
         os.close(holder)
     try:
-        found = os.fstat(file).st_uid
-        if owner is not None and found != owner and not (or_ours and found == os.geteuid()):
-            raise OSError(errno.EPERM, f"its directory belongs to user {found} and not to user {owner}")
+        actual = os.fstat(file).st_uid
+        if owner is not None and actual != owner and not (or_ours and actual == os.geteuid()):
+            raise OSError(errno.EPERM, f"its directory belongs to user {actual} and not to user {owner}")
         yield file
     finally:
         os.close(file)
@@ -160,7 +160,7 @@ def _create_anew(name: str, mode: int, directory: int) -> int:
 
 def _create(name: str, access: int, mode: int, directory: int) -> int:
     file = os.open(name, access | _COMMON | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
-    os.fchmod(file, mode)  # whatever the umask: Prometheus reads some of them as its own user
+    os.fchmod(file, mode)  # regardless of the umask: Prometheus reads some files as another user
     _give_to_owner_of(directory, file)
     return file
 

@@ -1,7 +1,7 @@
-"""Decompresses files of others within limits: a few bytes can stand for gigabytes.
+"""Decompresses untrusted files within limits: a few bytes can unpack to gigabytes.
 
-`UnpackBudget` bounds the output, and so the time, by the size of the input. `GzipStream` reads gzip without the costs
-that `gzip.GzipFile` has on hostile files: it parses the file name in a header byte by byte in Python.
+`UnpackBudget` limits the output, and so the time, in proportion to the input. `GzipStream` is fast on hostile files
+too: `gzip.GzipFile` parses the file name in a header byte by byte in Python.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Final, Protocol
 from otel_torchdist.errors import TorchDistError
 
 FREE_BYTES: Final = 1 << 30
-"""Output that any input may have, however small it is."""
+"""Output allowed for any input, however small."""
 MAX_RATIO: Final = 250
-"""Output per byte of input beyond `FREE_BYTES`. Dumps, traces and logs of real jobs reach 10 to 40."""
+"""Output allowed per byte of input, beyond `FREE_BYTES`. Dumps, traces and logs of real jobs reach 10 to 40."""
 _BUFFER_BYTES: Final = 64 << 10
 _FIRST_PIECE: Final = 512
-"""Bytes given to a new decompressor. It copies what lies behind its end, and a file may have a member per 20 bytes."""
+"""Bytes given to a new decompressor. It copies the input after its end, and a file may have a member every 20 bytes."""
 
 
 class TooLargeError(TorchDistError):
-    """A file unpacks to more than is read; the message says what the limit is."""
+    """A file unpacks to more than the limit, which the message gives."""
 
 
 class Readable(Protocol):
@@ -33,8 +33,8 @@ class Readable(Protocol):
         ...
 
 
-class Giver(Protocol):
-    """Bounds output by input."""
+class Allowance(Protocol):
+    """A limit of the output that grows with the input."""
 
     def give(self, packed: int, /) -> None:
         """Allow the output of `packed` bytes of input."""
@@ -42,7 +42,7 @@ class Giver(Protocol):
 
 
 class UnpackBudget:
-    """The output that decompressing may still have, shared by all files of one command."""
+    """The remaining output that decompression may produce, shared by all files of one command."""
 
     def __init__(self, free_bytes: int = FREE_BYTES) -> None:
         self._free_bytes = free_bytes
@@ -67,21 +67,21 @@ class UnpackBudget:
 
 
 class Counted:
-    """A compressed file; whatever is read from it enlarges the allowance for its output."""
+    """A compressed file. Each read from it enlarges the allowance for its output."""
 
-    def __init__(self, stream: Readable, giver: Giver) -> None:
+    def __init__(self, stream: Readable, allowance: Allowance) -> None:
         self._stream = stream
-        self._giver = giver
+        self._allowance = allowance
 
     def read(self, size: int = -1, /) -> bytes:
         """Read at most `size` bytes."""
         content = self._stream.read(size)
-        self._giver.give(len(content))
+        self._allowance.give(len(content))
         return content
 
 
 class GzipStream:
-    """The output of a gzip file of one or more members, between and behind which zeros may lie."""
+    """The decompressed content of a gzip file: one or more members, each possibly followed by zeros."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
@@ -92,7 +92,7 @@ class GzipStream:
         self._is_first = True
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, and at least one before the end.
+        """Return up to `size` bytes; empty only at the end.
 
         Raises:
             EOFError: The file is cut off.
@@ -100,18 +100,18 @@ class GzipStream:
         """
         while (member := self._member or self._next_member()) is not None:
             piece = self._next_piece()
-            found: bytes = member.decompress(piece, size)
+            output: bytes = member.decompress(piece, size)
             self._at += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
             self._piece = min(2 * self._piece, _BUFFER_BYTES)
             self._member = None if member.eof else member
-            if not found and not piece and not member.eof:
+            if not output and not piece and not member.eof:
                 raise EOFError("the end of the compressed file is missing")
-            if found:
-                return found
+            if output:
+                return output
         return b""
 
     def _next_member(self) -> Any:
-        """Skip zeros; return a decompressor for the next member, or `None` at the end."""
+        """Skip zeros; return a decompressor for the next member, or None at the end."""
         self._piece = _FIRST_PIECE
         while piece := self._next_piece():
             rest = piece if self._is_first else piece.lstrip(b"\0")
@@ -131,10 +131,10 @@ def gunzip(content: bytes, most: int) -> tuple[bytes, Exception | None]:
     """Decompress gzip in memory.
 
     Returns:
-        At most `most` bytes; and the error that ended them early, or `None`.
+        Up to `most` bytes, and the error that ended decompression early, or None.
     """
     stream = GzipStream(io.BytesIO(content))
-    output = io.BytesIO()  # its value is not copied at the end, unlike that of joined parts
+    output = io.BytesIO()  # `getvalue` makes no copy at the end, unlike joining parts
     try:
         while (left := most - output.tell()) > 0 and (part := stream.read(min(left, 1 << 20))):
             output.write(part)

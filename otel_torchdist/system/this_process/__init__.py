@@ -1,1 +1,1 @@
-"""The process that this code runs in: its end, its signals, its garbage, its environment in C."""
+"""This process: its end, its signals, its garbage collector, its environment as C code sees it."""

@@ -1,7 +1,7 @@
-"""Calls into torch that threads of ours have not come back from when Python ends.
+"""Abandons calls into torch that are still in progress on daemon threads of ours when Python ends.
 
-Up to Python 3.13 a daemon thread that asks a finalizing interpreter for the GIL is ended by `pthread_exit` on the spot.
-pybind11 asks in a destructor, which must not unwind, so C++ ends the process with SIGABRT, whatever its exit code was.
+Up to Python 3.13, `pthread_exit` ends a daemon thread that requests the GIL from a finalizing interpreter. pybind11
+requests it in a destructor, which must not unwind, so C++ ends the process with SIGABRT, whatever its exit code was.
 Since Python 3.14 such a thread hangs instead (gh-87135). `BackgroundCalls.abandon` has the same effect before 3.14: a
 signal handler that never returns holds the thread in the kernel.
 """
@@ -21,18 +21,18 @@ from typing import Final, NamedTuple
 from otel_torchdist import guard
 
 GRACE_S: Final = 0.2
-"""How long threads have for coming back by themselves. Who has started them has waited for them before."""
+"""Seconds for threads to return by themselves; the code that started them has already waited for them."""
 _LOOK_S: Final = 0.03
-"""Several times the 5 ms after which a thread that waits for the GIL wakes to ask for it."""
+"""Seconds between two checks of a thread: several times the 5 ms after which a waiter for the GIL wakes up."""
 _LOOKS: Final = 10
 _SIGSET_BYTES: Final = 128
 """Size of `sigset_t` in glibc and musl."""
 
 
 class BackgroundCalls:
-    """The calls into torch that are under way on daemon threads of ours; `with` it around each of them.
+    """The calls into torch in progress on daemon threads of ours. Wrap each call in `with BACKGROUND_CALLS:`.
 
-    Never on a thread of the program: after `abandon` its next call would wait for ever.
+    Never on a thread of the program: after `abandon`, its next call would block forever.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class BackgroundCalls:
     def __enter__(self) -> None:
         self._inside.add(threading.get_native_id())
         if self._is_over:
-            self._wait_for_ever()
+            self._block_forever()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -50,11 +50,11 @@ class BackgroundCalls:
         self._inside.discard(threading.get_native_id())
 
     def forget_all(self) -> None:
-        """Forget them: this is a forked child, which has no other threads."""
+        """Forget all calls: a forked child has no other threads."""
         self._inside.clear()
 
     def abandon(self) -> None:
-        """Let no thread come back from its call, nor begin another. For the end of the process."""
+        """Keep all threads from returning from their calls and from beginning others. For the end of the process."""
         if sys.version_info >= (3, 14):
             return
         self._is_over = True
@@ -67,9 +67,9 @@ class BackgroundCalls:
             self._park_sleeping()
 
     def _park_sleeping(self) -> None:
-        """Park the threads that sleep in the kernel. A running one may hold a lock, such as the allocator's.
+        """Park the threads that sleep in the kernel. A running thread may hold a lock, such as the allocator's.
 
-        A thread that waits for the GIL wakes every few milliseconds, so it is not taken for asleep.
+        A thread that waits for the GIL wakes up every few milliseconds, so it does not count as asleep.
         """
         before = {thread: _sleep_of(thread) for thread in tuple(self._inside)}
         time.sleep(_LOOK_S)
@@ -78,7 +78,7 @@ class BackgroundCalls:
                 self._inside.discard(thread)
                 _park(thread, sleep)
 
-    def _wait_for_ever(self) -> None:
+    def _block_forever(self) -> None:
         never = threading.Lock()
         never.acquire()
         never.acquire()
@@ -92,8 +92,8 @@ class _Sleep(NamedTuple):
     """A thread that sleeps in the kernel.
 
     Attributes:
-        switches: How often it has been switched away so far, as the kernel prints it.
-        blocked: The signals that it blocks, a bit each; bit 0 is signal 1.
+        switches: Counts of its context switches, as the kernel prints them.
+        blocked: Mask of its blocked signals; bit 0 is signal 1.
     """
 
     switches: tuple[str, ...]
@@ -101,7 +101,7 @@ class _Sleep(NamedTuple):
 
 
 def _sleep_of(thread: int) -> _Sleep | None:
-    """Return None if a thread is awake, or if the kernel does not say."""
+    """Return the sleep of a thread; None if it is awake or unknown."""
     try:
         with open(f"/proc/self/task/{thread}/status") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
@@ -125,8 +125,8 @@ class _SignalAction(ctypes.Structure):
 
 
 def _park(thread: int, sleep: _Sleep) -> None:
-    """Hold a thread in `pause`, called as the handler of an unused signal, in which all others are blocked."""
-    libc = ctypes.PyDLL(None)  # keeps the GIL, so the thread cannot go on in Python meanwhile
+    """Hold a thread in `pause`, as the handler of an unused signal that blocks all other signals."""
+    libc = ctypes.PyDLL(None)  # keeps the GIL, so that the thread cannot continue in Python meanwhile
     pause = ctypes.cast(libc.pause, ctypes.c_void_p).value
     number = _unused_signal(libc, sleep.blocked, pause)
     tgkill = getattr(libc, "tgkill", None)  # glibc 2.30
@@ -154,6 +154,6 @@ def _abandon() -> None:
         BACKGROUND_CALLS.abandon()
 
 
-# Registered on import, so it runs behind what capture registers for the end of a tape.
+# Registered at import, so it runs after the handlers that capture registers for the end of a tape.
 atexit.register(_abandon)
 os.register_at_fork(after_in_child=BACKGROUND_CALLS.forget_all)

@@ -1,4 +1,4 @@
-"""What commands in the foreground do with their process: stop cleanly on signals, and leave garbage alone."""
+"""Process settings of commands in the foreground: a clean stop on signals, and no garbage collection."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 # --- signals ----------------------------------------------------------------------------------------------------------
-# SIGINT, SIGTERM and SIGHUP as requests to stop cleanly, for the foreground processes.
+# Handles SIGINT, SIGTERM and SIGHUP as requests to stop cleanly.
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """While entered, records signals that would end this process; each ends every wait.
+    """A context manager that records signals instead of ending the process. A signal ends all waits.
 
     Signals that were ignored before (`nohup`, a shell's background job) stay ignored. Main thread only.
 
     Attributes:
-        received: The first signal; None until there is one.
+        received: The first signal; None before it.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._handlers: dict[signal.Signals, Any] = {}
-        # The code that a handler interrupts could hold a lock or an event's lock; a pipe has none.
+        # A pipe needs no lock; with an event, the code that a handler interrupts could hold the event's lock.
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def __enter__(self) -> StopSignals:
@@ -55,7 +55,7 @@ class StopSignals:
             os.write(self._write, b"\0")
 
     def spend_first_hangup(self) -> Callable[[], bool]:
-        """Ignore the first SIGHUP from now on and stop at the second; returns a check for whether the first came."""
+        """Ignore the first SIGHUP from now on, and stop at the second; return a check for whether the first came."""
         hangups: list[int] = []
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -67,17 +67,17 @@ class StopSignals:
         return lambda: bool(hangups)
 
     def explain(self, error: OSError) -> bool:
-        """Whether an error is due to the end: once the terminal is gone, nothing can be printed.
+        """Return whether a stop explains an output error: once the terminal is gone, nothing can be printed.
 
-        The kernel fails what is printed a moment before it sends SIGHUP, and sends none from a terminal that does not
-        control this process; this counts as SIGHUP then.
+        Output fails a moment before the kernel sends SIGHUP, and a terminal that does not control this process sends
+        none. So a closed terminal counts as SIGHUP here.
         """
         if self.received is None and error.errno == errno.EIO and _is_terminal_gone():
             self.received = signal.SIGHUP
         return self.received is not None
 
     def fileno(self) -> int:
-        """Return a descriptor for `select` that is readable once there was a signal."""
+        """Return a descriptor for `select` that becomes readable with the first signal."""
         return self._read
 
     def wait(self, timeout_s: float) -> None:
@@ -88,7 +88,7 @@ class StopSignals:
 
 
 def _is_terminal_gone() -> bool:
-    """Whether the terminal of the standard output or error has been closed; of a pipe, the kernel reports otherwise."""
+    """Return whether the terminal of standard output or error has been closed; a closed pipe does not count."""
     poll = select.poll()
     for descriptor in (1, 2):
         poll.register(descriptor, 0)
@@ -96,14 +96,14 @@ def _is_terminal_gone() -> bool:
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------------
-# The cyclic garbage collector, in commands: what they import and what they read are many objects, and no garbage.
+# Disables the cyclic garbage collector in commands: their modules and recorded calls are many objects without cycles.
 
 
 @contextmanager
 def without_collecting_garbage() -> Generator[None]:
-    """Recorded calls are many small objects without cycles; looking for these takes up to half of the time.
+    """Disable the garbage collector while recorded calls are read: it would take up to half of the time.
 
-    Not for a process of the user's: whether garbage is collected there is the user's choice.
+    Not for the user's processes, where garbage collection is the user's choice.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -116,9 +116,9 @@ def without_collecting_garbage() -> Generator[None]:
 
 @contextmanager
 def keeping_what_is_imported() -> Generator[None]:
-    """Modules stay; looking for garbage among them takes a sixth of a command's start, and again as long as it runs.
+    """Exclude the modules imported meanwhile from garbage collection for the rest of the process.
 
-    Not for a process of the user's, either.
+    Scanning them takes a sixth of a command's start, and more time later. Not for the user's processes.
     """
     with without_collecting_garbage():
         yield

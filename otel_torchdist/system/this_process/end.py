@@ -1,7 +1,7 @@
-"""The end of this process: calls back, whichever way Python ends it, and what is no longer possible by then.
+"""Callbacks at the end of this process, in whichever way Python ends it.
 
-Before Python 3.13 `atexit` handlers do not run in processes forked by `multiprocessing`, such as the ranks of a
-notebook launcher: these end through `os._exit`, after `multiprocessing`'s own finalizers. Processes that it has spawned
+Before Python 3.13, `atexit` handlers do not run in processes forked by `multiprocessing`, such as the ranks of a
+notebook launcher: these end with `os._exit`, after the finalizers of `multiprocessing`. Processes that it has spawned
 run both.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 
 _AFTER_CHILDREN = -100
-"""`multiprocessing` has waited for the children of the process by then."""
+"""Priority of a finalizer that runs after `multiprocessing` has waited for the children of the process."""
 
 
 def starts_threads() -> bool:
-    """Whether threads can still be started: Python 3.12 refuses that once a process ends, even in `atexit` handlers."""
+    """Return whether threads can still be started: Python 3.12 starts none during shutdown, not even in `atexit`."""
     try:
         threading.Thread(target=int, daemon=True).start()
     except RuntimeError:
@@ -27,7 +27,7 @@ def starts_threads() -> bool:
 
 
 class ProcessEnd:
-    """One callback, called at most once per process; of several, the one armed last is called first."""
+    """A callback at the end of the process, called at most once. Callbacks run in reverse order of `arm`."""
 
     def __init__(self, callback: Callable[[], object]) -> None:
         self._callback = callback
@@ -35,7 +35,7 @@ class ProcessEnd:
         self._finalizer: Finalize | None = None
 
     def arm(self) -> None:
-        """Have the callback called at the end of this process, but not of its forked children."""
+        """Register the callback for the end of this process, but not for its forked children."""
         if self._process == os.getpid():
             return
         self.disarm()
@@ -59,10 +59,10 @@ class ProcessEnd:
 
 
 def uncaught_error() -> BaseException | None:
-    """The exception that ends this process; None if there is none.
+    """Return the exception that ends this process; None if there is none.
 
     The interpreter leaves it in `sys.last_exc` (`last_value` before Python 3.12). Under `multiprocessing` it is still
-    propagating, and torch's launcher has turned it into `sys.exit(1)`; from Python 3.13 on it is gone by then.
+    propagating, and torch's launcher has turned it into `sys.exit(1)`; from Python 3.13 on it is no longer available.
     """
     printed: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     error = printed or sys.exc_info()[1]

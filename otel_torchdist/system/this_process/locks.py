@@ -1,4 +1,4 @@
-"""Whether a thread of this process waits for a lock, as the kernel shows it: no frame does where a line calls C."""
+"""Reads from the kernel whether a thread of this process waits for a lock. A frame does not show that in a C call."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 from typing import Final
 
 _FUTEX: Final = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine)
-"""The number of the call by which threads wait for locks; None where it is not known here."""
-_LIMIT: Final = 4
-"""Where the call's line has the address of its limit, after its number."""
+"""Number of the system call with which threads wait for locks; None on other architectures."""
+_TIMEOUT: Final = 4
+"""Position of the timeout's address in /proc's text of the call; position 0 is the call's number."""
 _MAX_BYTES: Final = 256
 
 
 def waits_for_lock(thread: int) -> bool | None:
-    """Whether a thread, by its native id, waits for a lock without a limit; None if that may not be read.
+    """Return whether a thread waits for a lock without a timeout; None if unknown.
 
-    Who wants to run Python waits for the GIL with a limit, and then asks for it.
+    A thread that waits for the GIL does so with a timeout, after which it requests the GIL.
+
+    Args:
+        thread: Native thread id.
     """
     try:
         file = os.open(f"/proc/self/task/{thread}/syscall", os.O_RDONLY | os.O_CLOEXEC)
@@ -29,4 +32,4 @@ def waits_for_lock(thread: int) -> bool | None:
         os.close(file)
     if _FUTEX is None or not words:
         return None
-    return words[0] == _FUTEX.encode() and len(words) > _LIMIT and int(words[_LIMIT], 16) == 0
+    return words[0] == _FUTEX.encode() and len(words) > _TIMEOUT and int(words[_TIMEOUT], 16) == 0

@@ -1,4 +1,4 @@
-"""Keeps a verdict from appearing twice on a job's standard error: as a notice, and as a line of a log."""
+"""Log levels that keep a verdict from appearing twice on a job's standard error: as a notice and as a log line."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import sys
 from typing import Final
 
 NOTICE: Final = "NOTICE"
-"""Level, in an agent's log, of what a rank logs for an agent that cannot write to the job's standard error."""
+"""Level in an agent's log of notices for a rank to log, because the agent cannot write to the job's standard error."""
 ANNOUNCED: Final = "ANNOUNCED"
-"""Level, in an agent's log, of a warning that is on the job's standard error already."""
+"""Level in an agent's log of warnings that are on the job's standard error already."""
 _LEVEL: Final = "otel_torchdist_level"
 
 
 def logged_as(level: str) -> dict[str, str]:
-    """Return the `extra` of a log record that appears under this level in an agent's log."""
+    """Return the `extra` of a log record that gives it this level in an agent's log."""
     return {_LEVEL: level}
 
 
 class LevelFormatter(logging.Formatter):
-    """Formats records with the levels of `logged_as`."""
+    """A formatter for records with levels of `logged_as`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
@@ -28,7 +28,7 @@ class LevelFormatter(logging.Formatter):
 
 
 def goes_to_stderr_only(logger: logging.Logger) -> bool:
-    """Whether every handler of a logger writes to standard error; so does Python's own where there is none."""
+    """Return whether all handlers of a logger write to standard error, as does Python's default without handlers."""
     handlers: list[logging.Handler] = []
     current: logging.Logger | None = logger
     while current is not None:
