@@ -100,8 +100,8 @@ def _soft_limit() -> int:
 # weighs as much as all ranks of the node together, whatever its nice value is. So its session gets a nice value too.
 #
 # While the agent starts, and while a verdict may be due soon, it keeps the inherited priority: a waiting rank does not
-# need the core, and the verdict must not come late. Anyone may restore the nice value of a session; restoring that of
-# a process takes root, or a sufficient `RLIMIT_NICE`.
+# need the core, and the verdict must not come late. Anyone may restore the nice value of a session; for a process, that
+# takes root or a sufficient `RLIMIT_NICE`.
 
 
 NICE: Final = 5

@@ -21,7 +21,7 @@ from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 
 MAX_FILES: Final = 16
-"""Files of one kind to keep; those of the oldest runs are removed."""
+"""Files of one kind to keep; the oldest are removed."""
 
 
 def run_file(directory: Path, kind: str, run: int) -> Path:
