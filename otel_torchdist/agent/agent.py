@@ -106,12 +106,12 @@ class Agent:
         self._saved_at = time.monotonic()
         self._machine = _machine_watch() if config.machine else None
         self._watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths, self._machine)
-        held = dataclasses.replace(built, sink=self._sink)
+        wrapped = dataclasses.replace(built, sink=self._sink)
         self._feed = live_feed(config)
         archive = archive_of(config)
         self._notices = Notices(lambda: self.reader.tapes, is_relayed=is_relayed) if config.announce else None
         self.reader = Reader(
-            held,
+            wrapped,
             config.span_budget,
             self._watch,
             self._deaths,
@@ -223,24 +223,24 @@ class Agent:
         return [NodeCalls(*answer) for answer in self._peers.ask_for_steps(run, steps.to_bytes(), ANSWER_S)]
 
     def _take_up(self) -> None:
-        held = self._count()
+        open_tapes = self._count()
         for job in list(self._jobs.values()):
-            room = self._allowance.room_for(job.owner) + (not held[job.directory])  # its first tape is reserved
-            before, known = len(self.reader.tapes), len(job.taken_up)
+            room = self._allowance.room_for(job.owner) + (not open_tapes[job.directory])  # its first tape is reserved
+            before, taken_up = len(self.reader.tapes), len(job.taken_up)
             try:
                 job.take_up(self.reader, room)
                 if job.directory in self._own_directories:  # other users' directories are never cleaned
-                    self._cleaning.tapes_added(job.directory.parent, len(job.taken_up) - known)
+                    self._cleaning.tapes_added(job.directory.parent, len(job.taken_up) - taken_up)
             except Exception as error:  # one bad job must not affect the others
                 self._give_up(job.directory, error)
             if len(self.reader.tapes) != before:
-                held = self._count()
+                open_tapes = self._count()
 
     def _count(self) -> Counter[Path]:
         """Count open descriptors by user; return the number of open tapes of each job directory."""
-        held = Counter(tape.path.parent for tape in self.reader.tapes)
-        self._allowance.count((job.owner, held[directory]) for directory, job in self._jobs.items())
-        return held
+        open_tapes = Counter(tape.path.parent for tape in self.reader.tapes)
+        self._allowance.count((job.owner, open_tapes[directory]) for directory, job in self._jobs.items())
+        return open_tapes
 
     def _drop_failed_jobs(self) -> None:
         failed = self.reader.failed

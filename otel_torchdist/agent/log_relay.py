@@ -63,9 +63,9 @@ class LogTail:
         with contextlib.suppress(OSError):
             first = max(begin, size - MAX_BYTES)
             text = os.pread(self._file.fileno(), size - first, first)
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read -= len(text) - len(whole)
-            return whole.decode(errors="replace").splitlines()
+            complete = text[: text.rfind(b"\n") + 1]
+            self._read -= len(text) - len(complete)
+            return complete.decode(errors="replace").splitlines()
         return []
 
     def pass_over(self) -> None:

@@ -48,7 +48,7 @@ def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], Ongo
         timeout_s: Longest time that a rank may take.
         ongoing: Returns the latest state of the stall; None once it is over.
     """
-    asked, world_size = _ask(stall)
+    sent, world_size = _ask(stall)
     began = time.monotonic()
     seen, over = ongoing(), ""
     if seen is None:
@@ -57,19 +57,19 @@ def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], Ongo
         time.sleep(RESCUE_CHECK_S)
         now = ongoing()
         seen, over = (now, "") if now is not None else (seen, "; the stall is over")
-    return f"asked {asked} ranks: {describe_rescue(seen.rescues, world_size)}{over}"
+    return f"asked {sent} ranks: {describe_rescue(seen.rescues, world_size)}{over}"
 
 
 def _ask(stall: StalledRun) -> tuple[int, int]:
     """Request a rescue from each rank of this node; return the number of requests and the run's world size."""
     request = RescueRequest(stall.run, stall.trace_id, stall.verdict, stall.ranks, stall.text)
-    asked, world_size = 0, 0
+    sent, world_size = 0, 0
     for path in tapes_in(stall.directory):
         with contextlib.suppress(TapeError), contextlib.closing(TapeReader(path, os.geteuid())) as tape:
             if tape.identity.nonce in stall.nonces and tape.is_alive():
                 request_rescue(path, request)
-                asked, world_size = asked + 1, tape.identity.world_size
-    return asked, world_size
+                sent, world_size = sent + 1, tape.identity.world_size
+    return sent, world_size
 
 
 def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
@@ -95,25 +95,25 @@ def abort_ranks(stall: StalledRun, is_ongoing: Callable[[], bool], answer_s: flo
     """Ask the ranks to end if the stall is ongoing, and kill them after `answer_s`; return the outcome as text."""
     tapes = [tape for path in tapes_in(stall.directory) if (tape := _open(path)) is not None]
     try:
-        wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
+        targets = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
         if not is_ongoing():
             return "skipped: the stall is over"
-        for tape in wanted:
+        for tape in targets:
             _request_end(tape.path, stall.text)
         for _ in range(round(answer_s / ABORT_CHECK_S)):  # not a deadline: all processes may be suspended meanwhile
-            if not any(tape.is_alive() for tape in wanted):
+            if not any(tape.is_alive() for tape in targets):
                 break
             time.sleep(ABORT_CHECK_S)
-        killed = [tape for tape in wanted if tape.is_alive() and _kill(tape)]
-        left = [tape for tape in wanted if tape not in killed and tape.is_alive()]
-        return _account(wanted, killed, left) + _missing(stall, tapes)
+        killed = [tape for tape in targets if tape.is_alive() and _kill(tape)]
+        left = [tape for tape in targets if tape not in killed and tape.is_alive()]
+        return _account(targets, killed, left) + _missing(stall, tapes)
     finally:
         for tape in tapes:
             tape.close()
 
 
-def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
-    text = f"ended {len(wanted) - len(left)} ranks"
+def _account(targets: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
+    text = f"ended {len(targets) - len(left)} ranks"
     if killed:
         text += f"; rank {_listed(killed)} had to be killed"
     if left:

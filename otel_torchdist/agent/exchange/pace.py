@@ -47,8 +47,8 @@ PACE: Final = ExchangePace()
 class Election:
     """The election of the judging agent, as one agent sees it: which agents with lower ids are alive."""
 
-    def __init__(self, own: int, pace: ExchangePace = PACE) -> None:
-        self.own = own
+    def __init__(self, own_id: int, pace: ExchangePace = PACE) -> None:
+        self.own_id = own_id
         self._pace = pace
         self._trusted_until: dict[int, float] = {}
         self._asked_at: dict[int, float] = {}
@@ -76,5 +76,6 @@ class Election:
 
     def judge(self, now: float) -> int:
         """Return the id of the judging agent, as this agent sees it."""
-        trusted = [agent_id for agent_id, until in self._trusted_until.items() if until > now and agent_id < self.own]
-        return min(trusted, default=self.own)
+        lower = {agent_id: until for agent_id, until in self._trusted_until.items() if agent_id < self.own_id}
+        trusted = [agent_id for agent_id, until in lower.items() if until > now]
+        return min(trusted, default=self.own_id)

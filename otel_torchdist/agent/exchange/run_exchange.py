@@ -45,7 +45,7 @@ SHORTEST_PAUSE_S: Final = 0.05
 WORKERS: Final = 16
 MAX_CALLS: Final = 16
 """Maximum windows of calls to request at once."""
-MAX_SHOWN: Final = 3
+MAX_SENT: Final = 3
 """Snapshots to keep after they were sent: the judging agent requests calls only after it has compared digests."""
 
 _logger = logging.getLogger("otel_torchdist")
@@ -104,7 +104,7 @@ class RunExchange:
         self._wanted_calls: tuple[tuple[Channel, int], ...] = ()
         self._rescues: Mapping[int, Rescue] = {}
         self._rescues_received: Mapping[int, Rescue] = {}
-        self._shown: deque[WorldSnapshot] = deque(maxlen=MAX_SHOWN)
+        self._sent: deque[WorldSnapshot] = deque(maxlen=MAX_SENT)
         self._stopping = False
         self.renew(peers)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-exchange")
@@ -151,17 +151,17 @@ class RunExchange:
                 received, self._unread = self._unread or self._received, None
                 is_hurried = now - self._asked_at < self._pace.hurried_trust_s
                 return Follows(received, is_hurried, self._judging_agent(now), self._rescues_received)
-            whole = self._all_ranks(world)
-            self._rescues = whole.rescues
+            merged = self._all_ranks(world)
+            self._rescues = merged.rescues
             if self._suspects_since is None or self._judges_since is None:
-                return Leads(whole, self._own_id)
+                return Leads(merged, self._own_id)
             since = max(self._suspects_since, self._judges_since)
             # Older views may predate a death whose consequences this node has seen already.
             oldest_ns = round(max(since - CHECK_S, now - 2 * self._pause_s() - CHECK_S) * 1e9)
             is_in_doubt = any(other.is_in_doubt or other.is_behind(oldest_ns) for other in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < self._pace.hold_s:
                 return Undecided()
-            return Leads(whole, self._own_id)
+            return Leads(merged, self._own_id)
 
     def _judge(self, now: float) -> int:
         """Return the id of the judging agent, and note since when this agent judges: it has no answers at first."""
@@ -253,10 +253,10 @@ class RunExchange:
         question = decode_question(body)
         with self._changed:
             self._take(question)
-            world, before = self._local, list(self._shown)
+            world, before = self._local, list(self._sent)
             suspects_stall = self._suspects_since is not None
             if world is not None:
-                self._shown.appendleft(world)
+                self._sent.appendleft(world)
         if world is None:
             return encode(Answer(self._own_id, time.monotonic_ns(), suspects_stall))
         now_ns = time.monotonic_ns()

@@ -80,7 +80,7 @@ def run_detached(
         ChildrenAwaitedError: The command was not started, because a thread waits for any child.
         OSError: The command cannot be started.
     """
-    whole = [shell, *_IN_BACKGROUND, *command] if has_shell(shell) else list(command)
+    full_command = [shell, *_IN_BACKGROUND, *command] if has_shell(shell) else list(command)
     actions = [
         (os.POSIX_SPAWN_DUP2, stderr, 2),  # first, because it may be 0 or 1 if the program has closed these
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -92,7 +92,9 @@ def run_detached(
         if not last and _any_awaits(threads):
             raise ChildrenAwaitedError
         # Not `subprocess`: it lets other threads run before it returns.
-        process = os.posix_spawn(whole[0], whole, environ, file_actions=actions, setsid=True, setsigdef=_TO_DEFAULT)
+        process = os.posix_spawn(
+            full_command[0], full_command, environ, file_actions=actions, setsid=True, setsigdef=_TO_DEFAULT
+        )
         is_reaped = _is_reaped_at_once(process, hold_ms)
     if not is_reaped:
         _reap(process, timeout_s)

@@ -56,12 +56,12 @@ def interpreter_flags() -> list[str]:
     """Return the flags of this interpreter that decide where modules come from and how paths are encoded."""
     flags = sys.flags
     if flags.isolated:
-        given = "I"
+        letters = "I"
     else:
         safe_path: bool = getattr(flags, "safe_path", False)  # from Python 3.11 on
-        given = "E" * bool(flags.ignore_environment) + "s" * bool(flags.no_user_site) + "P" * safe_path
-    given += "S" * bool(flags.no_site) + "B" * bool(flags.dont_write_bytecode)
-    return [*(f"-{flag}" for flag in given), *(("-X", "utf8") if flags.utf8_mode else ())]
+        letters = "E" * bool(flags.ignore_environment) + "s" * bool(flags.no_user_site) + "P" * safe_path
+    letters += "S" * bool(flags.no_site) + "B" * bool(flags.dont_write_bytecode)
+    return [*(f"-{flag}" for flag in letters), *(("-X", "utf8") if flags.utf8_mode else ())]
 
 
 def module_path(path: list[Any]) -> list[str]:

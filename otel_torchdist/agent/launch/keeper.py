@@ -72,7 +72,7 @@ class AgentKeeper:
         """
         self._surroundings = surroundings or KeeperSurroundings()
         self._has_no_agent = has_no_agent
-        self._wanted: Path | None = None
+        self._directory: Path | None = None
         self._directory_keeper: _DirectoryKeeper | None = None
         self._process = os.getpid()
         self._end = ProcessEnd(self.close)
@@ -87,28 +87,28 @@ class AgentKeeper:
         if os.getpid() != self._process:  # a rank forked from a rank holds none of its locks
             self._process = os.getpid()
             self._directory_keeper = None
-        self._wanted = directory
+        self._directory = directory
 
     def check(self) -> None:
         """Start an agent if there is none, and relay its warnings. Call this once a second, on one thread."""
-        wanted = self._wanted
-        if wanted is not None:
-            self._keeper_of(wanted).check()
+        directory = self._directory
+        if directory is not None:
+            self._keeper_of(directory).check()
 
-    def _keeper_of(self, wanted: Path) -> _DirectoryKeeper:
-        if self._directory_keeper is None or self._directory_keeper.directory != wanted:
+    def _keeper_of(self, directory: Path) -> _DirectoryKeeper:
+        if self._directory_keeper is None or self._directory_keeper.directory != directory:
             if self._directory_keeper is not None:
                 self._directory_keeper.close()
-            self._directory_keeper = _DirectoryKeeper(wanted, self._surroundings, self._has_no_agent)
+            self._directory_keeper = _DirectoryKeeper(directory, self._surroundings, self._has_no_agent)
         return self._directory_keeper
 
     def close(self) -> None:
         """Stop checking; the agent ends after all ranks have ended. Start one now if the job never had an agent."""
         self._end.disarm()
-        wanted, self._wanted = self._wanted, None
+        directory, self._directory = self._directory, None
         with guard.guarded("leaving the agent"):
-            if wanted is not None:
-                self._keeper_of(wanted).close()
+            if directory is not None:
+                self._keeper_of(directory).close()
         self._directory_keeper = None
 
 

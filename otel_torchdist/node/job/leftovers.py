@@ -262,5 +262,5 @@ def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
         facts = os.statvfs(base)
     except OSError:
         return keep_bytes
-    whole = facts.f_blocks * facts.f_frsize
-    return min(keep_bytes, whole // SHARE) if whole else keep_bytes
+    total = facts.f_blocks * facts.f_frsize
+    return min(keep_bytes, total // SHARE) if total else keep_bytes

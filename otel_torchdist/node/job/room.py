@@ -45,33 +45,33 @@ class Room(NamedTuple):
     filesystem_bytes: int
 
 
-def find_room(directory: Path, wanted: int, ranks: int) -> Room:
+def find_room(directory: Path, records: int, ranks: int) -> Room:
     """Return the size limits of another tape in a job directory.
 
     In a large file system with enough free space, other jobs' tapes need not be measured: one `statvfs` call suffices.
 
     Args:
         directory: The job directory.
-        wanted: The configured number of records.
+        records: The configured number of records.
         ranks: Number of the job's ranks on this node.
     """
-    needed = layout.tape_size(wanted) + MAX_BYTES
+    needed = layout.tape_size(records) + MAX_BYTES
     try:
         facts = os.statvfs(directory)
-        whole, free = facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
-        if not whole or (whole // SHARE >= _JOBS_IN_LARGE * ranks * needed and free >= whole // SHARE):
-            return Room(wanted, MAX_BYTES, whole)
+        total, free = facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
+        if not total or (total // SHARE >= _JOBS_IN_LARGE * ranks * needed and free >= total // SHARE):
+            return Room(records, MAX_BYTES, total)
         live = _live_beside(directory)
     except OSError:
-        return Room(wanted, MAX_BYTES, 0)
+        return Room(records, MAX_BYTES, 0)
     # Other programs may have filled the file system: use at most half of the free space.
-    share = max(min(whole // SHARE - live.size, free // 2), 0) // max(1, ranks - live.tapes_in.get(directory, 0))
+    share = max(min(total // SHARE - live.size, free // 2), 0) // max(1, ranks - live.tapes_in.get(directory, 0))
     if share >= needed:
-        return Room(wanted, MAX_BYTES, whole)
-    records = (share - share // _NAMES_SHARE - layout.RING_OFFSET) // layout.RECORD_SIZE
-    records = min(wanted, max(records, MIN_RECORDS))
+        return Room(records, MAX_BYTES, total)
+    fitting = (share - share // _NAMES_SHARE - layout.RING_OFFSET) // layout.RECORD_SIZE
+    records = min(records, max(fitting, MIN_RECORDS))
     names = min(MAX_BYTES, max(share - layout.tape_size(records), MIN_NAMES))
-    return Room(records, names, whole)
+    return Room(records, names, total)
 
 
 def is_scarce(directory: Path) -> bool:

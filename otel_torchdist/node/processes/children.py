@@ -296,15 +296,15 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
     if not all(waits_for_own_lock(call) or (is_loader and call.name in _ACCEPTS) for call in calls.values()):
         return None
     state = process_state(pid)
-    ran = [on_processor_ns(pid, now_ns, thread) for thread in threads]
-    known = [last_ns for last_ns in ran if last_ns is not None]
+    last_runs_ns = [on_processor_ns(pid, now_ns, thread) for thread in threads]
+    known_ns = [last_ns for last_ns in last_runs_ns if last_ns is not None]
     # The kernel has one clock per processor, and a hypervisor may take time from one processor only: times of threads
     # on different processors are then off. None of them can be before the start of the process.
     earliest_ns = now_ns - _age_ns(state[1]) if state is not None else 0
     return LockWait(
         pid=pid,
         arguments="; ".join(call.arguments for call in calls.values()),
-        since_ns=max(earliest_ns, *known) if len(known) == len(ran) else None,
+        since_ns=max(earliest_ns, *known_ns) if len(known_ns) == len(last_runs_ns) else None,
         is_loader=is_loader,
         is_forked=_command_of(pid) == _command_of(parent) != b"",
     )

@@ -163,7 +163,7 @@ class RecordedDeaths:
 
     def __init__(self) -> None:
         self._tapes: dict[int, Path] = {}
-        self._known: dict[int, Death] = {}
+        self._recorded: dict[int, Death] = {}
 
     def follow(self, nonce: int, tape: Path) -> None:
         """Read the death file of this tape too."""
@@ -171,11 +171,11 @@ class RecordedDeaths:
 
     def death_of(self, nonce: int) -> Death | None:
         """See `Deaths`. The cause of a death may be recorded later than the death itself."""
-        death = self._known.get(nonce)
+        death = self._recorded.get(nonce)
         if (death is None or death.status is None) and nonce in self._tapes:
             recorded = read_death(self._tapes[nonce])
             if recorded is not None:
-                death = self._known[nonce] = recorded
+                death = self._recorded[nonce] = recorded
         return death
 
     def holds(self, nonce: int) -> bool:

@@ -152,17 +152,20 @@ def _death_from(document: Any, nonce: str) -> Death | None:
     values = cast("dict[str, Any]", document)
     if values.get("nonce") != nonce:
         return None
-    known = {field.name: values[field.name] for field in fields(Death) if field.name in values}
-    numbers = [known.get("at_ns"), *(known.get(name, 0) for name in ("resolution_ns", "stopped_since_ns", "ran_ns"))]
+    checked = {field.name: values[field.name] for field in fields(Death) if field.name in values}
+    numbers = [
+        checked.get("at_ns"),
+        *(checked.get(name, 0) for name in ("resolution_ns", "stopped_since_ns", "ran_ns")),
+    ]
     if not all(type(number) is int and 0 <= number < _MAX_INT for number in numbers):
         return None
-    status = known.get("status")
+    status = checked.get("status")
     if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
         return None
-    is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in ("", *STOPPED_STATES)
-    is_known &= all(isinstance(known.get(name, False), bool) for name in ("with_others", "outlives_request"))
-    texts = {name: known.get(name, "") for name in ("error", "launcher")}
+    is_known = checked.get("oom", "") in _OOM and checked.get("stopped", "") in ("", *STOPPED_STATES)
+    is_known &= all(isinstance(checked.get(name, False), bool) for name in ("with_others", "outlives_request"))
+    texts = {name: checked.get(name, "") for name in ("error", "launcher")}
     if not is_known or not all(isinstance(text, str) for text in texts.values()):
         return None
-    known |= {name: readable(text, MAX_ERROR) for name, text in texts.items()}
-    return Death(**known)
+    checked |= {name: readable(text, MAX_ERROR) for name, text in texts.items()}
+    return Death(**checked)

@@ -163,9 +163,9 @@ def _helpers_last(runs: Sequence[Run]) -> list[Run]:
 
 def _waited(tape: TapeReader) -> bool:
     """Return whether a rank that is gone waited for an operation; opens a separate reader."""
-    with contextlib.closing(TapeReader(tape.path)) as again:
-        deque(again.rest(), maxlen=0)
-        return any(operation.waiting_since_ns is not None for operation in again.open_operations())
+    with contextlib.closing(TapeReader(tape.path)) as reader:
+        deque(reader.rest(), maxlen=0)
+        return any(operation.waiting_since_ns is not None for operation in reader.open_operations())
 
 
 class SeveralRunsError(TorchDistError):
