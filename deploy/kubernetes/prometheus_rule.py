@@ -1,7 +1,6 @@
-"""Makes the PrometheusRule of the Prometheus operator from the rule files that Prometheus itself reads.
+"""Generates the PrometheusRule of the Prometheus operator from the rule files of Prometheus.
 
-Kustomize cannot wrap plain files in a resource, so the result is kept in the repository: `make kubernetes-rules` writes
-it.
+Kustomize cannot wrap plain files in a resource, so the result is in the repository. `make kubernetes-rules` writes it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class RulesError(Exception):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes multi-line texts as blocks, and no references: rules are to be read there as well."""
+    """A YAML writer for readable rules: multi-line texts are blocks, and there are no references."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -39,10 +38,10 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def groups_in(directory: Path) -> list[dict[str, Any]]:
-    """The groups of all rule files, in the order of the files' names.
+    """Return the groups of all rule files, in the order of the file names.
 
     Raises:
-        RulesError: There are none, a file is not a rule file, or two groups have the same name.
+        RulesError: There are no groups, a file is not a rule file, or two groups have the same name.
     """
     groups: list[dict[str, Any]] = []
     for path in sorted(directory.glob("*.yaml")):
@@ -51,18 +50,18 @@ def groups_in(directory: Path) -> list[dict[str, Any]]:
         except yaml.YAMLError as error:
             raise RulesError(f"{path}: {error}") from error
         if not isinstance(content, dict) or not isinstance(content.get("groups"), list):
-            raise RulesError(f"{path}: no rule file: it has no list of groups")
+            raise RulesError(f"{path}: not a rule file: it has no list of groups")
         groups += content["groups"]
     names = [group["name"] for group in groups]
     if not groups:
         raise RulesError(f"{directory}: no rules")
     if len(set(names)) < len(names):
-        raise RulesError(f"{directory}: two groups have the same name, which one resource cannot hold")
+        raise RulesError(f"{directory}: two groups have the same name; names must be unique in a resource")
     return groups
 
 
 def prometheus_rule(groups: list[dict[str, Any]]) -> str:
-    """The resource as text."""
+    """Return the resource as YAML text."""
     resource = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
@@ -73,9 +72,9 @@ def prometheus_rule(groups: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Write the resource, or with `--check` only report whether it is up to date; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Make the PrometheusRule from the rule files.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if it is not up to date")
+    """Write the resource, or with `--check` only report whether it is up to date; return the exit code."""
+    parser = argparse.ArgumentParser(description="Generate the PrometheusRule from the rule files.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is out of date")
     parser.add_argument("--rules", type=Path, default=RULES, help="directory with the rule files")
     parser.add_argument("--result", type=Path, default=RESULT, help="file to write")
     options = parser.parse_args()

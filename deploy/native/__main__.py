@@ -1,4 +1,4 @@
-"""The stack without containers: `python -m deploy.native up` and `down`; `make up` and `make down` call them."""
+"""Starts and stops the stack without containers: `python -m deploy.native up` and `down` (`make up`, `make down`)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.node.job.directory import base_directory
 
 PATIENCE_S: Final = 120.0
-_Found = TypeVar("_Found")
+_Answer = TypeVar("_Answer")
 
 
 def up(home: Path) -> int:
-    """Start everything, and show the stall of the demo's job as the servers report it."""
+    """Start the stack and the demo's job, and show the job's stall as the servers report it."""
     console, began = Console(highlight=False), time.monotonic()
 
     def say(text: str) -> None:
@@ -48,7 +48,7 @@ def up(home: Path) -> int:
     run = next(str(span.tags["torchdist.run"]) for span in step if not span.parent_id)
     page = live_page(_tapes(), run)
     if page is not None:
-        say(f"The live page shows the ranks, and where the one that is missing is: {page}")
+        say(f"The live page shows the ranks, and the line that the missing rank is in: {page}")
     alert = _await("no alert fires", lambda: _stall_alert(alertmanager, run))
     say(f"The alert fires. {alert.annotations['summary']}")
     say(f"It links to the trace of the stall: {alert.annotations['trace']}")
@@ -56,18 +56,18 @@ def up(home: Path) -> int:
     for title, trace_id in (("The step", step[0].trace_id), ("The stall", stall_id)):
         console.print()
         console.print(timeline(jaeger.trace(trace_id), f"{title}, trace {trace_id}", console.width))
-    _tell_where(console, ports, home)
+    _print_addresses(console, ports, home)
     return 0
 
 
 def down(home: Path) -> int:
-    """End everything."""
+    """Stop the stack and the job."""
     print("The stack is down." if keeper.stop(home) else "It was not running.")
     return 0
 
 
 def keep(home: Path) -> int:
-    """Run the background process."""
+    """Run the background process that keeps the stack up."""
     keeper.keep(home, _tapes())
     return 0
 
@@ -77,7 +77,7 @@ def _tapes() -> Path:
 
 
 def _stalled_step(jaeger: JaegerApi) -> list[JaegerSpan] | None:
-    """The trace of the step in which ranks hang; not that of the start, in which one may have been late."""
+    """Return the trace of the step in which ranks hang; not the first step, in which a rank may only have been late."""
     for trace in jaeger.find(SERVICE, {"torchdist.stalled": "true"}):
         if any(span.name == "all_reduce (in progress)" for span in trace):
             return trace
@@ -85,42 +85,42 @@ def _stalled_step(jaeger: JaegerApi) -> list[JaegerSpan] | None:
 
 
 def _stall_alert(alertmanager: AlertmanagerApi, run: str) -> Alert | None:
-    """The alert of this run: Prometheus sees all jobs of the user."""
-    alerts = (one for one in alertmanager.alerts() if one.name == "TorchdistStalled" and one.is_active)
-    return next((one for one in alerts if one.labels["run"] == run), None)
+    """Return the alert of this run: Prometheus scrapes all jobs of the user."""
+    alerts = (alert for alert in alertmanager.alerts() if alert.name == "TorchdistStalled" and alert.is_active)
+    return next((alert for alert in alerts if alert.labels["run"] == run), None)
 
 
-def _await(complaint: str, look: Callable[[], _Found | None]) -> _Found:
+def _await(complaint: str, query: Callable[[], _Answer | None]) -> _Answer:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(ApiError):  # may succeed the next time
-            found = look()
-            if found is not None:
-                return found
+        with contextlib.suppress(ApiError):  # may succeed next time
+            answer = query()
+            if answer is not None:
+                return answer
         time.sleep(0.5)
     raise ProgramError(f"{complaint} after {PATIENCE_S:g} s")
 
 
-def _tell_where(console: Console, ports: Ports, home: Path) -> None:
+def _print_addresses(console: Console, ports: Ports, home: Path) -> None:
     addresses = addresses_of(ports)
     console.print(
         f"""
-The storage of rank 2 answers again after two minutes; then the alert is over, and the training goes on to its end.
+The storage of rank 2 answers again after two minutes. Then the alert ends, and the training continues to its end.
 
-  Jaeger        {addresses.jaeger}  (as built from Go modules it has no pages, only its API)
+  Jaeger        {addresses.jaeger}  (built from Go modules, it has only its API, no pages)
   Prometheus    {addresses.prometheus}
   Alertmanager  {addresses.alertmanager}
   OTLP          {addresses.otlp} (gRPC), {addresses.otlp_http} (HTTP)
   logs          {home}
 
-A job of your own: OTEL_PYTHON_TORCHDIST_ENABLED=true OTEL_EXPORTER_OTLP_ENDPOINT={addresses.otlp} torchrun …
-`make down` ends it all.""",
+To run your own job: OTEL_PYTHON_TORCHDIST_ENABLED=true OTEL_EXPORTER_OTLP_ENDPOINT={addresses.otlp} torchrun …
+To stop everything: `make down`""",
         soft_wrap=True,
     )
 
 
 def main() -> int:
-    """Run the command line; errors are one line."""
+    """Run the command line; an error is printed as one line."""
     actions: dict[str, Callable[[Path], int]] = {"up": up, "down": down, "keep": keep}
     parser = argparse.ArgumentParser(prog="deploy.native", description=__doc__)
     parser.add_argument("action", choices=actions)

@@ -1,4 +1,4 @@
-"""JSON over HTTP, as in the servers' APIs."""
+"""Requests JSON over HTTP from the servers' APIs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Final
 
 TIMEOUT_S: Final = 20.0
 
-# The servers are on this machine, so proxies of the environment are ignored.
+# Ignores the proxies in the environment, because the servers are on this machine.
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ApiError(Exception):
-    """A server does not answer, or refuses."""
+    """A server does not answer, or answers with an error."""
 
 
 def answers(url: str) -> bool:
-    """Whether a server reports that all is well."""
+    """Return whether a server answers with status 200."""
     try:
         with _opener.open(url, timeout=2) as answer:
             return answer.status == 200
@@ -29,10 +29,10 @@ def answers(url: str) -> bool:
 
 
 def get_json(url: str, parameters: Mapping[str, str] | None = None) -> Any:
-    """The answer of a server.
+    """Return a server's answer.
 
     Raises:
-        ApiError: It is not there, answers with an error, or with something other than JSON.
+        ApiError: The server does not answer, or answers with an error or without JSON.
     """
     full = f"{url}?{urllib.parse.urlencode(parameters)}" if parameters else url
     try:

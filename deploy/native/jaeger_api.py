@@ -1,4 +1,4 @@
-"""Queries Jaeger for traces, as its own pages do."""
+"""A client of Jaeger's HTTP API."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MOST_TRACES: Final = 1500
 
 @dataclass(frozen=True, slots=True)
 class JaegerSpan:
-    """A span as Jaeger shows it.
+    """A span as Jaeger returns it.
 
     Attributes:
-        trace_id: 32 hex digits.
-        span_id: 16 hex digits.
-        parent_id: Id of the parent; '' for a root.
-        name: Its name.
-        start_us: Begin, microseconds since 1970.
-        duration_us: Its length.
-        tags: Attributes; lists are JSON texts, as Jaeger has them.
-        links: Trace and span id of each link.
-        warnings: Jaeger's warnings about it.
-        resource: Attributes of its process, and `service.name`.
+        trace_id: 32 hexadecimal digits.
+        span_id: 16 hexadecimal digits.
+        parent_id: Span id of the parent; '' for a root.
+        name: Name of the span.
+        start_us: Start, in microseconds since 1970.
+        duration_us: Duration in microseconds.
+        tags: Attributes; Jaeger returns lists as JSON texts.
+        links: Trace id and span id of each link.
+        warnings: Jaeger's warnings about the span.
+        resource: Attributes of the process, and `service.name`.
     """
 
     trace_id: str
@@ -42,18 +42,18 @@ class JaegerSpan:
 
     @property
     def end_us(self) -> int:
-        """End, microseconds since 1970."""
+        """End, in microseconds since 1970."""
         return self.start_us + self.duration_us
 
 
 @dataclass(frozen=True, slots=True)
 class JaegerApi:
-    """Query the service at `url`."""
+    """A client of the Jaeger at `url`."""
 
     url: str
 
     def trace(self, trace_id: str) -> list[JaegerSpan]:
-        """All spans of a trace, by start; none if Jaeger does not know it.
+        """Return all spans of a trace, ordered by start; an empty list if Jaeger does not know the trace.
 
         Raises:
             ApiError: Jaeger does not answer.
@@ -74,13 +74,13 @@ class JaegerApi:
         min_duration: str | None = None,
         limit: int = 100,
     ) -> list[list[JaegerSpan]]:
-        """Whole traces in which one span has all these tags, as a search on its page.
+        """Search for traces in which one span meets all conditions; return whole traces.
 
         Args:
             service: `service.name` of the job.
             tags: Attributes and their values, as text.
             operation: Name of the span.
-            min_duration: Minimum length of the span, such as `100ms`.
+            min_duration: Minimum duration of the span, such as `100ms`.
             limit: Maximum number of traces.
 
         Raises:
@@ -96,7 +96,7 @@ class JaegerApi:
         return [_spans(trace) for trace in get_json(f"{self.url}/api/traces", parameters)["data"]]
 
     def services(self) -> list[str]:
-        """Names of all services that have sent spans.
+        """Return the names of all services that have sent spans.
 
         Raises:
             ApiError: Jaeger does not answer.
@@ -111,8 +111,9 @@ def _spans(trace: Any) -> list[JaegerSpan]:
 
 def _span(span: Any, process: Any) -> JaegerSpan:
     references = span.get("references") or []
-    parents = [one for one in references if one["refType"] == "CHILD_OF" and one["traceID"] == span["traceID"]]
-    links = [one for one in references if one not in parents]
+    trace_id = span["traceID"]
+    parents = [link for link in references if link["refType"] == "CHILD_OF" and link["traceID"] == trace_id]
+    links = [link for link in references if link not in parents]
     resource = {tag["key"]: tag["value"] for tag in process.get("tags") or []}
     return JaegerSpan(
         trace_id=span["traceID"],
@@ -122,7 +123,7 @@ def _span(span: Any, process: Any) -> JaegerSpan:
         start_us=span["startTime"],
         duration_us=span["duration"],
         tags={tag["key"]: tag["value"] for tag in span.get("tags") or []},
-        links=tuple((one["traceID"], one["spanID"]) for one in links),
+        links=tuple((link["traceID"], link["spanID"]) for link in links),
         warnings=tuple(span.get("warnings") or ()),
         resource=resource | {"service.name": process["serviceName"]},
     )

@@ -36,15 +36,15 @@ _UP: Final = "up"
 
 
 def running_home() -> Path:
-    """Directory of this user's stack."""
+    """Return the directory of this user's stack."""
     return cache_folder() / "running"
 
 
 def start(home: Path, ports: Ports) -> None:
-    """Start a keeper in a session of its own, and wait until the servers are up.
+    """Start a keeper in its own session, and wait until the servers are up.
 
     Raises:
-        ProgramError: One is already running, or it has ended instead.
+        ProgramError: A keeper is already running, or the new one has ended.
     """
     with _lock_file(home) as lock:
         if not _take(lock):
@@ -54,7 +54,7 @@ def start(home: Path, ports: Ports) -> None:
         home.mkdir(parents=True)
         (home / _STATE).write_text(json.dumps(asdict(ports)))
         with (home / _LOG).open("wb") as log:
-            # The lock belongs to the descriptor: it is held until the keeper has ended, in whatever way.
+            # The keeper inherits the descriptor, and with it the lock, which is released when the keeper has ended.
             keeper = subprocess.Popen(
                 [sys.executable, "-m", "deploy.native", "keep"],
                 cwd=DEPLOY.parent,
@@ -73,10 +73,10 @@ def start(home: Path, ports: Ports) -> None:
 
 
 def stop(home: Path) -> bool:
-    """End the stack and its job; False when none was running.
+    """Stop the stack and its job; return False if none was running.
 
     Raises:
-        ProgramError: It does not end.
+        ProgramError: The stack does not end.
     """
     deadline = time.monotonic() + STOP_S
     was_running = False
@@ -84,7 +84,7 @@ def stop(home: Path) -> bool:
         while not _take(lock):
             pid = os.pread(lock, 32, 0)
             if pid and not was_running:
-                # It holds the lock, so it is alive and the pid is its own.
+                # The keeper holds the lock, so it is alive, and the pid is still its pid.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGTERM)
                 was_running = True
@@ -96,7 +96,7 @@ def stop(home: Path) -> bool:
 
 
 def keep(home: Path, tapes: Path) -> None:
-    """Run servers and job, until a signal comes.
+    """Run the servers and the job until a signal comes.
 
     Raises:
         ProgramError: A server does not come up.
@@ -120,7 +120,7 @@ def keep(home: Path, tapes: Path) -> None:
 
 
 def _watch(stack: Stack, home: Path, stopping: threading.Event) -> None:
-    """Report servers that end by themselves, once each, until a signal comes."""
+    """Report each server that ends by itself, once, until a signal comes."""
     ended: list[str] = []
     while not stopping.wait(1.0):
         for name in stack.ended:
@@ -139,7 +139,7 @@ def _take(lock: int) -> bool:
 
 @contextmanager
 def _lock_file(home: Path) -> Iterator[int]:
-    """Open the lock file, beside the directory, which is created anew each time."""
+    """Open the lock file. It lies beside the directory, because `start` replaces the directory."""
     home.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(home.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -24,21 +24,21 @@ class PortError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One port for each listener. In capitals a field is the variable that sets it, `PROMETHEUS_PORT`.
+    """One port for each listener. The name of a field in capitals is the variable that sets it: `PROMETHEUS_PORT`.
 
     Attributes:
-        collector_otlp_grpc_port: Where jobs send spans.
-        collector_otlp_http_port: The same over HTTP.
+        collector_otlp_grpc_port: OTLP over gRPC, for jobs.
+        collector_otlp_http_port: OTLP over HTTP, for jobs.
         collector_prometheus_port: Metrics that jobs have pushed.
-        collector_metrics_port: The Collector's own metrics.
-        jaeger_query_port: Jaeger's pages and its API.
-        jaeger_query_grpc_port: Its API over gRPC.
-        jaeger_otlp_grpc_port: Where the Collector sends spans; 4317 is the Collector's.
-        jaeger_otlp_http_port: The same over HTTP.
-        jaeger_health_port: Reports whether Jaeger is ready.
-        jaeger_metrics_port: Jaeger's own metrics.
-        prometheus_port: Prometheus' pages and its API.
-        alertmanager_port: Alertmanager's pages and its API.
+        collector_metrics_port: Metrics of the Collector itself.
+        jaeger_query_port: Jaeger's pages and API.
+        jaeger_query_grpc_port: Jaeger's API over gRPC.
+        jaeger_otlp_grpc_port: OTLP over gRPC, for the Collector, which has the default port 4317 itself.
+        jaeger_otlp_http_port: OTLP over HTTP, for the Collector.
+        jaeger_health_port: Health check of Jaeger.
+        jaeger_metrics_port: Metrics of Jaeger itself.
+        prometheus_port: Prometheus' pages and API.
+        alertmanager_port: Alertmanager's pages and API.
         webhook_port: The webhook that receives alerts.
     """
 
@@ -58,14 +58,14 @@ class Ports:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that the servers' configuration files use."""
+        """Environment variables for the servers' configuration files."""
         return {name.upper(): str(port) for name, port in dataclasses.asdict(self).items()}
 
     def check_free(self) -> None:
-        """Make sure that no process listens on any of them.
+        """Check that no process listens on any of the ports.
 
         Raises:
-            PortError: A process does.
+            PortError: A port is in use.
         """
         for name, port in dataclasses.asdict(self).items():
             with socket.socket() as probe:
@@ -73,20 +73,19 @@ class Ports:
                 try:
                     probe.bind((HOST, port))
                 except OSError as error:
-                    reason = (
-                        f"port {port} cannot be had ({error.strerror}); choose another: {name.upper()}={port + 1000}"
-                    )
+                    setting = f"{name.upper()}={port + 1000}"
+                    reason = f"port {port} is not available ({error.strerror}); choose another, such as {setting}"
                     raise PortError(reason) from None
 
 
 def ports_from(environ: Mapping[str, str]) -> Ports:
-    """The usual ports, except those that the environment sets.
+    """Return the ports that the environment sets, and the defaults for the others.
 
     Raises:
-        PortError: A value is not a port, or two are the same.
+        PortError: A value is not a port, or two ports are the same.
     """
-    usual = dataclasses.asdict(Ports())
-    chosen = {name: _port(name.upper(), environ.get(name.upper(), ""), port) for name, port in usual.items()}
+    defaults = dataclasses.asdict(Ports())
+    chosen = {name: _port(name.upper(), environ.get(name.upper(), ""), port) for name, port in defaults.items()}
     by_port: dict[int, str] = {}
     for name, port in chosen.items():
         if port in by_port:
@@ -96,42 +95,42 @@ def ports_from(environ: Mapping[str, str]) -> Ports:
 
 
 def free_ports() -> Ports:
-    """Ports on which no process listens; see `free_port`."""
+    """Return ports on which no process listens; see `free_port`."""
     count = len(dataclasses.fields(Ports))
     first = free_port(in_a_row=count)
     return Ports(*range(first, first + count))
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """A port on which no process listens, and which the system gives to none that asks for any port.
+    """Return a port on which no process listens, outside the system's range of ephemeral ports.
 
-    Where what is called by others takes one of the system's, another program may get that port in the next moment, and
-    calls meant for it: that of a launcher which has only looked for a free one, or one that takes no strangers.
+    A port from that range could be given, a moment later, to any other program that asks for an ephemeral port, such as
+    a launcher, which would then receive requests meant for this one.
 
-    It stays reserved until this process ends: other calls, here or in another process, return other ports.
+    The port stays reserved until this process ends: other calls, in this or another process, return other ports.
 
     Args:
-        in_a_row: How many are free from there on.
+        in_a_row: Number of consecutive free ports, of which the first is returned.
     """
     lowest = int(_SYSTEMS_PORTS.read_text().split()[0])
-    if lowest < _USUAL_LOWEST // 2:  # as 1024 on some machines: then nothing is left below, and any will do
+    if lowest < _USUAL_LOWEST // 2:  # 1024 on some machines: no ports are left below, so use any
         lowest = _USUAL_LOWEST
     while True:
-        first = random.randrange(lowest - 11_000, lowest - 4_000)  # below are those of servers, above torch's 29500
+        first = random.randrange(lowest - 11_000, lowest - 4_000)  # above the ports of servers, below torch's 29500
         claims: list[socket.socket] = []
-        with ExitStack() as held, contextlib.suppress(OSError):
+        with ExitStack() as sockets, contextlib.suppress(OSError):
             for port in range(first, first + in_a_row):
-                claims.append(held.enter_context(socket.socket(socket.AF_UNIX)))
-                claims[-1].bind(f"\0otel-torchdist-port-{port}")  # only one process of a network namespace can
-                held.enter_context(socket.socket()).bind(("", port))
+                claims.append(sockets.enter_context(socket.socket(socket.AF_UNIX)))
+                claims[-1].bind(f"\0otel-torchdist-port-{port}")  # fails if a process of this network namespace has it
+                sockets.enter_context(socket.socket()).bind(("", port))
             for claim in claims:
-                claim.detach()  # it stays open until this process ends
+                claim.detach()  # the claim stays open until this process ends
             return first
 
 
-def _port(variable: str, text: str, usual: int) -> int:
+def _port(variable: str, text: str, default: int) -> int:
     if not text:
-        return usual
+        return default
     if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= HIGHEST:
-        raise PortError(f"{variable}={text} is no port (1 to {HIGHEST})")
+        raise PortError(f"{variable}={text} is not a port (1 to {HIGHEST})")
     return int(text)

@@ -1,4 +1,4 @@
-"""A server that runs as a process of its own: started, waited for, ended."""
+"""Runs a server as a child process: starts it, waits until it is up, and stops it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class ProgramError(Exception):
-    """A server does not come up; the message has its output."""
+    """A server does not come up; the message contains the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Program:
     """A program to run.
 
     Attributes:
-        name: For people, and for the log file.
-        command: Its command line.
-        home: Working directory, which contains its log too.
-        ready: URL that answers with 200 when it is up.
-        environment: Added to ours.
+        name: Shown in messages, and used as the name of the log file.
+        command: Command line.
+        home: Working directory, and directory of the log.
+        ready: URL that answers with 200 when the program is up.
+        environment: Variables to add to this process's environment.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Program:
 
     @property
     def log(self) -> Path:
-        """Where its output goes."""
+        """File for its output."""
         return self.home / f"{self.name}.log"
 
 
 class Running:
-    """A program from `__enter__`, when it is up, to `__exit__`, when it is gone."""
+    """A context manager that runs a program: it is up after `__enter__` and gone after `__exit__`."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -95,11 +95,11 @@ class Running:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was started and has ended by itself."""
+        """Whether the program has ended by itself."""
         return self._process is not None and self._process.poll() is not None
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it, with SIGKILL if `how` does not suffice in time; idempotent."""
+        """Send the signal `how`, and SIGKILL if the program has not ended within `STOP_S`. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -120,11 +120,11 @@ class Running:
             time.sleep(0.05)
         raise ProgramError(self._complaint(f"is not up after {START_S:g} s"))
 
-    def _complaint(self, what: str) -> str:
+    def _complaint(self, problem: str) -> str:
         lines = self.program.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        return "\n".join((f"{self.program.name} {what}; the end of {self.program.log}:", *lines))
+        return "\n".join((f"{self.program.name} {problem}; the end of {self.program.log}:", *lines))
 
 
 def _end_with_parent() -> None:
-    """Between fork and exec: a server must not outlive the process that started it, even if that is killed."""
+    """Have the kernel end this child when its parent ends, even if the parent is killed. Runs between fork and exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Queries Prometheus and Alertmanager, as their own pages do."""
+"""Clients of the HTTP APIs of Prometheus and Alertmanager."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusApi:
-    """Query the server at `url`."""
+    """A client of the Prometheus server at `url`."""
 
     url: str
 
     def query(self, expression: str) -> list[Sample]:
-        """The current value of an expression; a scalar is a sample without labels.
+        """Return the current value of an expression; a scalar becomes a sample without labels.
 
         Raises:
             ApiError: Prometheus does not answer, or the expression is wrong.
@@ -31,10 +31,10 @@ class PrometheusApi:
         data = get_json(f"{self.url}/api/v1/query", {"query": expression})["data"]
         if data["resultType"] == "scalar":
             return [Sample({}, float(data["result"][1]))]
-        return [Sample(one["metric"], float(one["value"][1])) for one in data["result"]]
+        return [Sample(series["metric"], float(series["value"][1])) for series in data["result"]]
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> int:
-        """How many series an expression has between two times.
+        """Return the number of series of an expression between two times.
 
         Raises:
             ApiError: Prometheus does not answer, or the expression is wrong.
@@ -43,14 +43,14 @@ class PrometheusApi:
         return len(get_json(f"{self.url}/api/v1/query_range", {"query": expression, **times})["data"]["result"])
 
     def exemplars(self, expression: str, start: float, end: float) -> list[Mapping[str, str]]:
-        """The labels of all exemplars that series of an expression have between two times.
+        """Return the labels of all exemplars of an expression's series between two times.
 
         Raises:
             ApiError: Prometheus does not answer, or the expression is wrong.
         """
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}"}
-        found = get_json(f"{self.url}/api/v1/query_exemplars", {"query": expression, **times})["data"]
-        return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
+        data = get_json(f"{self.url}/api/v1/query_exemplars", {"query": expression, **times})["data"]
+        return [exemplar["labels"] for series in data for exemplar in series["exemplars"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,22 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class AlertmanagerApi:
-    """Query the server at `url`."""
+    """A client of the Alertmanager at `url`."""
 
     url: str
 
     def alerts(self) -> list[Alert]:
-        """All alerts that it knows.
+        """Return all alerts.
 
         Raises:
             ApiError: Alertmanager does not answer.
         """
         return [
-            Alert(one["labels"]["alertname"], one["labels"], one["annotations"], one["status"]["state"] == "active")
-            for one in get_json(f"{self.url}/api/v2/alerts")
+            Alert(
+                alert["labels"]["alertname"],
+                alert["labels"],
+                alert["annotations"],
+                alert["status"]["state"] == "active",
+            )
+            for alert in get_json(f"{self.url}/api/v2/alerts")
         ]

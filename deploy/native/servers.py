@@ -1,4 +1,4 @@
-"""The servers of the stack, with the same configuration files as in containers."""
+"""The servers of the stack. They use the same configuration files as the containers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ BINARIES: Final = ("jaeger", "otelcol-torchdist", "prometheus", "promtool", "ale
 
 
 def cache_folder() -> Path:
-    """Our directory in the user's cache."""
+    """Return this project's directory in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-torchdist"
 
 
 def stack_binaries() -> Path | None:
-    """Where `make stack` puts the servers; None if one of them is missing."""
+    """Return the directory of the servers that `make stack` has built; None if one of them is missing."""
     folder = cache_folder() / "stack" / "bin"
     return folder if all((folder / name).is_file() for name in BINARIES) else None
 
 
 def jaeger(binaries: Path, home: Path, ports: Ports) -> Program:
-    """Jaeger, with its store on disk in `home`."""
+    """Configure Jaeger, with its storage in `home`."""
     return Program(
         "jaeger",
         (binaries / "jaeger", "--config", f"file:{DEPLOY / 'jaeger' / 'config.yaml'}"),
@@ -39,13 +39,13 @@ def jaeger(binaries: Path, home: Path, ports: Ports) -> Program:
 
 
 def collector(binaries: Path, home: Path, ports: Ports, overlay: Mapping[str, str] | None = None) -> Program:
-    """The Collector, which passes spans on to Jaeger.
+    """Configure the Collector, which forwards spans to Jaeger.
 
     Args:
         binaries: Directory that `make stack` has built.
         home: Its working directory.
         ports: Ports of the stack.
-        overlay: Environment of `secure.yaml`, to have TLS and a token; None to have neither.
+        overlay: Variables for `secure.yaml`, which requires TLS and a token; None for neither.
     """
     configs = ["config.yaml"] if overlay is None else ["config.yaml", "secure.yaml"]
     arguments = [argument for name in configs for argument in ("--config", str(DEPLOY / "collector" / name))]
@@ -61,8 +61,8 @@ def collector(binaries: Path, home: Path, ports: Ports, overlay: Mapping[str, st
 
 
 def prometheus(binaries: Path, home: Path, ports: Ports, tapes: Path) -> Program:
-    """Prometheus, which finds the agents of all jobs whose tapes are in `tapes`."""
-    # Relative paths in its configuration are relative to its directory, so the files are linked into a new one.
+    """Configure Prometheus, which scrapes the agents of all jobs with tapes in `tapes`."""
+    # Paths in the configuration are relative to its directory, so the files are linked into a new directory.
     home.mkdir(parents=True, exist_ok=True)
     for name in ("prometheus.yml", "rules"):
         _link(home / name, DEPLOY / "prometheus" / name)
@@ -88,7 +88,7 @@ def prometheus(binaries: Path, home: Path, ports: Ports, tapes: Path) -> Program
 
 
 def alertmanager(binaries: Path, home: Path, ports: Ports) -> Program:
-    """Alertmanager, which notifies the webhook."""
+    """Configure Alertmanager, which notifies the webhook."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "webhook-url").write_text(f"http://{HOST}:{ports.webhook_port}/")
     return Program(
@@ -106,7 +106,7 @@ def alertmanager(binaries: Path, home: Path, ports: Ports) -> Program:
 
 
 def webhook(home: Path, ports: Ports) -> Program:
-    """Receives Alertmanager's messages in place of a chat or pager; see `deploy.native.webhook`."""
+    """Configure the webhook, which receives Alertmanager's messages instead of a chat or pager."""
     return Program(
         "webhook",
         (sys.executable, "-m", "deploy.native.webhook", str(ports.webhook_port), home / "alerts.jsonl"),

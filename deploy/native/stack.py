@@ -1,4 +1,4 @@
-"""All servers together."""
+"""The stack: all servers together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from deploy.native.prometheus_api import AlertmanagerApi, PrometheusApi
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of the stack.
+    """The URLs of the stack.
 
     Attributes:
-        otlp: For jobs, OTLP over gRPC.
-        otlp_http: For jobs, OTLP over HTTP.
-        jaeger: Its pages and API.
-        prometheus: Its pages and API.
-        alertmanager: Its pages and API.
+        otlp: OTLP over gRPC, for jobs.
+        otlp_http: OTLP over HTTP, for jobs.
+        jaeger: Pages and API of Jaeger.
+        prometheus: Pages and API of Prometheus.
+        alertmanager: Pages and API of Alertmanager.
     """
 
     otlp: str
@@ -34,7 +34,7 @@ class Addresses:
 
 
 def addresses_of(ports: Ports) -> Addresses:
-    """The addresses of a stack with these ports."""
+    """Return the URLs of a stack with these ports."""
     chosen = (
         ports.collector_otlp_grpc_port,
         ports.collector_otlp_http_port,
@@ -49,12 +49,12 @@ class Stack:
     """Jaeger, Collector, Prometheus, Alertmanager and a webhook, from `__enter__` to `__exit__`.
 
     Attributes:
-        ports: Where they listen.
-        addresses: The same, as URLs.
-        messages: The messages from Alertmanager to the webhook, one JSON document per line.
-        jaeger: Jaeger; may be stopped and started.
-        prometheus: Prometheus; may be stopped and started.
-        collector: The Collector; may be stopped and started.
+        ports: Ports of the servers.
+        addresses: URLs of the servers.
+        messages: File with the webhook's messages from Alertmanager, one JSON document per line.
+        jaeger: May be stopped and started by the caller.
+        prometheus: May be stopped and started by the caller.
+        collector: May be stopped and started by the caller.
     """
 
     def __init__(self, binaries: Path, home: Path, ports: Ports, tapes: Path) -> None:
@@ -62,9 +62,9 @@ class Stack:
 
         Args:
             binaries: Directory that `make stack` has built.
-            home: For data and logs.
-            ports: Where to listen.
-            tapes: Where the jobs' tapes are; Prometheus finds their agents there.
+            home: Directory for data and logs.
+            ports: Ports of the servers.
+            tapes: Base directory of the jobs' tapes, where Prometheus finds the agents.
         """
         self.ports = ports
         self.addresses = addresses_of(ports)
@@ -75,13 +75,13 @@ class Stack:
         self._alertmanager = Running(servers.alertmanager(binaries, home / "alertmanager", ports))
         self._webhook = Running(servers.webhook(home / "webhook", ports))
         self._running = ExitStack()
-        # Each after those that it needs.
+        # Each server comes after the servers that it needs.
         self._all = (self._webhook, self.jaeger, self.collector, self._alertmanager, self.prometheus)
 
     @property
     def ended(self) -> list[str]:
-        """Servers that have ended by themselves."""
-        return [one.program.name for one in self._all if one.has_ended]
+        """Names of servers that have ended by themselves."""
+        return [server.program.name for server in self._all if server.has_ended]
 
     @property
     def traces(self) -> JaegerApi:
@@ -99,14 +99,14 @@ class Stack:
         return AlertmanagerApi(self.addresses.alertmanager)
 
     def __enter__(self) -> Stack:
-        """Start all, one after the other.
+        """Start all servers, one after the other.
 
         Raises:
-            ProgramError: One does not come up.
+            ProgramError: A server does not come up.
         """
         with self._running:
-            for one in self._all:
-                self._running.enter_context(one)
+            for server in self._all:
+                self._running.enter_context(server)
             self._running = self._running.pop_all()
         return self
 

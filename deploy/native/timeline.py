@@ -1,4 +1,4 @@
-"""Draws a trace as Jaeger's page does: a line per span, with a bar from its begin to its end."""
+"""Draws a trace as Jaeger's page does: one line per span, with a bar from its start to its end."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ LEAST_BAR: Final = 16
 MOST_BAR: Final = 72
 MOST_ROWS: Final = 40
 _REST: Final = 12
-"""Columns of the duration and of gaps."""
+"""Columns for the duration and for gaps."""
 _OPEN: Final = "(in progress)"
 _ERROR: Final = "red"
 _USUAL: Final = "cyan"
 
 
 def timeline(spans: Sequence[JaegerSpan], title: str, width: int) -> Table:
-    """A trace as a table; of a very long one the beginning.
+    """Return a trace as a table with at most `MOST_ROWS` spans.
 
     Args:
         spans: All spans of the trace.
-        title: Its title.
-        width: Columns that it may take.
+        title: Title of the table.
+        width: Maximum width in columns.
     """
     rows = list(_in_tree_order(spans))
     names = ["  " * depth + span.name for depth, span in rows[:MOST_ROWS]]
@@ -48,11 +48,11 @@ def timeline(spans: Sequence[JaegerSpan], title: str, width: int) -> Table:
 
 
 def _in_tree_order(spans: Sequence[JaegerSpan]) -> Iterator[tuple[int, JaegerSpan]]:
-    """Each span under its parent, siblings by start, with its depth."""
-    known = {span.span_id for span in spans}
+    """Yield each span with its depth, after its parent; siblings are ordered by start."""
+    span_ids = {span.span_id for span in spans}
     children: dict[str, list[JaegerSpan]] = {}
-    for span in sorted(spans, key=lambda one: (one.start_us, one.end_us, one.name)):
-        children.setdefault(span.parent_id if span.parent_id in known else "", []).append(span)
+    for span in sorted(spans, key=lambda span: (span.start_us, span.end_us, span.name)):
+        children.setdefault(span.parent_id if span.parent_id in span_ids else "", []).append(span)
     pending = [(0, span) for span in reversed(children.get("", []))]
     while pending:
         depth, span = pending.pop()
@@ -64,7 +64,7 @@ def _bar(span: JaegerSpan, begin_us: int, length_us: int, width: int) -> str:
     first = min((span.start_us - begin_us) * width // length_us, width - 1)
     last = max(min(-(-(span.end_us - begin_us) * width // length_us), width), first + 1)
     bar = "█" * (last - first)
-    # An operation that has not ended has no end to draw.
+    # The bar of an operation in progress ends with an arrow.
     return " " * first + (bar[:-1] + "▶" if span.name.endswith(_OPEN) else bar)
 
 

@@ -1,4 +1,4 @@
-"""A training as a user would start it: torchrun, our variables, nothing else."""
+"""Runs a training as a user would: with torchrun and our environment variables."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from deploy.native.servers import DEPLOY
 SCRIPT: Final = DEPLOY.parent / "otel_torchdist" / "cli" / "demo" / "train.py"
 SERVICE: Final = "torchdist-demo"
 JOB_ENDS_S: Final = 45.0
-"""torchrun itself gives its ranks 30 s, and only then kills them."""
+"""Seconds for torchrun to end; it gives its ranks 30 s before it kills them."""
 
 
 def torchrun(ranks: int, script: Path, *arguments: object) -> list[str]:
-    """The command line for a script on this machine."""
+    """Return the command line that runs a script with torchrun on this machine."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return [*launcher, str(script), *map(str, arguments)]
 
 
 def training_command(ranks: int, steps: int, block_s: float) -> list[str]:
-    """The command line for the demo's training."""
+    """Return the command line of the demo's training."""
     return torchrun(ranks, SCRIPT, "--steps", steps, "--block-seconds", block_s)
 
 
 @contextmanager
 def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A job, in a session of its own as under a scheduler; ended with the block at the latest.
+    """Run a job in its own session, as a scheduler does; end it when the block ends.
 
     Args:
-        command: Its command line.
-        environment: Its whole environment.
+        command: Command line.
+        environment: The complete environment.
         log: File for its output.
     """
     with log.open("wb") as output:
@@ -54,12 +54,12 @@ def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -
 
 
 def training_environment(otlp: str, tapes: Path, threshold_s: float) -> dict[str, str]:
-    """Variables that switch us on, added to the current environment.
+    """Return the current environment with the variables that turn the instrumentation on.
 
     Args:
-        otlp: Where spans go.
-        tapes: Where tapes are.
-        threshold_s: Age at which an operation stalls.
+        otlp: OTLP endpoint for spans.
+        tapes: Base directory of the tapes.
+        threshold_s: Age from which an operation counts as stalled, in seconds.
     """
     return os.environ | {
         "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
@@ -67,6 +67,6 @@ def training_environment(otlp: str, tapes: Path, threshold_s: float) -> dict[str
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(round(threshold_s * 1000)),
         "OTEL_SERVICE_NAME": SERVICE,
         "OTEL_EXPORTER_OTLP_ENDPOINT": otlp,
-        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",  # any free one: Prometheus finds it by its file
+        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",  # any free port: Prometheus reads it from a file
         "OMP_NUM_THREADS": "1",
     }

@@ -1,4 +1,7 @@
-"""Receives Alertmanager's messages and writes them down, one per line: `python -m deploy.native.webhook PORT FILE`."""
+"""Receives Alertmanager's messages, and appends each as a line to a file.
+
+Usage: `python -m deploy.native.webhook PORT FILE`
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_POST(self) -> None:
-        """Write down a message."""
+        """Append a message to the file."""
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 < length <= MOST_BYTES:
             self.send_error(413)

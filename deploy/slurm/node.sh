@@ -1,9 +1,9 @@
 #!/bin/bash
-# What train.sbatch runs on each node: an agent, torchrun, and a diagnosis if that fails.
+# Runs on each node of train.sbatch: an agent, torchrun, and a diagnosis if torchrun fails.
 #
-# When a step's tasks have ended, Slurm kills its remaining processes, so an agent that ranks start would lose its last
-# spans. This script waits for its agent. The tapes have their own directory, which is removed with the step. The agent runs
-# as long as torchrun does, because restarted ranks take time to come back.
+# When a step's tasks have ended, Slurm kills its remaining processes, so an agent started by a rank would lose its last
+# spans. This script waits for its agent instead. The tapes have their own directory, which is removed after the step. The
+# agent runs as long as torchrun does, because restarted ranks take time to come back.
 set -uo pipefail
 
 # Steps of one job may run at the same time.
@@ -27,8 +27,8 @@ publish() {
     cp "${found%%$'\n'*}" "$target.new" && mv "$target.new" "$target"
 }
 
-# Slurm sends SIGTERM to all processes of a step. The agent ignores it, so that it sees how the ranks end. The first SIGHUP
-# means that torchrun has ended, a second one ends the agent.
+# Slurm sends SIGTERM to all processes of a step. The agent ignores it, to see how the ranks end. The first SIGHUP tells
+# the agent that torchrun has ended; a second SIGHUP ends the agent.
 (
     trap '' TERM
     exec otel-torchdist agent --wait 604800 --stay --keep 15
@@ -40,7 +40,7 @@ if [[ -n $target ]]; then
     publisher=$!
 fi
 
-# This script continues after SIGTERM, once torchrun has ended because of it.
+# After SIGTERM, this script continues when torchrun has ended.
 trap : TERM
 torchrun \
     --nnodes="$SLURM_NNODES" \
@@ -51,12 +51,12 @@ torchrun \
     "$@"
 code=$?
 
-# While the tapes exist: /dev/shm belongs to the job on many clusters.
+# Runs here because the tapes still exist: on many clusters, /dev/shm is removed with the job.
 if ((code != 0)); then
     otel-torchdist diagnose >"$TORCHDIST_RESULTS/diagnose-$node.txt" 2>&1
 fi
 
-# Now the agent exits by itself: immediately, or after a last scrape, or 15 s after ranks that failed.
+# The agent now exits by itself: immediately, after a last scrape, or 15 s after ranks have failed.
 kill -HUP "$agent" 2>/dev/null
 for _ in {1..20}; do
     kill -0 "$agent" 2>/dev/null || break

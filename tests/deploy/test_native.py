@@ -33,7 +33,7 @@ def test_ports_come_from_the_environment() -> None:
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "http", "\uff19\uff10\uff19\uff10", "90.5"])
 def test_what_is_no_port_is_named(text: str) -> None:
     """The error names the variable and the value."""
-    with pytest.raises(PortError, match=rf"^ALERTMANAGER_PORT={text} is no port"):
+    with pytest.raises(PortError, match=rf"^ALERTMANAGER_PORT={text} is not a port"):
         ports_from({"ALERTMANAGER_PORT": text})
 
 
@@ -50,7 +50,7 @@ def test_port_of_another_process_is_named() -> None:
     with socket.socket() as other:
         other.bind((HOST, ports.jaeger_health_port))
         other.listen()
-        with pytest.raises(PortError, match=rf"{ports.jaeger_health_port} cannot be had .*: JAEGER_HEALTH_PORT="):
+        with pytest.raises(PortError, match=rf"{ports.jaeger_health_port} is not available .* JAEGER_HEALTH_PORT="):
             ports.check_free()
 
 
