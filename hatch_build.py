@@ -1,6 +1,6 @@
-"""Makes the wheel one for a platform where native libraries for it have been built: `make wheels`, `make install`.
+"""Build hook that adds native libraries to a wheel and tags it for their platform: `make wheels`, `make install`.
 
-Everywhere else, as with `pip install .`, the wheel is one for all machines, and nothing is compiled.
+Otherwise, as with `pip install .`, the wheel is for all platforms, and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# A folder with the libraries for one platform, whose name it has, such as `manylinux_2_28_x86_64`.
+# Variable with the path of a folder of libraries. The folder is named after their platform: `manylinux_2_28_x86_64`.
 LIBRARIES = "OTEL_TORCHDIST_WHEEL_LIBRARIES"
 
 
 class LibrariesHook(BuildHookInterface[Any]):
-    """Adds the libraries to a wheel, and gives it its tag."""
+    """A build hook that adds the libraries to a wheel and sets the wheel's tag."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Do so if there are any; `version` is `editable` for an installation that uses the sources where they are.
+        """Add the libraries, if there are any and the installation is not editable (`version` is `editable` then).
 
         Raises:
             ValueError: The folder has no libraries.

@@ -1,4 +1,4 @@
-"""Command line: `python -m installation [EXTRAS]`, with the Python of the environment; commas separate EXTRAS."""
+"""Command line: `python -m installation [EXTRAS]`, with the Python of the environment. EXTRAS are comma-separated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from installation.self_check import check
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = "OTEL_TORCHDIST_WHEEL_LIBRARIES"
-"""The variable that hatch_build.py reads, which cannot be imported here: it needs hatchling."""
+"""Variable that hatch_build.py reads. Repeated here, because importing that module needs hatchling."""
 OLDEST_PYTHON = (3, 10)
 _BUILD_LIBRARY = Path(__file__).with_name("build_library.py")
 
 
 def main() -> int:
-    """Install the package, then its native library, and report what will record; return the exit code."""
-    if sys.version_info < OLDEST_PYTHON:  # pip would first try all versions of what we need, which takes minutes
-        oldest, here = ".".join(map(str, OLDEST_PYTHON)), sys.version.split()[0]
-        print(f"otel_torchdist needs Python {oldest} or newer; {sys.executable} is {here}", file=sys.stderr)
+    """Install the package, then its native library, and report which of them records calls; return the exit code."""
+    if sys.version_info < OLDEST_PYTHON:  # pip would spend minutes on trying all versions of the dependencies
+        oldest, current = ".".join(map(str, OLDEST_PYTHON)), sys.version.split()[0]
+        print(f"otel_torchdist needs Python {oldest} or newer; {sys.executable} is {current}", file=sys.stderr)
         return 1
     package = f"{ROOT}[{sys.argv[1]}]" if sys.argv[1:] else str(ROOT)
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-install-") as folder:
@@ -33,18 +33,18 @@ def main() -> int:
         except NoInstallerError as error:
             print(f"otel_torchdist is not installed: {error}", file=sys.stderr)
             return 1
-        # First without the library: what the installer refuses, it refuses before half a minute of compiling.
+        # First without the library, so that the installer fails before half a minute of compilation, not after.
         code = installer.install(package, {**os.environ, LIBRARIES: ""})
         if code:
             return code
         why_python = _add_library(installer, scratch)
-        found = check(scratch)
-    print(found.sentence(why_python))
-    return 0 if found.is_well else 1
+        result = check(scratch)
+    print(result.sentence(why_python))
+    return 0 if result.is_well else 1
 
 
 def _add_library(installer: Installer, scratch: Path) -> str:
-    """Build the native library for the torch at hand and install it; return why there is none, or ''."""
+    """Build the native library for the installed torch, and install it; return the reason if that fails, or ''."""
     libraries = scratch / sysconfig.get_platform().replace("-", "_")
     command = [sys.executable, str(_BUILD_LIBRARY), str(libraries)]
     built = subprocess.run(command, cwd=scratch, stderr=subprocess.PIPE, text=True, check=False)

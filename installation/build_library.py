@@ -1,4 +1,4 @@
-"""A program that builds the native library into a folder, with the package that is installed; prints why it cannot."""
+"""A program that builds the native library into a folder, with the installed package, and prints why it fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_torchdist.native.library import NativeError
 
 
 def main() -> None:
-    """Build it; the extra `cli` may not be installed."""
+    """Build the library. Works without the extra `cli`."""
     try:
         find_compiler()
         installed_torch()

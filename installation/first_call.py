@@ -1,4 +1,4 @@
-"""A program that makes one call of `torch.distributed` and prints what has recorded it, as JSON: the self-check's."""
+"""The self-check's program: makes one call of `torch.distributed`, and prints as JSON what has recorded it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 _NATIVELY = "recording natively, with "
 
 
-class _Kept(logging.Handler):
-    """Keeps the messages of our logger."""
+class _MessageList(logging.Handler):
+    """A handler that keeps the messages of our logger."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,11 +24,11 @@ class _Kept(logging.Handler):
 
 
 def main() -> None:
-    """Print what has recorded the call."""
-    kept = _Kept()
+    """Make the call, and print what has recorded it."""
+    messages = _MessageList()
     logger = logging.getLogger("otel_torchdist")
     logger.setLevel(logging.INFO)
-    logger.addHandler(kept)
+    logger.addHandler(messages)
     outcome: dict[str, object] = {"version": version("otel-torchdist"), "torch": "", "is_recorded": False}
     try:
         import torch
@@ -41,12 +41,12 @@ def main() -> None:
         distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=0, world_size=1)
         distributed.all_reduce(torch.ones(1))
         distributed.destroy_process_group()
-        last = (kept.texts or ["torch has not loaded it, and its log says nothing"])[-1]
+        last = (messages.texts or ["torch has not loaded it, and its log says nothing"])[-1]
         outcome["trouble"] = last.replace("recording in Python: ", "", 1)
     else:
         outcome["trouble"] = "this torch has no torch.distributed"
     outcome["is_recorded"] = any(Path(sys.argv[1]).rglob("*.tape"))
-    libraries = [text[len(_NATIVELY) :] for text in kept.texts if text.startswith(_NATIVELY)]
+    libraries = [text[len(_NATIVELY) :] for text in messages.texts if text.startswith(_NATIVELY)]
     if libraries:
         import otel_torchdist
 

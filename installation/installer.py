@@ -1,4 +1,4 @@
-"""The program that installs packages into the environment of this Python: pip, or uv where there is no pip."""
+"""Finds the program that installs packages into the environment of this Python: pip, or uv if there is no pip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DISTRIBUTION = "otel-torchdist"
 
 
 class NoInstallerError(Exception):
-    """There is neither pip nor uv; the message says so."""
+    """There is neither pip nor uv."""
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,22 @@ class Installer:
     """A command that installs packages.
 
     Attributes:
-        command: Its words, up to the packages.
+        command: The command line without the packages.
     """
 
     command: list[str]
 
     def install(self, package: str, environ: dict[str, str], *options: str) -> int:
-        """Run it, with its output on this terminal; return its exit code."""
-        # Not in the checkout: `python -m` would import what is there.
+        """Run the command, with its output on this terminal; return its exit code."""
+        # Not in the checkout: `python -m` would import modules from there.
         return subprocess.run([*self.command, *options, package], env=environ, cwd="/", check=False).returncode
 
 
 def find_installer(scratch: Path) -> Installer:
-    """Return this environment's pip, else uv, else a pip in a virtual environment that is made in `scratch`.
+    """Return this environment's pip, else uv, else the pip of a new virtual environment in `scratch`.
 
     Raises:
-        NoInstallerError: There is none.
+        NoInstallerError: None of them is available.
     """
     if importlib.util.find_spec("pip"):
         return Installer(
@@ -46,13 +46,13 @@ def find_installer(scratch: Path) -> Installer:
         )
     uv = shutil.which("uv")
     if uv:
-        # uv installs a folder again only if pyproject.toml has changed.
+        # Without `--reinstall-package`, uv installs a folder again only if pyproject.toml has changed.
         return Installer([uv, "pip", "install", "--python", sys.executable, "--reinstall-package", DISTRIBUTION])
     return Installer([str(_python_with_pip(scratch)), "-m", "pip", "--python", sys.executable, "install"])
 
 
 def _in_place(pip: str) -> list[str]:
-    """Return options with which pip 21.2 does not copy the folder that it installs, `.venv` with torch included."""
+    """Return options that keep pip 21.1 and 21.2 from copying the whole folder, including `.venv` with torch."""
     return ["--use-feature=in-tree-build"] if pip.startswith(("21.1", "21.2")) else []
 
 

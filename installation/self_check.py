@@ -1,4 +1,4 @@
-"""Finds out which kernel records, by a recorded call in a process of its own."""
+"""Checks what records calls, the native library or Python, with one call in a child process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ from pathlib import Path
 
 _FIRST_CALL = Path(__file__).with_name("first_call.py")
 _LIMIT_S = 300
-"""Torch on a slow network file system takes minutes to import."""
+"""Seconds for the call: importing torch from a slow network file system takes minutes."""
 _UNKNOWN = "of unknown version"
-_STRANGERS = ("OTEL_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_")
-"""Beginnings of variables of this shell that would change what is recorded, or make it a rank of a job."""
+_REMOVED_PREFIXES = (
+    "OTEL_",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "TORCHELASTIC_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "GROUP_",
+)
+"""Prefixes of environment variables to remove: they would change the recording, or make the process a rank of a job."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +30,12 @@ class Check:
     """The outcome of the call.
 
     Attributes:
-        version: The version of otel_torchdist; '' if unknown.
-        torch: The version of torch; '' if it cannot be imported.
+        version: Version of otel_torchdist; '' if unknown.
+        torch: Version of torch; '' if it cannot be imported.
         is_recorded: Whether the call was recorded.
-        library: The native library that recorded it; '' if Python did.
-        is_own: Whether this library is a part of the package.
-        trouble: The last message about a call that was not recorded, or recorded in Python.
+        library: Path of the native library that recorded it; '' if Python did.
+        is_own: Whether this library is part of the package.
+        trouble: The last log message, if the call was not recorded or was recorded in Python.
     """
 
     version: str
@@ -39,14 +47,14 @@ class Check:
 
     @property
     def is_well(self) -> bool:
-        """Whether calls will be recorded, or would be if there was a torch."""
+        """Whether calls are recorded, or torch is missing."""
         return self.is_recorded or not self.torch
 
     def sentence(self, why_python: str) -> str:
-        """Describe it in a line.
+        """Return the outcome as one line.
 
         Args:
-            why_python: The reason why no native library was built; '' if one was.
+            why_python: Why no native library was built; '' if one was.
         """
         installed = " ".join(("otel_torchdist", *self.version.split(), "is installed for", sys.executable))
         if not self.torch:
@@ -60,10 +68,10 @@ class Check:
 
 
 def check(scratch: Path) -> Check:
-    """Record a call in an environment without settings, and return what happened."""
+    """Record a call in an environment without settings, and return the outcome."""
     tapes = scratch / "tapes"
     tapes.mkdir(mode=0o700)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(_STRANGERS)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_REMOVED_PREFIXES)}
     environ |= {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "OTEL_PYTHON_TORCHDIST_READER": "none"}
     environ |= {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes), "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true"}
     environ["GLOO_SOCKET_IFNAME"] = "lo"

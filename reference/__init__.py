@@ -1,1 +1,1 @@
-"""The reference pages in `docs`, made from the code that they describe: `make docs`."""
+"""Generates the reference pages in `docs` from the code that they describe: `make docs`."""

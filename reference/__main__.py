@@ -15,16 +15,14 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Write the pages, or say which of them are out of date."""
-    parser = argparse.ArgumentParser(prog="python -m reference", description="Reference pages from code.")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 if a page is not what would be written"
-    )
+    """Write the pages, or with `--check` report the pages that are out of date."""
+    parser = argparse.ArgumentParser(prog="python -m reference", description="Generate the reference pages from code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument(
         "--costs",
         type=Path,
         metavar="FILE",
-        help="first take the figures of what it costs from a result of `make bench`",
+        help="first update the figures of docs/costs.md from a result file of `make bench`",
     )
     arguments = parser.parse_args()
     check = arguments.check
@@ -38,7 +36,7 @@ def main() -> None:
 
 
 def pages() -> dict[Path, str]:
-    """Every page's file, and its text."""
+    """Return the text of every page, by path."""
     docs = ROOT / "docs"
     return {
         docs / "settings.md": settings_page(),

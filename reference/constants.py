@@ -1,4 +1,4 @@
-"""Constants of a module with the docstrings beneath them, which Python itself does not keep."""
+"""Reads the constants of a module with the docstrings beneath them, which Python does not keep at run time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant.
+    """A documented constant.
 
     Attributes:
-        name: Its name.
-        value: Its value.
-        doc: The docstring beneath it; '' where there is none.
-        section: The heading above it, from a comment like `# --- spans ---`; '' where there is none.
+        name: Name of the constant.
+        value: Value of the constant.
+        doc: The docstring beneath it; '' if there is none.
+        section: The heading above it, from a comment like `# --- spans ---`; '' if there is none.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Constant:
 
 
 def constants(module: ModuleType) -> Iterator[Constant]:
-    """The public constants of a module, in their order."""
+    """Yield the public constants of a module, in the order of the source."""
     source = inspect.getsource(module)
     headings = [
         (number, line.strip("# -")) for number, line in enumerate(source.splitlines(), 1) if line.startswith("# --- ")

@@ -1,4 +1,4 @@
-"""The figures of docs/costs.md, as a run of `make bench ARGS="--json FILE"` has measured them."""
+"""The figures of docs/costs.md, measured by a run of `make bench ARGS="--json FILE"`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _SHOWN: Final = ("title", "columns", "rows", "goals")
 
 
 def keep(results: Path, kept: Path = KEPT) -> None:
-    """Keep what the page shows of a file of results; every round of every figure is more than a repository needs.
+    """Store those results that the page shows in `costs.json`; a result file also contains every single round.
 
     Raises:
-        OSError: It cannot be read, or `costs.json` cannot be written.
-        ValueError: It is no file of results.
+        OSError: The results cannot be read, or `costs.json` cannot be written.
+        ValueError: The file is not a result file.
     """
     content = json.loads(results.read_text(encoding="utf-8"))
     sections = {name: section for name, section in content.items() if name != "machine"}
     if "machine" not in content or not all(set(_SHOWN) <= set(section) for section in sections.values()):
-        raise ValueError(f"{results}: not what `make bench` writes")
+        raise ValueError(f"{results}: not a result file of `make bench`")
     shown = {name: {key: section[key] for key in _SHOWN} for name, section in sections.items()}
     kept.write_text(json.dumps({"machine": content["machine"], **shown}, indent=1) + "\n", encoding="utf-8")
 
 
 def with_figures(page: str, figures: Path = KEPT) -> str:
-    """The page with the figures that are kept; as it is where none are, and where a section was not measured."""
+    """Return the page with the stored figures; sections without figures are unchanged."""
     if not figures.exists():
         return page
     kept = json.loads(figures.read_text(encoding="utf-8"))

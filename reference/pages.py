@@ -1,4 +1,4 @@
-"""The text of each page."""
+"""Generates the text of each reference page."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ ATTRIBUTES: Final = (
 
 
 def settings_page() -> str:
-    """Every environment variable, from `environment_variables`."""
-    found = [one for one in constants(environment_variables) if one.name not in FOR_TESTS]
+    """Return the page of all environment variables, from `environment_variables`."""
+    settings = [setting for setting in constants(environment_variables) if setting.name not in FOR_TESTS]
     intro = environment_variables.__doc__ or ""
-    ours = [one for one in found if one.name.startswith(OURS)]
-    others = [one for one in found if not one.name.startswith(OURS)]
+    ours = [setting for setting in settings if setting.name.startswith(OURS)]
+    others = [setting for setting in settings if not setting.name.startswith(OURS)]
     return titled_page(
         "Settings",
         "otel_torchdist/environment_variables.py",
         _paragraph(intro.partition("\n\n")[2]),
-        *(_setting(one) for one in ours),
+        *(_setting(setting) for setting in ours),
         "## OpenTelemetry's own",
-        *(_setting(one) for one in others),
+        *(_setting(setting) for setting in others),
         "OpenTelemetry's usual variables configure exporters, samplers and resources: all `OTEL_EXPORTER_OTLP_*`, "
         "`OTEL_TRACES_EXPORTER`, `OTEL_TRACES_SAMPLER` and `_ARG`, `OTEL_METRICS_EXPORTER` and `OTEL_LOGS_EXPORTER` "
         "(nothing is pushed while they are unset, because many endpoints accept traces only), `OTEL_SERVICE_NAME`, "
@@ -54,10 +54,10 @@ def settings_page() -> str:
 
 
 def metrics_page() -> str:
-    """Every metric, from the table that both ways out are made from."""
+    """Return the page of all metrics, from the definitions for both Prometheus and OpenTelemetry."""
     rows = [
-        [f"`{one.name}`", ", ".join(one.labels) or "-", f"`{one.otel_name}`", one.help]
-        for one in (*NUMBER_METRICS, *HISTOGRAM_METRICS)
+        [f"`{metric.name}`", ", ".join(metric.labels) or "-", f"`{metric.otel_name}`", metric.help]
+        for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)
     ]
     labels = [[f"`{label}`", f"`{attribute}`"] for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()]
     return titled_page(
@@ -71,30 +71,30 @@ def metrics_page() -> str:
 
 
 def spans_page() -> str:
-    """Every name in traces and log events, from `semconv`."""
-    found = [one for module in NAMES for one in constants(module) if isinstance(one.value, str)]
+    """Return the page of all names in traces and log events, from `semconv`."""
+    all_names = [name for module in NAMES for name in constants(module) if isinstance(name.value, str)]
     return titled_page(
         "Spans and events",
         "otel_torchdist/telemetry/semconv",
         _paragraph((semconv.__doc__ or "").partition("\n\n")[2]),
         "## Spans",
-        _names(one for one in found if one.section == SPANS),
+        _names(name for name in all_names if name.section == SPANS),
         *(
             part
             for section in ATTRIBUTES
             for part in (
                 f"## {section[0].upper()}{section[1:]}",
-                _names(one for one in found if one.section == section and "." in str(one.value)),
+                _names(name for name in all_names if name.section == section and "." in str(name.value)),
             )
         ),
         "## Events",
         "OpenTelemetry log records; their body is the sentence that the log shows.",
-        _names(one for one in found if one.section == EVENTS),
+        _names(name for name in all_names if name.section == EVENTS),
     )
 
 
 def alerts_page(rules: Path) -> str:
-    """Every alert, from the rules for Prometheus."""
+    """Return the page of all alerts, from the rules of Prometheus."""
     groups: list[dict[str, Any]] = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     rows = [
         [f"`{rule['alert']}`", rule["labels"]["severity"], rule.get("for", "at once"), f"`{on_a_line(rule['expr'])}`"]
@@ -110,12 +110,15 @@ def alerts_page(rules: Path) -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page on the archive, with the tables that `export --parquet` writes."""
+    """Return the page on the archive, with the tables that `export --parquet` writes."""
     before, _, rest = page.partition(TABLES_BEGIN)
     _, _, after = rest.partition(TABLES_END)
     parts = [
         f"**`{name}.parquet`**\n\n"
-        + table(["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.meaning] for one in columns])
+        + table(
+            ["column", "type", "meaning"],
+            [[f"`{column.name}`", f"`{column.type}`", column.meaning] for column in columns],
+        )
         for name, columns in TABLES.items()
     ]
     return "\n\n".join([before + TABLES_BEGIN, *parts, TABLES_END + after])
@@ -135,27 +138,27 @@ def _paragraphs(text: str) -> Iterator[str]:
         yield "\n".join(f"- {_paragraph(item)}" for item in items[1:]) if part.startswith("- ") else _paragraph(part)
 
 
-def _names(found: Iterable[Constant]) -> str:
-    return table(["name", "meaning"], [[f"`{one.value}`", _paragraph(one.doc)] for one in found])
+def _names(names: Iterable[Constant]) -> str:
+    return table(["name", "meaning"], [[f"`{name.value}`", _paragraph(name.doc)] for name in names])
 
 
 def _paragraph(text: str) -> str:
-    """Text of a docstring as a paragraph of Markdown."""
+    """Return the text of a docstring as a paragraph of Markdown."""
     return re.sub(r"``(.+?)``", r"`\1`", on_a_line(text))
 
 
 def on_a_line(text: str) -> str:
-    """Text of a docstring on one line."""
+    """Return the text of a docstring on one line."""
     return " ".join(text.split())
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown."""
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def titled_page(title: str, source: str, *parts: str) -> str:
-    """A page with its title, and where it is made from."""
+    """Return a page with its title and a note about its source."""
     note = f"<!-- Made from {source} by `make docs`: change it there. -->"
     return "\n\n".join([f"# {title}", note, *(part for part in parts if part)]) + "\n"

@@ -1,4 +1,4 @@
-"""The page on JSON results, from the structs whose encoding it is."""
+"""Generates the page on JSON results from the structs that are encoded."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ _PLAIN: Final = {int: "number", float: "number", str: "text", bool: "true or fal
 
 
 def results_page() -> str:
-    """Every struct of the results, in the order in which they are met."""
-    met: dict[type, None] = {}
+    """Return the page of all structs in results, in the order of their first use."""
+    seen: dict[type, None] = {}
     commands = [
         part
         for command, results in _COMMANDS.items()
-        for part in (f"## `{command}`", *(part for result in results for part in _new_sections(result, met)))
+        for part in (f"## `{command}`", *(part for result in results for part in _new_sections(result, seen)))
     ]
-    live = ("## `/live.json`", _LIVE, *_new_sections(LiveAnswer, met))
+    live = ("## `/live.json`", _LIVE, *_new_sections(LiveAnswer, seen))
     return titled_page("JSON results", "docstrings of structs", _INTRO, *commands, *live)
 
 
-def _new_sections(struct: type, met: dict[type, None]) -> Iterator[str]:
-    """Yield the sections of a struct and of all within it that have not been met."""
-    if struct in met:
+def _new_sections(struct: type, seen: dict[type, None]) -> Iterator[str]:
+    """Yield the sections of a struct and of all structs within it, except those in `seen`."""
+    if struct in seen:
         return
-    met[struct] = None
+    seen[struct] = None
     yield from _section(struct)
     for hint in typing.get_type_hints(struct).values():
         for inner in _inside(hint):
-            yield from _new_sections(inner, met)
+            yield from _new_sections(inner, seen)
 
 
 def _is_struct(hint: Any) -> TypeGuard[type]:
@@ -63,9 +63,9 @@ def _is_struct(hint: Any) -> TypeGuard[type]:
 
 
 def _keys(struct: type) -> dict[str, str]:
-    """Map the fields of a struct to their keys in JSON."""
+    """Return the JSON key of each field of a struct."""
     if issubclass(struct, msgspec.Struct):
-        return {one.name: one.encode_name for one in msgspec.structs.fields(struct)}
+        return {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
     return {name: name for name in struct.__dataclass_fields__}
 
 
@@ -80,22 +80,22 @@ def _section(struct: type) -> Iterator[str]:
     summary, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:")
     meanings = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE))
     hints = typing.get_type_hints(struct)
-    rows = [[f"`{key}`", _named(hints[name]), on_a_line(meanings[name])] for name, key in _keys(struct).items()]
+    rows = [[f"`{key}`", _json_type(hints[name]), on_a_line(meanings[name])] for name, key in _keys(struct).items()]
     yield f"### {struct.__name__}"
     yield on_a_line(summary)
     yield table(["key", "value", "meaning"], rows)
 
 
-def _named(hint: Any) -> str:
-    """Name a type as JSON has it: `list of Row`, `number or null`."""
+def _json_type(hint: Any) -> str:
+    """Return the name of a type in JSON: `list of Row`, `number or null`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_named(one) for one in arguments)
+        return " or ".join(_json_type(argument) for argument in arguments)
     if origin is tuple:
-        inner = [one for one in arguments if one is not Ellipsis]
-        return f"list of {_named(inner[0])}"
+        inner = [argument for argument in arguments if argument is not Ellipsis]
+        return f"list of {_json_type(inner[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"map to {_named(arguments[1])}"
+        return f"map to {_json_type(arguments[1])}"
     if _is_struct(hint):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -1,1 +1,1 @@
-"""The wheels of a release, with a native library for each minor version of torch: `make wheels`."""
+"""Builds the wheels of a release, with a native library for each minor version of torch: `make wheels`."""

@@ -17,31 +17,33 @@ from wheels.torches import VERSIONS, Torch, TorchError, of_environment, of_index
 
 
 def main() -> None:
-    """Build what the command line asks for: by default all of a release."""
+    """Build the requested wheels; by default all of a release."""
     parser = argparse.ArgumentParser(
         prog="python -m wheels",
-        description="Build wheels with native libraries, the wheel without, and the source distribution.",
+        description="Build wheels with native libraries, a pure-Python wheel, and the source distribution.",
     )
     parser.add_argument(
-        "--torch", action="append", metavar="VERSION", help=f"build for these versions only, of {', '.join(VERSIONS)}"
+        "--torch", action="append", metavar="VERSION", help=f"build only for this version of {', '.join(VERSIONS)}"
     )
     parser.add_argument(
-        "--installed", action="store_true", help="build for the torch that is installed, and download none"
+        "--installed", action="store_true", help="build for the installed torch, without downloading others"
     )
-    parser.add_argument("--machine", action="append", choices=MACHINES, help="build for these architectures only")
-    parser.add_argument("--to", type=Path, default=Path("dist"), metavar="FOLDER", help="where they go (dist)")
+    parser.add_argument("--machine", action="append", choices=MACHINES, help="build only for this architecture")
+    parser.add_argument("--to", type=Path, default=Path("dist"), metavar="FOLDER", help="output folder (dist)")
     options = parser.parse_args()
     if options.installed and options.torch:
         parser.error("--installed and --torch exclude each other")
     machines = [machine for machine in options.machine or MACHINES if _has_compiler(machine)]
     try:
-        torches = [of_environment()] if options.installed else [of_index(one) for one in options.torch or VERSIONS]
-        made = [_wheel_for(machine, torches, options.to) for machine in machines]
+        torches = (
+            [of_environment()] if options.installed else [of_index(version) for version in options.torch or VERSIONS]
+        )
+        wheels = [_wheel_for(machine, torches, options.to) for machine in machines]
     except (TorchError, NativeError, RequirementsError) as error:
         sys.exit(f"wheels: {error}")
     except subprocess.CalledProcessError as error:
         sys.exit(f"wheels: {error}")
-    for path in (*made, pure_wheel(options.to), source_distribution(options.to)):
+    for path in (*wheels, pure_wheel(options.to), source_distribution(options.to)):
         print(f"{path}: {path.stat().st_size >> 10} KiB")
 
 

@@ -1,4 +1,4 @@
-"""What a shared library offers to others and needs of them, as `readelf` reports it for every machine."""
+"""Reads the dynamic symbols of a shared library of any architecture, with `readelf`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# Num, value, size, type, binding, visibility, section, and the name, with its version behind one @ or two.
+# Num, value, size, type, binding, visibility, section, and the name, followed by @ or @@ and its version.
 _SYMBOL: Final = re.compile(
     r"^ *\d+: [0-9a-f]+ +\S+ \w+ +(?P<binding>\w+) +\w+ +(?:\[.*?\] +)?(?P<section>\w+) (?P<name>[^@\s]+)"
     r"(?:@@?(?P<version>[\w.]+))?"
@@ -17,13 +17,13 @@ _SYMBOL: Final = re.compile(
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol of a shared library.
+    """A dynamic symbol of a shared library.
 
     Attributes:
-        name: As the compiler has made it of the name in C++.
-        version: Such as `GLIBC_2.28`; empty if it has none.
-        is_defined: Whether the library has it; else it needs it.
-        is_weak: Whether the library works without it.
+        name: Mangled name.
+        version: Symbol version such as `GLIBC_2.28`; '' if it has none.
+        is_defined: Whether the library defines the symbol; if not, it needs it.
+        is_weak: Whether the library works without the symbol.
     """
 
     name: str
@@ -33,16 +33,16 @@ class Symbol:
 
 
 def symbols_of(library: Path) -> list[Symbol]:
-    """All symbols by which a library is linked to others.
+    """Return the dynamic symbols of a library, except local ones.
 
     Raises:
-        subprocess.CalledProcessError: It cannot be read.
+        subprocess.CalledProcessError: The library cannot be read.
     """
     command = ["readelf", "--dyn-syms", "--wide", str(library)]
     listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={"LC_ALL": "C"}).stdout
-    found = (_SYMBOL.match(line) for line in listed.splitlines())
+    matches = (_SYMBOL.match(line) for line in listed.splitlines())
     return [
         Symbol(match["name"], match["version"] or "", match["section"] != "UND", match["binding"] == "WEAK")
-        for match in found
+        for match in matches
         if match and match["binding"] != "LOCAL"
     ]

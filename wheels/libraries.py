@@ -1,4 +1,4 @@
-"""Builds a native library for a torch and an architecture, either of which may be another than this machine's."""
+"""Builds a native library for any version of torch and any architecture, not only this machine's."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _STEMS: Final = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 
 
 class RequirementsError(Exception):
-    """A library needs what is not on every machine for which its wheel is."""
+    """A library needs symbols that are missing on some machines where its wheel can be installed."""
 
 
 def compiler_for(machine: str) -> list[str]:
-    """The compiler for an architecture.
+    """Return the compiler command for an architecture.
 
     Raises:
-        NoToolError: There is none here.
+        NoToolError: There is none on this machine.
     """
     if machine == platform.machine():
         return find_compiler()
@@ -38,36 +38,37 @@ def compiler_for(machine: str) -> list[str]:
 
 
 def build_library(torch: Torch, machine: str, folder: Path) -> Path:
-    """Build the library for a torch and an architecture into a folder; returns its path.
+    """Build the library for a torch and an architecture into a folder; return its path.
 
     Raises:
         NoToolError: There is no compiler for the architecture.
-        NativeError: It cannot be compiled.
-        RequirementsError: It could not be loaded everywhere.
+        NativeError: The library cannot be compiled.
+        RequirementsError: The library cannot be loaded on all machines.
     """
     compiler = compiler_for(machine)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
         stand_ins = _stand_ins(compiler, torch.exported, Path(scratch))
-        made = compile_library(compiler, TorchFiles(torch.include, stand_ins), Path(scratch))
-        problems = unmet(made, torch.exported)
+        library = compile_library(compiler, TorchFiles(torch.include, stand_ins), Path(scratch))
+        problems = unmet(library, torch.exported)
         if problems:
             raise RequirementsError(f"the library for torch {torch.version} on {machine}: {'; '.join(problems)}")
-        return made.replace(folder / library_name(torch.version, machine))
+        return library.replace(folder / library_name(torch.version, machine))
 
 
 def _stand_ins(compiler: Sequence[str], exported: Collection[str], scratch: Path) -> Path:
-    """Libraries that have the names of torch's and export the same, but do nothing.
+    """Build empty libraries with the names and exported symbols of torch's libraries, to link against.
 
-    They come before libstdc++, so they export none of its functions but those that torch brings for old machines.
+    They precede libstdc++ when linking, so they must not export its functions. Exceptions are functions too new for old
+    machines: torch exports these itself.
     """
     folder = scratch / "stand-ins"
     folder.mkdir()
     symbols = folder / "exported.s"
-    found = subprocess.run(
+    libstdcxx = subprocess.run(
         [*compiler, "-print-file-name=libstdc++.so.6"], stdout=subprocess.PIPE, text=True, check=True
     )
-    names = sorted({*exported} - {*found_everywhere(Path(found.stdout.strip()))})
+    names = sorted({*exported} - {*found_everywhere(Path(libstdcxx.stdout.strip()))})
     symbols.write_text("".join(f'.globl "{name}"\n"{name}":\n' for name in names))
     for name in TORCH_LIBRARIES:
         file = f"lib{name}.so"

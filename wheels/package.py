@@ -1,4 +1,4 @@
-"""Packs wheels and the source distribution, with hatchling."""
+"""Builds wheels and the source distribution with hatchling."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 def platform_wheel(libraries: Path, to: Path) -> Path:
-    """Pack the wheel for a platform.
+    """Build the wheel for a platform.
 
     Args:
-        libraries: A folder with the libraries for it, and with its name.
-        to: Where the wheel goes.
+        libraries: Folder with the libraries for the platform, named after it.
+        to: Output folder.
     """
     return _hatchling(to, {LIBRARIES: str(libraries.resolve())}, "wheel")
 
 
 def pure_wheel(to: Path) -> Path:
-    """Pack the wheel for all other machines, which has no libraries."""
+    """Build the wheel without libraries, for all other platforms."""
     return _hatchling(to, {LIBRARIES: ""}, "wheel")
 
 
 def source_distribution(to: Path) -> Path:
-    """Pack the sources."""
+    """Build the source distribution."""
     return _hatchling(to, {LIBRARIES: ""}, "sdist")
 
 
 def _hatchling(to: Path, environ: dict[str, str], target: str) -> Path:
-    """Run hatchling's own command; returns the file that it has made, which it names on its last line.
+    """Run hatchling; return the built file, whose path is its last line of output.
 
     Raises:
-        subprocess.CalledProcessError: It has failed.
+        subprocess.CalledProcessError: hatchling has failed.
     """
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(to.resolve())]
     done = subprocess.run(
         command, cwd=_ROOT, env={**os.environ, **environ}, stderr=subprocess.PIPE, text=True, check=True
     )
-    return _ROOT / done.stderr.splitlines()[-1]  # a path in the project is relative
+    return _ROOT / done.stderr.splitlines()[-1]  # relative to the project, unless it is outside

@@ -1,4 +1,4 @@
-"""Whether a library can be loaded wherever its wheel can be installed."""
+"""Checks that a library can be loaded wherever its wheel can be installed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from otel_torchdist.native.build import SOURCES
 from wheels.elf import Symbol, symbols_of
 
 _NEWEST: Final = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 11), "GCC": (4, 5, 0)}
-"""What every machine has on which torch runs: glibc by the wheels' tag, the rest because torch 2.8 to 2.15 needs it."""
-# It is the machine's own, for thread-local variables.
+"""Newest symbol versions on all machines that run torch: glibc by the wheels' tag, the others by needs of torch itself."""
+# The dynamic loader provides it, for thread-local variables.
 _LOADERS: Final = ("__tls_get_addr",)
 
 
 def unmet(library: Path, exported: Collection[str]) -> list[str]:
-    """What a library needs that may not be there, a sentence each; none if all is well.
+    """Return the requirements of a library that some machines do not meet, each as a sentence.
 
     Args:
         library: The library.
-        exported: The symbols of the torch that it is for.
+        exported: The symbols exported by its version of torch.
     """
     offered = {*exported, *functions_of_python(), *_LOADERS}
     missing = [
@@ -30,7 +30,7 @@ def unmet(library: Path, exported: Collection[str]) -> list[str]:
         if not symbol.is_defined and not symbol.is_weak and not symbol.version and symbol.name not in offered
     ]
     too_new = [
-        f"it needs {symbol.name} of {symbol.version}, and {_newest_of(symbol)} is the newest that is everywhere"
+        f"it needs {symbol.name} of {symbol.version}, and {_newest_of(symbol)} is the newest on all machines"
         for symbol in symbols_of(library)
         if not symbol.is_defined and symbol.version and _is_too_new(symbol.version)
     ]
@@ -38,7 +38,7 @@ def unmet(library: Path, exported: Collection[str]) -> list[str]:
 
 
 def found_everywhere(library: Path) -> set[str]:
-    """What a library of the machine's exports that is old enough to be everywhere."""
+    """Return the exported symbols of a system library that are old enough to exist on all machines."""
     return {
         symbol.name
         for symbol in symbols_of(library)
@@ -47,7 +47,7 @@ def found_everywhere(library: Path) -> set[str]:
 
 
 def functions_of_python() -> set[str]:
-    """The functions of Python that the library declares; they are in every Python since 3.10."""
+    """Return the functions of Python that the native library declares; all exist since Python 3.10."""
     declared = (SOURCES / "python.h").read_text().partition('extern "C"')[2].partition("\n}\n")[0]
     return {*re.findall(r"\b(Py\w+)\(", declared)}
 

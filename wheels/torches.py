@@ -1,8 +1,7 @@
-"""The torches that libraries are built for: headers and symbols of released ones, from the package index.
+"""The versions of torch to build for: headers and symbols of releases from the package index.
 
-Of a wheel of torch only its headers are kept, and the names that its libraries export; they lie in the user's cache.
-The wheels for aarch64 serve both architectures: in those for x86-64, which are larger, the headers that we include are
-the same.
+Only the headers of a wheel and the symbols exported by its libraries are kept, in the user's cache. The wheels for
+aarch64 serve both architectures: those for x86-64 are larger, and the headers that we include are the same.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from otel_torchdist.native.library import library_cache
 from wheels.elf import symbols_of
 
 VERSIONS: Final = ("2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
-"""The newest of each minor version that is supported."""
+"""The newest patch release of each supported minor version."""
 _PLATFORM: Final = "manylinux_2_28_aarch64"
 _PYTHON: Final = "3.12"
-"""All of these versions have wheels for it; nothing of them that we use depends on it."""
+"""A Python for which all these versions have wheels. The headers and symbols that we use do not depend on it."""
 
 
 class TorchError(Exception):
-    """A torch cannot be had."""
+    """A version of torch is not available."""
 
 
 @dataclass(frozen=True)
 class Torch:
-    """What is needed of a torch to build for it.
+    """The parts of a torch that are needed to build for it.
 
     Attributes:
-        version: Its version.
-        include: Its headers.
-        exported: What its libraries export.
+        version: Version of torch.
+        include: Folder of its headers.
+        exported: Symbols exported by its libraries.
     """
 
     version: str
@@ -46,13 +45,13 @@ class Torch:
 
 
 def of_environment() -> Torch:
-    """The torch that is installed here."""
+    """Return the installed torch."""
     torch = installed_torch()
     return Torch(installed_version(), torch.include, frozenset(_exported_by(torch.libraries)))
 
 
 def of_index(version: str) -> Torch:
-    """A released torch, downloaded if it is not in the cache.
+    """Return a released torch; download it if it is not in the cache.
 
     Raises:
         TorchError: It cannot be downloaded.
@@ -80,7 +79,7 @@ def _downloaded(version: str, folder: Path) -> Path:
 
 
 def _reduce(wheel: Path, folder: Path) -> None:
-    """Extract what is needed from a wheel."""
+    """Extract the headers and the exported symbols from a wheel."""
     libraries = [f"torch/lib/lib{name}.so" for name in TORCH_LIBRARIES]
     with zipfile.ZipFile(wheel) as archive:
         headers = [name for name in archive.namelist() if name.startswith("torch/include/")]

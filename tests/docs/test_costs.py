@@ -72,7 +72,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     """A file that is no result of the benchmarks does not replace the figures."""
     file = tmp_path / "other.json"
     file.write_text('{"reading": {}}')
-    with pytest.raises(ValueError, match="not what `make bench` writes"):
+    with pytest.raises(ValueError, match="not a result file of `make bench`"):
         costs.keep(file)
 
 

@@ -47,7 +47,7 @@ def test_what_is_too_new(tmp_path: Path) -> None:
         pytest.skip("this machine's glibc is too old")
     library = linked(tmp_path, "extern char __libc_single_threaded; char f(void) { return __libc_single_threaded; }")
     [problem] = unmet(library, ())
-    assert problem == "it needs __libc_single_threaded of GLIBC_2.32, and GLIBC_2.28 is the newest that is everywhere"
+    assert problem == "it needs __libc_single_threaded of GLIBC_2.32, and GLIBC_2.28 is the newest on all machines"
 
 
 def test_python_has_what_is_declared() -> None:
