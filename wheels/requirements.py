@@ -11,7 +11,7 @@ from otel_torchdist.native.build import SOURCES
 from wheels.elf import Symbol, symbols_of
 
 _NEWEST: Final = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 11), "GCC": (4, 5, 0)}
-"""Newest symbol versions on all machines that run torch: glibc by the wheels' tag, the others by needs of torch itself."""
+"""Newest symbol versions on all machines that run torch: of glibc by the wheels' tag, else by the needs of torch."""
 # The dynamic loader provides it, for thread-local variables.
 _LOADERS: Final = ("__tls_get_addr",)
 
