@@ -23,16 +23,16 @@ from benchmarks.steps import ddp, numerics, numerics_steps, step_time
 from benchmarks.steps.training import Switch
 
 Done: TypeAlias = Mapping[str, Section]
-"""The sections that have been measured, by name."""
+"""Measured sections, by name."""
 
 
 def _step_time(quick: bool, done: Done) -> Section:
-    """What calls cost after a layer is needed to say what a step should lose."""
+    """Measure steps. The cost of calls after a layer, if measured, predicts what a step should lose."""
     return step_time.measure(step_time.QUICK if quick else step_time.USUAL, _call_us(done))
 
 
 def _parts(quick: bool, done: Done) -> Section:
-    """What whole steps are made of is needed to say what they should lose."""
+    """Measure the parts of recording. The composition of steps, if measured, predicts what they should lose."""
     steps = parts.whole_steps(done["step_time"], _call_us(done)) if "step_time" in done else {}
     model = (step_time.QUICK if quick else step_time.USUAL).model
     return parts.measure(parts.QUICK if quick else parts.USUAL, model, steps)
@@ -67,11 +67,11 @@ SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
     "exporting": lambda quick, _: exporting.measure(exporting.QUICK if quick else exporting.USUAL),
     "agent_memory": lambda quick, _: agent_memory.measure(agent_memory.QUICK if quick else agent_memory.USUAL),
 }
-"""In the order in which they are measured."""
+"""The benchmarks, in the order in which they run."""
 
 
 def main() -> int:
-    """Measure, print and write the results; returns 1 if a section failed, which the others survive."""
+    """Measure, print and write the results; return 1 if a section failed. A failure does not affect other sections."""
     arguments = _arguments()
     _forget_settings()
     machine = describe_machine()
@@ -88,7 +88,7 @@ def main() -> int:
             continue
         show(done[name])
         print(f"  ({name}: {time.monotonic() - began_s:.0f} s)", flush=True)
-        if arguments.json:  # what has been measured is not lost, whatever becomes of the rest
+        if arguments.json:  # written after each section, so that a later failure loses nothing
             write_json(arguments.json, machine, list(done.values()))
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -96,16 +96,16 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What otel_torchdist costs.")
-    parser.add_argument("--quick", action="store_true", help="a few rounds, which show that it works and little else")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the costs of otel_torchdist.")
+    parser.add_argument("--quick", action="store_true", help="run only a few rounds, to check that the benchmarks work")
     parser.add_argument(
         "--only",
         type=lambda text: text.split(","),
         default=list(SECTIONS),
         metavar="SECTIONS",
-        help=f"these sections, separated by commas: {', '.join(SECTIONS)}",
+        help=f"run only these sections, separated by commas: {', '.join(SECTIONS)}",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.only if name not in SECTIONS]:
         parser.error(f"--only {','.join(unknown)}: the sections are {', '.join(SECTIONS)}")
@@ -116,7 +116,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _forget_settings() -> None:
-    """Drop the developer's OpenTelemetry settings: they would change the measurements, here and in every process."""
+    """Remove the developer's OpenTelemetry settings, which would change the measurements in all processes."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         del os.environ[name]
 

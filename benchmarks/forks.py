@@ -1,4 +1,4 @@
-"""Processes for measurements, all forked from one that has imported torch: they start quickly and are alike."""
+"""Starts processes for measurements. All are forked from one that has imported torch, so they start fast and alike."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PRELOADED: Final = (
 
 @contextmanager
 def forked(serve: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Connection]]:
-    """One process for each element of `arguments`, which runs `serve(connection, *element)`; returns their connections.
+    """Run `serve(connection, *element)` in one process for each element of `arguments`; yield the connections.
 
     Args:
-        serve: A function at the top of a module that does not import torch, so that only the processes do.
+        serve: A module-level function. Its module must not import torch, so that only the processes do.
         arguments: The arguments of each process.
     """
     context = multiprocessing.get_context("forkserver")
@@ -48,5 +48,5 @@ def forked(serve: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> 
 
 
 def _run(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that gives the orders ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controlling process ends this one
     serve(connection, *arguments)

@@ -1,6 +1,6 @@
-"""The native library for benchmarks and tests: built once for its sources and a torch, and kept in the checkout.
+"""Builds the native library for benchmarks and tests, once for its sources and a version of torch, in the checkout.
 
-It is built in a process of its own, for the one that asks has no torch.
+It is built in a child process, because the calling process has not imported torch.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from otel_torchdist.native.build import SOURCES
 from otel_torchdist.native.library import library_name
 
 MISSING: Final = (
-    "There is no C++ compiler (g++, clang++, or what CXX names), so there is no native library: what needs it is left "
-    "out."
+    "There is no C++ compiler (g++, clang++, or the one in CXX), so there is no native library: measurements with it "
+    "are left out."
 )
 BUILT: Final = Path(__file__).parents[1] / ".built"
-"""What benchmarks and tests build. The user's own cache has what programs of the user run with."""
+"""Folder for builds of benchmarks and tests; the user's cache is for the user's programs."""
 _BUILD: Final = "import sys; from pathlib import Path; from otel_torchdist.native.build import build; "
 _PROGRAM: Final = _BUILD + "build(Path(sys.argv[1]))"
 
 
 @functools.cache
 def native_cache() -> Path | None:
-    """A folder for `XDG_CACHE_HOME` that has the library, which is built if it is not there; None without a compiler.
+    """Return a folder for `XDG_CACHE_HOME` with the library, and build the library if needed; None without a compiler.
 
     Raises:
-        RuntimeError: It cannot be built; the message says why.
+        RuntimeError: The library cannot be built; the message gives the reason.
     """
     if not has_compiler():
         return None
@@ -49,12 +49,12 @@ def native_cache() -> Path | None:
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler."""
+    """Return whether there is a C++ compiler."""
     return bool(os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++"))
 
 
 def library_folder(cache: Path) -> Path:
-    """Where the library is in a cache."""
+    """Return the folder of the library in a cache."""
     return cache / "otel-torchdist" / "native"
 
 
@@ -65,8 +65,8 @@ def _build(folder: Path) -> None:
 
 
 def _digest() -> str:
-    """What the library depends on: its sources and torch."""
-    known = hashlib.sha256(version("torch").encode())
+    """Return a digest of the library's inputs: its sources and the version of torch."""
+    digest = hashlib.sha256(version("torch").encode())
     for source in sorted(SOURCES.iterdir()):
-        known.update(source.read_bytes())
-    return known.hexdigest()[:16]
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]

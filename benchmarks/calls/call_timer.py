@@ -1,4 +1,4 @@
-"""A process with one variant in it, which times calls on request."""
+"""A process with one variant, which times calls on request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOKENS = 64
 
 
 def serve(connection: Connection, variant: Variant, conditions: Conditions) -> None:
-    """Send what can be timed, then obey orders until there are none."""
+    """Send the kinds of calls, then carry out orders until the connection is closed."""
     torch.set_num_threads(1)
     join = _way_to_join(variant, conditions)
     installed = install(variant, conditions)
@@ -73,7 +73,7 @@ def _calls(conditions: Conditions) -> dict[str, Collective]:
 
 
 def _runs_python(call: Call, calls: int) -> bool:
-    """Whether a call that has been made before, from the same line, runs Python code of ours."""
+    """Return whether a call runs Python code of ours; it must have been made before from the same line."""
     found = False
 
     def look(frame: FrameType, event: str, _: object) -> None:
@@ -103,7 +103,7 @@ def _time(installed: Bare, call: Call, order: Order, operations: int) -> Timing:
 
 
 def _layer() -> Callable[[], None]:
-    """One layer of a transformer, with its gradients: what a rank does between two collectives."""
+    """Run forward and backward of a transformer layer, as a rank does between two collectives."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True)
     batch = torch.randn(SEQUENCES, TOKENS, WIDTH)
 

@@ -1,4 +1,4 @@
-"""Processes that time calls, one for each variant, as seen by the process that gives them orders."""
+"""Proxies of the processes that time calls, one for each variant, in the controlling process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.forks import forked
 
 
 class CallTimer:
-    """A process that times one variant.
+    """The proxy of a process that times one variant.
 
     Attributes:
         kinds: The calls that can be timed.
-        calls: How many calls of each it has made.
+        calls: Number of calls of each kind made so far.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -31,7 +31,7 @@ class CallTimer:
         return self._connection.recv()
 
     def runs_python(self, name: str) -> bool:
-        """Whether a call runs Python code of ours, after it has been planned."""
+        """Return whether a call runs Python code of ours, after it has been planned."""
         inspection = Inspection(name)
         self.calls[name] += inspection.calls
         self._connection.send(inspection)
@@ -39,24 +39,24 @@ class CallTimer:
 
     @property
     def operations(self) -> int:
-        """Operations in all its calls."""
+        """Number of operations in all calls so far."""
         return sum(count * self.kinds[name].operations for name, count in self.calls.items())
 
     @property
     def records(self) -> int:
-        """What should have been recorded of all its calls."""
+        """Number of records expected of all calls so far."""
         return sum(count * self.kinds[name].records for name, count in self.calls.items())
 
 
 @contextmanager
 def call_timers(variants: Sequence[Variant], conditions: Conditions) -> Iterator[dict[Variant, CallTimer]]:
-    """A timer for each variant."""
+    """Start a timer process for each variant."""
     with forked(_serve, [(variant, conditions) for variant in variants]) as connections:
         yield {variant: CallTimer(connection) for variant, connection in zip(variants, connections, strict=True)}
 
 
 def take_turns(timers: Mapping[Variant, CallTimer], order: Order, rounds: int) -> dict[Variant, list[Timing]]:
-    """Let every variant carry out an order a number of times, each time with another one first."""
+    """Have every variant carry out an order several times, starting with a different variant each time."""
     variants = list(timers)
     timings: dict[Variant, list[Timing]] = {variant: [] for variant in variants}
     for turn in range(rounds):
@@ -67,7 +67,7 @@ def take_turns(timers: Mapping[Variant, CallTimer], order: Order, rounds: int) -
 
 
 def _serve(connection: Connection, variant: Variant, conditions: Conditions) -> None:
-    # Only the forked processes need torch, and the one they are forked from has it already.
+    # Only the forked processes need torch, and the process that they are forked from has imported it.
     from benchmarks.calls.call_timer import serve
 
     serve(connection, variant, conditions)

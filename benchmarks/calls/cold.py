@@ -1,8 +1,8 @@
-"""What is added to a call that comes after a layer of a model, as in training, and not after another such call.
+"""Measures the cost added to a call after a layer of a model, as in training, instead of after another call.
 
 A call that is made ten thousand times in a row finds all its code and data in the processor's caches. In a training
-step the model has run since the last call, so everything costs several times as much: torch's own part, an empty
-kernel, ours, and a wrapper around it.
+step the model has run since the last call, so everything costs several times as much: torch's part, an empty kernel,
+our kernels, and a wrapper.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def measure(extent: Extent) -> Section:
     """Time calls in every variant.
 
     Raises:
-        RuntimeError: Something that a variant should have recorded or exported is missing.
+        RuntimeError: A variant has not recorded or exported all operations.
     """
     timings, _ = time_calls(WORLD, extent, list(Variant), CALLS)
     return _section(timings, extent)
 
 
 def added_us(section: Section, variant: Variant, call: str = CALLS[0]) -> float | None:
-    """What a variant adds to one such call, in microseconds, according to a section of `measure`; None if it is not."""
+    """Return the microseconds that a variant adds to a call, from a section of `measure`; None if not measured."""
     of = section.data["collectives"][call].get(variant.value)
     return of["added"]["median"] if of is not None else None
 
@@ -78,7 +78,7 @@ def _section(timings: Timings, extent: Extent) -> Section:
 
 
 def _goals(timings: Timings) -> Sequence[Goal]:
-    """The goals of the native kernel."""
+    """Return the goals of the native kernel."""
     goals: list[Goal] = []
     for name, of in timings.items():
         if Variant.NATIVE in of:

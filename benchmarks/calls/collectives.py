@@ -1,4 +1,4 @@
-"""The calls that are timed: small ones, so that what is added to them shows."""
+"""The timed calls. They are small, so that added costs are visible."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from benchmarks.calls.orders import Kind
 
 ELEMENTS: Final = 4
 COALESCED: Final = 8
-"""Calls in a coalesced block."""
+"""Calls per coalesced block."""
 PEER: Final = 1
 
 Call: TypeAlias = Callable[[], object]
 Wrap: TypeAlias = Callable[[str, int, Call], Call]
-"""Instruments a call of an operation, given its name and the bytes that this rank contributes."""
+"""Instruments an operation, given its name and the bytes that this rank contributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One call as a user writes it.
+    """A call as a user writes it.
 
     Attributes:
-        build: Returns the call, made of operations that have been wrapped.
-        kind: What it consists of.
+        build: Returns the call, built from wrapped operations.
+        kind: The operations that it consists of.
     """
 
     build: Callable[[Wrap], Call]
@@ -37,7 +37,7 @@ class Collective:
 
 
 def single(operation: str, message_bytes: int, call: Call) -> Collective:
-    """A call of one operation."""
+    """Return a call of one operation."""
     return Collective(lambda wrap: wrap(operation, message_bytes, call), Kind())
 
 
@@ -48,16 +48,16 @@ def join_fake_world(size: int) -> None:
 
 def join_gloo_alone() -> None:
     """Become the only rank of a world on gloo."""
-    stores: Any = dist  # its types lack some
+    stores: Any = dist  # some are missing in its type stubs
     dist.init_process_group("gloo", store=stores.HashStore(), rank=0, world_size=1)
 
 
 def collectives(world_size: int) -> dict[str, Collective]:
-    """The calls, by their name in the report."""
+    """Return the calls, by name in the report."""
     tensor = torch.ones(ELEMENTS)
     gathered = torch.empty(ELEMENTS * world_size)
     size = tensor.nbytes
-    # Where torch has the newer name of this function, the older one warns on every call.
+    # If torch has the newer name of this function, the older one warns on every call.
     all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
     def all_reduce() -> None:
@@ -98,7 +98,7 @@ def collectives(world_size: int) -> dict[str, Collective]:
 
 
 def point_to_point() -> dict[str, Collective]:
-    """A send and the receive of an answer, by their name in the report."""
+    """Return a send and the receive of its answer, by name in the report."""
     tensor = torch.ones(ELEMENTS)
 
     def build(wrap: Wrap) -> Call:

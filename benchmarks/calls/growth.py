@@ -1,7 +1,7 @@
-"""What a call costs with more ranks in the group and more tensors in the call: none of our costs may grow unbounded.
+"""Measures the cost of a call with more ranks in the group and more tensors in the call. It must not grow unbounded.
 
-A kernel in Python gets every tensor as an object, so a call with 512 of them costs more even where the kernel does
-nothing. What counts is therefore what ours costs above an empty one in the same round.
+A Python kernel receives every tensor as an object, so a call with 512 tensors costs more even if the kernel is empty.
+So the figure is the cost of our kernel above an empty kernel in the same round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.results.spread import Spread
 VARIANTS: Final = (Variant.BARE, Variant.EMPTY_KERNEL, Variant.PYTHON, Variant.NATIVE)
 WORLDS: Final = (8, 512, 8192)
 GOAL_RATIO: Final = 2.0
-"""For eight times as many tensors, a thousand times as many ranks. A small difference of large figures is inexact."""
+"""Bound for eight times the tensors or a thousand times the ranks; a small difference of large figures is inexact."""
 
 NOTES: Final = (
     "`bare` is the call itself; what is added is the median of rounds ± half of the range between the quartiles. An "
@@ -36,13 +36,13 @@ NOTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of the measurement.
 
     Attributes:
         rounds: Rounds of each call and size.
-        calls: Timed calls of `all_reduce` in each round, and half as many before.
+        calls: Timed calls of `all_reduce` per round, after half as many warm-up calls.
         lists: The same for calls with many tensors.
-        new_shapes: The same for calls that each have a shape of their own; our tables hold some thousands.
+        new_shapes: The same for calls with a new shape each; our tables hold a few thousand.
         new_groups: The same for groups; with 8,192 ranks our dictionary holds a hundred.
     """
 
@@ -53,7 +53,7 @@ class Extent:
     new_groups: int
 
     def order(self, call: str) -> Order:
-        """One round of one call."""
+        """Return the order for one round of a call."""
         special = {ALL_REDUCE: self.calls, FIRST_CALL: self.new_shapes, NEW_GROUP: self.new_groups}
         calls = special.get(call, self.lists)
         return Order(call, calls // 2, calls)
@@ -65,10 +65,10 @@ QUICK: Final = Extent(rounds=2, calls=20, lists=10, new_shapes=4, new_groups=2)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One row: a call in a world of some size.
+    """A row: a call in a world of some size.
 
     Attributes:
-        call: Its name in `sizes`.
+        call: Name of the call in `sizes`.
         world_size: Ranks of the default group.
     """
 
@@ -77,20 +77,20 @@ class Size:
 
     @property
     def name(self) -> str:
-        """Its name in the report."""
+        """Name in the report."""
         return f"{self.call}, {self.world_size:,} ranks"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One row's figures, in microseconds per call.
+    """The figures of a row, in microseconds per call.
 
     Attributes:
-        bare: The call itself.
-        empty_kernel: What an empty kernel adds.
-        python: What the kernel in Python adds.
-        native: What the native one adds; None where there is no library.
-        above_empty: The part of the kernel in Python that an empty one does not cost.
+        bare: Cost of the call itself.
+        empty_kernel: Cost added by an empty kernel.
+        python: Cost added by the Python kernel.
+        native: Cost added by the native kernel; None without the library.
+        above_empty: Cost of the Python kernel above the empty kernel.
     """
 
     bare: Spread
@@ -101,7 +101,7 @@ class Cost:
 
     @classmethod
     def of(cls, timings: Mapping[Variant, Sequence[Timing]]) -> Cost:
-        """Compare the rounds of the variants."""
+        """Return the figures from the rounds of the variants."""
         rounds = {variant: [timing.caller for timing in of] for variant, of in timings.items()}
         bare, empty, python = rounds[Variant.BARE], rounds[Variant.EMPTY_KERNEL], rounds[Variant.PYTHON]
         native = _difference(rounds[Variant.NATIVE], bare) if Variant.NATIVE in rounds else None
@@ -204,7 +204,7 @@ def _section(timings: Mapping[Size, Mapping[Variant, Sequence[Timing]]], extent:
 
 
 def _place(size: Size) -> tuple[int, int]:
-    """Group the rows of a call, by size."""
+    """Return the sort key of a row: by call, then by size."""
     calls = [ALL_REDUCE, FIRST_CALL, NEW_GROUP, ALL_GATHER, *(coalesced(tensors) for tensors in TENSORS)]
     return calls.index(size.call), size.world_size
 
@@ -212,7 +212,7 @@ def _place(size: Size) -> tuple[int, int]:
 def _goal(text: str, costs: Mapping[Size, Cost], rounds: int, large: Size, small: Size) -> Goal:
     spread = costs[small].above_empty
     ratio = costs[large].above_empty.median / spread.median
-    is_decided = spread.blur(rounds) < spread.median  # else it may be nothing, of which there are no multiples
+    is_decided = spread.blur(rounds) < spread.median  # else the divisor may be zero
     return Goal(f"Python kernel above an empty one: {text}", ratio, GOAL_RATIO, "times", is_decided)
 
 

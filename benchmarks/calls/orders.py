@@ -1,4 +1,4 @@
-"""Messages between the process that asks for timings and those that make them. The former has no torch."""
+"""Messages between the controlling process, which has not imported torch, and the processes that time calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORLD_SIZE: Final = 8
 
 
 class Variant(Enum):
-    """The ways to instrument a call that are compared; the value is the name in the report."""
+    """The compared variants of instrumentation; the value is the name in the report."""
 
     BARE = "bare"
     EMPTY_KERNEL = "empty kernel"
@@ -33,14 +33,14 @@ class Calls(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What is called, and where variants write to.
+    """The conditions of a measurement.
 
     Attributes:
-        tapes: Directory for our tapes, with one for each variant.
-        endpoint: OTLP/gRPC endpoint of the sink; '' where no variant needs one.
-        library: Folder of the native library; None where no variant needs it.
+        tapes: Directory for our tapes, with a subdirectory for each variant.
+        endpoint: OTLP/gRPC endpoint of the sink; '' if no variant needs one.
+        library: Folder of the native library; None if no variant needs it.
         backend: Backend of the default group, `fake` or `gloo`.
-        world_size: Its ranks; of gloo one, or two with a peer.
+        world_size: Number of ranks; for gloo one, or two with a peer.
         calls: The kind of calls.
     """
 
@@ -52,17 +52,17 @@ class Conditions:
     calls: Calls = Calls.USUAL
 
     def tapes_of(self, variant: Variant) -> Path:
-        """Directory for the tape of a variant."""
+        """Return the directory for the tape of a variant."""
         return self.tapes / variant.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a call consists of.
+    """The composition of a call.
 
     Attributes:
-        operations: Operations as a user sees them; figures are for each of them.
-        records: Operations that are recorded: a coalesced block is one.
+        operations: Number of operations as a user counts them; figures are per operation.
+        records: Number of recorded operations: a coalesced block is one.
     """
 
     operations: int = 1
@@ -74,9 +74,9 @@ class Order:
     """One round of one variant.
 
     Attributes:
-        collective: The call, by its name in `collectives`.
-        warm_up: Calls before, with no break in between.
-        calls: Calls that are timed.
+        collective: Name of the call in `collectives`.
+        warm_up: Number of calls directly before the timed calls.
+        calls: Number of timed calls.
     """
 
     collective: str
@@ -86,11 +86,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """An order to find out whether a call runs Python code of ours; answered by a bool.
+    """An order to check whether a call runs Python code of ours; the answer is a bool.
 
     Attributes:
-        collective: The call.
-        calls: Calls before, so that what is planned once has been planned.
+        collective: Name of the call in `collectives`.
+        calls: Number of calls before the check, so that all one-time planning is done.
     """
 
     collective: str
@@ -102,9 +102,9 @@ class Timing:
     """The answer to an order, in microseconds per operation.
 
     Attributes:
-        caller: What the caller loses, waits for the GIL included.
-        process: Processor time of all threads of the process, until there is nothing left to export.
-        waited: What the caller lost beyond `caller`, because others had the processor.
+        caller: Time of the calling thread, including waits for the GIL.
+        process: Processor time of all threads of the process, until everything is exported.
+        waited: Time for which the caller waited for a processor; not part of `caller`.
     """
 
     caller: float

@@ -1,4 +1,4 @@
-"""The other rank of point-to-point operations on gloo: a bare process, forked before anything is installed."""
+"""The other rank of point-to-point operations on gloo: an uninstrumented process, forked first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.calls.collectives import ELEMENTS, PEER
 
 
 def fork_peer(store: Path) -> Callable[[], None]:
-    """Start a process that sends back whatever it receives, until this one has ended.
+    """Start a process that echoes all messages until this process has ended.
 
     Args:
-        store: A file through which the two meet.
+        store: File store of the two processes.
 
     Returns:
-        What makes this process the other one's peer; it returns when both have joined.
+        A function that joins this process to the world of both; it returns when both have joined.
     """
     if os.fork() == 0:
         try:

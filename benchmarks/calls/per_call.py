@@ -1,10 +1,10 @@
-"""What is added to each call, compared between variants that take turns.
+"""Measures the cost added to each call by variants that take turns.
 
-Each variant has a process of its own, because some cannot be removed without a trace: a batch processor's thread takes
-the GIL from the next variant. All are forked from one process that has imported what they need, so they have the same
-modules and the same heap; the garbage collector stays on, and skips objects from before the first call. They take turns
-(A B C, B C A, …), so that a machine that becomes slower does so for all; while one runs, the others are idle and have
-nothing left to export. `stopwatch` subtracts the time taken by other processes of the machine.
+Each variant has its own process, because some leave traces behind: a batch processor's thread takes the GIL from the
+next variant. All are forked from one process that has imported all modules, so they have the same modules and heap. The
+garbage collector stays on, and skips objects from before the first call. The variants take turns (A B C, B C A, …),
+so that a machine that becomes slower affects all of them. While one runs, the others are idle and have exported
+everything. `stopwatch` subtracts the time used by other processes of the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOAL_NATIVE_RATIO: Final = 1 / 50
 GOAL_PYTHON_US: Final = 11.0
 GOAL_PYTHON_RATIO: Final = 1 / 6
 MAIN: Final = "fake: all_reduce"
-"""The call that the goals of the kernel in Python are about."""
+"""The call with goals for the Python kernel."""
 BUSY_SHARE: Final = 0.05
 WORLDS: Final = (
     World("fake", "fake", 8, Calls.USUAL),
@@ -49,13 +49,13 @@ QUICK: Final = Extent(rounds=3, warm_up=16, operations=64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One call's figures, in microseconds.
+    """The figures of a call, in microseconds.
 
     Attributes:
-        timings: Its rounds, by variant.
-        added: What each variant adds to the bare call; for `BARE` the call itself.
+        timings: Rounds by variant.
+        added: Cost that each variant adds to the bare call; for `BARE` the cost of the call.
         process: The same in processor time of the whole process.
-        is_left_to_python: Whether the native kernel leaves it to the one in Python.
+        is_left_to_python: Whether the native kernel leaves the call to the Python kernel.
     """
 
     timings: Mapping[Variant, Sequence[Timing]]
@@ -68,7 +68,7 @@ def measure(extent: Extent) -> Section:
     """Time every call in every variant.
 
     Raises:
-        RuntimeError: Something that a variant should have recorded or exported is missing.
+        RuntimeError: A variant has not recorded or exported all operations.
     """
     rows: dict[str, Row] = {}
     for world in WORLDS:
@@ -99,7 +99,7 @@ def _section(rows: Mapping[str, Row], extent: Extent) -> Section:
 
 
 def added_by(timings: Mapping[Variant, Sequence[Timing]], clock: str) -> dict[Variant, Spread]:
-    """What each variant adds to the bare call of the same round; for `BARE` the call itself."""
+    """Return the cost that each variant adds to the bare call of the same round; for `BARE` the cost of the call."""
     rounds = {variant: [getattr(timing, clock) for timing in of] for variant, of in timings.items()}
     bare = rounds.pop(Variant.BARE)
     added = {variant: [cost - base for cost, base in zip(of, bare, strict=True)] for variant, of in rounds.items()}
@@ -107,17 +107,17 @@ def added_by(timings: Mapping[Variant, Sequence[Timing]], clock: str) -> dict[Va
 
 
 def share_of_naive(added: Mapping[Variant, Spread], kernel: Variant) -> float:
-    """What a kernel adds as a share of what the naive wrapper adds."""
+    """Return the cost added by a kernel as a share of the cost added by the naive wrapper."""
     return added[kernel].median / added[Variant.NAIVE].median
 
 
 def as_ratio(share: float) -> str:
-    """A share as a cell: `1/4.2`; nothing that was measured to be less than nothing has one."""
+    """Return a share as a cell such as `1/4.2`; a negative measurement has none."""
     return f"1/{1 / share:.1f}" if share > 0 else "0"
 
 
 def _goals(rows: Mapping[str, Row]) -> list[Goal]:
-    """Goals of the kernel in Python for one call; of the native one for every call, of which the worst is shown."""
+    """Return the goals: of the Python kernel for one call, of the native kernel for the worst of all calls."""
     main = rows[MAIN].added
     goals = [
         Goal(f"Python kernel, added to {MAIN}", main[Variant.PYTHON].median, GOAL_PYTHON_US, "µs"),

@@ -1,9 +1,9 @@
-"""Names of the calls of `sizes`, for code without torch."""
+"""Names of the calls in `sizes`, for code without torch."""
 
 from typing import Final
 
 TENSORS: Final = (8, 64, 512)
-"""Tensors in a call; `all_gather` has as many as there are ranks."""
+"""Tensors per call; `all_gather` has one per rank."""
 
 ALL_REDUCE: Final = "all_reduce"
 FIRST_CALL: Final = "all_reduce, each of a new shape"
@@ -12,5 +12,5 @@ ALL_GATHER: Final = "all_gather into a list"
 
 
 def coalesced(tensors: int) -> str:
-    """`all_reduce_coalesced` of the given number of tensors."""
+    """Return the name of `all_reduce_coalesced` with the given number of tensors."""
     return f"all_reduce_coalesced, {tensors} tensors"

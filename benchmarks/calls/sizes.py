@@ -1,4 +1,4 @@
-"""Calls with few and with many ranks, with few and with many tensors, on the `fake` backend."""
+"""Calls with few and many ranks, and with few and many tensors, on the `fake` backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_SHAPES = 1 << 16
 
 
 def calls_of_all_sizes(world_size: int) -> dict[str, Collective]:
-    """The calls that suit a world of this size, by name."""
+    """Return the calls for a world of this size, by name."""
     tensor = torch.ones(ELEMENTS)
     calls: dict[str, Call] = {
         ALL_REDUCE: lambda: dist.all_reduce(tensor),
@@ -31,7 +31,7 @@ def calls_of_all_sizes(world_size: int) -> dict[str, Collective]:
 
 
 def _all_reduce_of_a_new_shape() -> Call:
-    """Every call is the first of its kind: caches from other calls do not help."""
+    """Return a call that has a new shape each time, so that no cache helps."""
     numbers = torch.ones(MOST_SHAPES)
     shapes = count(ELEMENTS + 1)
 
@@ -57,7 +57,7 @@ def _all_gather(world_size: int) -> Call:
 
 
 def _all_reduce_coalesced(tensors: int) -> Call:
-    """The group's call under `dist._coalescing_manager`, which has become the way to ask for it."""
+    """Return a coalesced call with `dist._coalescing_manager`, the current API for it."""
     reduced = [torch.ones(ELEMENTS) for _ in range(tensors)]
     group = dist.group.WORLD
     assert group is not None

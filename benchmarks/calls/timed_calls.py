@@ -1,4 +1,4 @@
-"""Times calls in a world of some backend, in every variant, and checks that they were recorded or exported."""
+"""Times calls in a world of any backend, in every variant, and checks that they were recorded or exported."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from benchmarks.receivers.span_sink import SpanSink
 from benchmarks.results.recorded import OperationsOnTapes, insist
 
 Timings: TypeAlias = Mapping[str, Mapping[Variant, Sequence[Timing]]]
-"""The rounds of each call, by variant."""
+"""Rounds of each call, by variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of a measurement.
 
     Attributes:
         rounds: Rounds of each call.
-        warm_up: Operations before each round; with more than 512, the batch processor is at work when it begins.
+        warm_up: Operations before each round; from 512 on, the batch processor is busy when the round begins.
         operations: Timed operations in each round.
     """
 
@@ -34,18 +34,18 @@ class Extent:
     operations: int
 
     def order(self, name: str, kind: Kind) -> Order:
-        """One round of a call."""
+        """Return the order for one round of a call."""
         return Order(name, -(-self.warm_up // kind.operations), -(-self.operations // kind.operations))
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Where calls are made, and which.
+    """A world, and the calls made in it.
 
     Attributes:
         name: Its name in the report.
         backend: Backend of the default group.
-        size: Its ranks.
+        size: Number of ranks.
         calls: The kind of calls.
     """
 
@@ -61,16 +61,16 @@ def time_calls(
     """Time calls in variants that take turns.
 
     Args:
-        world: Where, and which.
-        extent: How much is measured.
-        variants: The variants; that of the native library is left out where it cannot be built.
-        names: The calls that are timed; all if not given.
+        world: The world and its calls.
+        extent: The extent of the measurement.
+        variants: The variants; the native one is left out if the library cannot be built.
+        names: Names of the calls to time; None for all.
 
     Returns:
-        The rounds of each call, and the calls that the native kernel leaves to the one in Python.
+        The rounds of each call, and the calls that the native kernel leaves to the Python kernel.
 
     Raises:
-        RuntimeError: Something that a variant should have recorded or exported is missing.
+        RuntimeError: A variant has not recorded or exported all operations.
     """
     cache = native_cache()
     library = library_folder(cache) if cache is not None else None
@@ -93,6 +93,6 @@ def time_calls(
         if Variant.NAIVE in timers:
             insist(timers[Variant.NAIVE].operations, sink.received(), "spans were exported")
         for variant, counted in recorded.items():
-            counted.look()  # at what was made to learn whether Python runs
+            counted.look()  # counts the calls of `runs_python` too
             insist([timers[variant].records], counted.counts, f"calls were recorded by the {variant.value}")
     return timings, left

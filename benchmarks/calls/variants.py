@@ -1,4 +1,4 @@
-"""The ways to instrument a call that are compared. Each is installed in a process of its own and stays there."""
+"""The compared variants of instrumentation. Each is installed in its own process, and stays there."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from otel_torchdist.config import Config
 from otel_torchdist.native.library import Library, find_library
 
 KEY: Final = torch._C.DispatchKey.BackendSelect
-"""The dispatch key of our kernels."""
+"""Dispatch key of our kernels."""
 FLUSH_MS: Final = 60_000
 EVERY_SPAN: Final = 1 << 24
-"""Length of a queue that never drops a span, so that each one is paid for."""
+"""Length of a queue that never drops a span, so that the cost of every span counts."""
 
 
 class Bare:
     """No instrumentation."""
 
     def wrap(self, operation: str, message_bytes: int, call: Call) -> Call:
-        """An operation as a user of this variant calls it."""
+        """Return an operation as a user of this variant calls it."""
         return call
 
     def settle(self) -> None:
-        """Let background work come to an end, so that it does not disturb others."""
+        """Wait until background work has ended, so that it does not disturb other variants."""
 
 
 class EmptyKernel(Bare):
-    """Python kernels where ours are, which only pass the call on: the minimum cost of any kernel in Python."""
+    """Empty Python kernels in place of ours, which only forward the call: the minimum cost of any Python kernel."""
 
     def __init__(self) -> None:
         self._library = torch.library.Library("c10d", "IMPL")
@@ -55,7 +55,7 @@ def _empty_kernel(overload: Any) -> Callable[..., Any]:
 
 
 class Ours(Bare):
-    """otel_torchdist's capture and a tape; the tape's reader is in another process."""
+    """otel_torchdist's capture with a tape, which another process reads."""
 
     def __init__(self, directory: Path, library: Library | None) -> None:
         directory.mkdir()
@@ -64,10 +64,10 @@ class Ours(Bare):
 
 
 class RecordFunction(Bare):
-    """PyTorch's own annotation, with no profiler running."""
+    """PyTorch's `record_function`, without a running profiler."""
 
     def wrap(self, operation: str, message_bytes: int, call: Call) -> Call:
-        """The call, and the wait for it, under `record_function`."""
+        """Return a call that runs, with its wait, under `record_function`."""
         record_function = torch.profiler.record_function
 
         def annotated() -> None:
@@ -78,7 +78,7 @@ class RecordFunction(Bare):
 
 
 class NaiveSpans(Bare):
-    """A naive wrapper of ten lines: a span around each call, with four attributes, and a batch processor."""
+    """A naive wrapper of ten lines: a span with four attributes around each call, and a batch processor."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._provider = TracerProvider()
@@ -86,7 +86,7 @@ class NaiveSpans(Bare):
         self._tracer = self._provider.get_tracer("naive")
 
     def wrap(self, operation: str, message_bytes: int, call: Call) -> Call:
-        """The call, and the wait for it, as a span."""
+        """Return a call that runs, with its wait, in a span."""
         start_span = self._tracer.start_as_current_span
 
         def traced() -> None:
@@ -97,7 +97,7 @@ class NaiveSpans(Bare):
         return traced
 
     def settle(self) -> None:
-        """Export what waits in the queue."""
+        """Export the queued spans."""
         if not self._provider.force_flush(FLUSH_MS):
             raise TimeoutError(f"spans could not be exported within {FLUSH_MS} ms")
 

@@ -1,6 +1,6 @@
-"""What the parts of recording that are no operations are about: single events of a training, each as a function.
+"""Single events of a training that are no operations, each as a function.
 
-Every event is torch's own code, called as a program does, with what we replace in it or without.
+Every event is torch's code, called as a program calls it, with or without our patches.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BATCHES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An event that can happen.
+    """A timed event.
 
     Attributes:
-        act: Makes it happen.
-        prepare: Comes before each time, and is not timed.
+        act: Triggers the event.
+        prepare: Called before each event, untimed.
     """
 
     act: Callable[[], object]
@@ -40,20 +40,20 @@ class Timed:
 
 
 def events(directory: Path) -> Mapping[Event, Timed]:
-    """All events, in a process that is the only rank of its world; checkpoints are saved in `directory`."""
-    warnings.simplefilter("ignore")  # torch's own, about worlds of one rank
+    """Return all events, for a process that is the only rank of its world; checkpoints are saved in `directory`."""
+    warnings.simplefilter("ignore")  # torch warns of worlds of one rank
     weight = nn.Parameter(torch.ones(8))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     weight.grad = torch.ones(8)
     replicated = DistributedDataParallel(nn.Linear(8, 8))
-    for _ in range(20):  # its buckets are rebuilt, and known
+    for _ in range(20):  # afterwards DDP has rebuilt its buckets
         replicated(torch.ones(2, 8)).sum().backward()
     unit = _unsharded_unit()
     batches = _Batches()
     saved = {"one": torch.ones(8)}
     return {
         Event.FORWARD: Timed(lambda: replicated._pre_forward(torch.ones(2, 8))),
-        Event.UNIT: Timed(lambda: unit.unshard()),  # looked up each time, as it is replaced
+        Event.UNIT: Timed(lambda: unit.unshard()),  # looked up each time, because we replace it
         Event.BACKWARD: Timed(lambda: (weight * 2).sum().backward()),
         Event.OPTIMIZER: Timed(lambda: optimizer.step()),
         Event.BATCH: Timed(lambda: next(batches.iterator), batches.rewind),
@@ -63,7 +63,7 @@ def events(directory: Path) -> Mapping[Event, Timed]:
 
 
 class _Batches:
-    """Batches of a loader, which never end."""
+    """An endless sequence of batches from a loader."""
 
     def __init__(self) -> None:
         samples: Any = range(BATCHES)
@@ -72,14 +72,14 @@ class _Batches:
         self._left = BATCHES
 
     def rewind(self) -> None:
-        """Begin anew in time."""
+        """Restart the loader before it is exhausted."""
         self._left -= 1
         if self._left < 1:
             self.iterator, self._left = iter(self._loader), BATCHES - 1
 
 
 def _unsharded_unit() -> FSDPParamGroup:
-    """A unit of FSDP2 whose parameters are there: `unshard` only looks, so what it costs is what we add."""
+    """Return an FSDP2 unit with gathered parameters: its `unshard` does nothing, so the measured cost is ours."""
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     mesh = init_device_mesh("cpu", (1,))
     for layer in net:

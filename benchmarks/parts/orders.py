@@ -1,4 +1,4 @@
-"""Orders for the process that times parts of recording, and its answers. Needs no torch."""
+"""Orders for the process that times parts of recording, and its answers. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.steps.training import Switch
 
 
 class Event(Enum):
-    """What a part records; the value is the name in the report."""
+    """Kinds of events that a part records; the value is the name in the report."""
 
     FORWARD = "a forward of DDP: its buckets"
     UNIT = "a unit of FSDP2, gathered or reduced: its label"
@@ -23,12 +23,12 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartTurn:
-    """A number of events of each kind, one after the other.
+    """An order for events of each kind, one after the other.
 
     Attributes:
-        switch: Whether they are recorded.
-        in_a_row: Events of a kind without anything between them.
-        after_a_layer: Events of a kind that each come after a layer of a model.
+        switch: Whether and how they are recorded.
+        in_a_row: Number of consecutive events of a kind.
+        after_a_layer: Number of events of a kind that each follow a layer of a model.
     """
 
     switch: Switch
@@ -38,11 +38,11 @@ class PartTurn:
 
 @dataclass(frozen=True, slots=True)
 class PartTimes:
-    """Microseconds of processor time of an event.
+    """The processor time of an event, in microseconds.
 
     Attributes:
-        in_a_row: The least of them.
-        after_a_layer: Their median; None for what does not come in every step.
+        in_a_row: Minimum.
+        after_a_layer: Median; None for events that do not occur in every step.
     """
 
     in_a_row: float

@@ -1,7 +1,7 @@
-"""What is added to a training by the parts that record no operations: labels, parts of steps, checkpoints, RPC.
+"""Measures the parts of recording that record no operations: labels, parts of steps, checkpoints, RPC.
 
-Whole steps vary by more than all of it. So each event is timed by itself, in torch's own code, and multiplied out:
-how often it comes in a step of the models of `step_time`, times what it costs after a layer of a model.
+The duration of whole steps varies by more than their cost. So each kind of event is timed alone, in torch's code. The
+cost per step is the cost after a layer of a model, times the number of events in a step of the models of `step_time`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.results.spread import Spread
 from benchmarks.steps.training import Model, Parallelism, Switch, switches_with
 
 GOAL_PERCENT: Final = 0.1
-"""Of a whole step, natively, with the calls."""
+"""Maximum cost in percent of a whole step, with the native kernel and including the calls."""
 
 NOTES: Final = (
     "Processor time of the thread; of an RPC, of the whole process, which calls itself. In a row: the least of many. "
@@ -40,13 +40,13 @@ Rounds: TypeAlias = list[dict[Switch, Mapping[Event, PartTimes]]]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of the measurement.
 
     Attributes:
-        rounds: In each, every switch has a turn.
+        rounds: Number of rounds; in each, every switch has a turn.
         budget_s: Seconds after which no further round begins, for all events and for remote calls each.
-        in_a_row: Events in a row.
-        after_a_layer: Events after a layer.
+        in_a_row: Number of consecutive events.
+        after_a_layer: Number of events that each follow a layer.
     """
 
     rounds: int
@@ -61,12 +61,12 @@ QUICK: Final = Extent(rounds=2, budget_s=5.0, in_a_row=40, after_a_layer=2)
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a step of one model is made of.
+    """The composition of a step of one model.
 
     Attributes:
-        step_ms: Processor time of its training thread, which is less than it takes: waits for others are left out.
-        collectives: How many it has.
-        call_us: What each kernel adds to one of them.
+        step_ms: Processor time of the training thread, in milliseconds; waits for other ranks are left out.
+        collectives: Number of collectives.
+        call_us: Microseconds that each kernel adds to a collective.
     """
 
     step_ms: float
@@ -78,9 +78,9 @@ def measure(extent: Extent, model: Model, steps: Mapping[Parallelism, Whole]) ->
     """Time the events, recorded and not.
 
     Args:
-        extent: How much is measured.
-        model: The model whose steps are multiplied out.
-        steps: What is known of them; empty if they were not measured.
+        extent: The extent of the measurement.
+        model: The model of the steps.
+        steps: The composition of steps; empty if not measured.
     """
     cache = native_cache()
     library = library_folder(cache) if cache is not None else None
@@ -106,7 +106,7 @@ def _measure(extent: Extent, library: Path | None, is_rpc: bool) -> Rounds:
 
 
 def _serve(connection: Connection, tapes: Path, library: Path | None, is_rpc: bool) -> None:
-    # Only the forked processes need torch, and the one they are forked from has it already.
+    # Only the forked processes need torch, and the process that they are forked from has imported it.
     from benchmarks.parts.rank import serve
 
     serve(connection, tapes, library, is_rpc)
@@ -114,11 +114,11 @@ def _serve(connection: Connection, tapes: Path, library: Path | None, is_rpc: bo
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What one switch adds to an event, in microseconds.
+    """The microseconds that one switch adds to an event.
 
     Attributes:
-        in_a_row: When it comes after others of its kind.
-        after_a_layer: When it comes after a layer of a model; None if that was not timed.
+        in_a_row: After other events of its kind.
+        after_a_layer: After a layer of a model; None if not timed.
     """
 
     in_a_row: Spread
@@ -193,7 +193,7 @@ def _shares(
     model: Model,
     steps: Mapping[Parallelism, Whole],
 ) -> dict[tuple[Parallelism, Switch], float]:
-    """Percent of a step that its collectives and its other events cost."""
+    """Return the cost of a step's collectives and of its other events, in percent of the step."""
     found: dict[tuple[Parallelism, Switch], float] = {}
     for parallelism, whole in steps.items():
         counts = events_of_a_step(parallelism, model)
@@ -210,7 +210,7 @@ def _shares(
 
 
 def whole_steps(section: Section, call_us: Mapping[Switch, float | None]) -> dict[Parallelism, Whole]:
-    """What the section `step_time` has found out about steps."""
+    """Return the composition of steps, as measured by the section `step_time`."""
     models: Mapping[str, Any] = section.data["models"]
     return {
         parallelism: Whole(

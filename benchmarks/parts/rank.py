@@ -1,4 +1,4 @@
-"""A process that times the parts of recording that are no operations, switched on and off."""
+"""A process that times the parts of recording that record no operations, switched on and off."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from benchmarks.steps.switching import recording
 from otel_torchdist.native.library import Library, find_library
 
 RARE: Final = (Event.SAVE, Event.FILE)
-"""They come once in many steps."""
+"""Events that occur once in many steps."""
 CALLS: Final = 50
-"""Remote calls of which the processor time is taken together: other threads answer them."""
+"""Remote calls per measurement of processor time, which includes the threads that answer them."""
 
 
 def serve(connection: Connection, tapes: Path, folder: Path | None, is_rpc: bool) -> None:
-    """Time events as ordered until there are no orders.
+    """Time events as ordered, until the connection is closed.
 
     Args:
-        connection: Where orders come from.
-        tapes: A directory for tapes, with another one in it for checkpoints.
-        folder: Folder of the native library; None without.
-        is_rpc: Whether to time remote calls, and nothing else.
+        connection: Connection to the controlling process.
+        tapes: Directory for tapes, with a subdirectory for checkpoints.
+        folder: Folder of the native library; None without it.
+        is_rpc: Whether to time only remote calls.
     """
     torch.set_num_threads(1)
     library = find_library(folder) if folder is not None else None
@@ -61,7 +61,7 @@ def _time(event: Event, timed: Timed, turn: PartTurn, layer: Callable[[], object
 
 
 def _each(timed: Timed, count: int, between: Callable[[], object]) -> list[float]:
-    """Microseconds of processor time of each event."""
+    """Return the microseconds of processor time of each event."""
     found: list[float] = []
     clock = time.thread_time_ns
     for _ in range(count):
@@ -74,7 +74,7 @@ def _each(timed: Timed, count: int, between: Callable[[], object]) -> list[float
 
 
 def _layer() -> Callable[[], object]:
-    """A layer of a model, forward and backward, after which caches hold other things."""
+    """Run forward and backward of a layer, which evicts other data from the caches."""
     layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
     batch = torch.randn(1, 128, 512)
     engine: Any = torch.autograd
@@ -86,7 +86,7 @@ def _layer() -> Callable[[], object]:
 
 
 def _serve_calls(connection: Connection, tapes: Path, library: Library | None) -> None:
-    """Time calls of this process to itself."""
+    """Time remote calls of this process to itself."""
     store = tapes / "rpc-store"
     os.environ.setdefault("TP_SOCKET_IFNAME", "lo")
     while turn := connection.recv():
@@ -107,4 +107,4 @@ def _calls() -> float:
 
 
 def nothing() -> None:
-    """What is called."""
+    """Do nothing: the function called remotely."""

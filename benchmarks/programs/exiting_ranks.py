@@ -1,8 +1,8 @@
 """An interpreter that has imported torch, and forks ranks that exit while operations are in flight.
 
-It reads orders as lines of JSON, and answers each with a line: how its ranks have ended. A rank is forked from the main
-module's own frame and returns from it, so it ends as every interpreter does: exit handlers, the end of all threads and
-modules, destructors of C++. Only the import of torch, seconds of a core, is not done again.
+It reads orders as lines of JSON, and answers each with a line about the ends of its ranks. A rank is forked from the
+main module's frame and returns from it, so it ends as every interpreter does: exit handlers, the end of all threads and
+modules, destructors of C++. Forking saves the import of torch, which takes seconds of a core.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from otel_torchdist.launch.switch import switch_on_from_environment
 
 PATIENCE = timedelta(seconds=300)
 LIMIT_S = 300
-"""A rank that has not ended by then is ended by a signal."""
+"""Seconds after which a rank that has not ended is killed."""
 MOST_OPERATIONS = 48
 MOST_ELEMENTS = 1 << 16
 LONGEST_S = 0.004
-"""How long a rank may go on after its last call."""
+"""Longest time that a rank continues after its last call, in seconds."""
 
 
 def main() -> None:
-    """Serve orders; in a forked rank, return when its program is over."""
+    """Carry out orders; in a forked rank, return at the end of its program."""
     for line in sys.stdin:
         order = json.loads(line)
         ranks: dict[int, int] = {}
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _be_rank(order: dict[str, Any], rank: int) -> None:
-    """Issue operations that nobody waits for, and note how many are in flight."""
+    """Issue operations without waiting for them, and report the number in flight."""
     folder = Path(order["folder"])
     with (folder / f"stderr-{rank}").open("wb") as file:
         os.dup2(file.fileno(), 2)
@@ -69,7 +69,7 @@ def _be_rank(order: dict[str, Any], rank: int) -> None:
     (folder / f"issued-{rank}").write_text(f"{len(works)} {in_flight}")
     if chance.random() < 0.5:
         global left
-        left = works  # the program has kept its Works in a global variable
+        left = works  # keeps the Works alive, as a program with a global variable does
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""How ranks end that exit with operations in flight: bare, and with each kernel.
+"""Counts how ranks end that exit with operations in flight: without recording, and with each kernel.
 
-Command line: `python -m benchmarks.programs.exits --exits 600 --minutes 30`. It is not part of `make bench`, for it
-takes long. Torch itself ends such a process with a signal now and then; what counts is whether it happens more
-often with us.
+Command line: `python -m benchmarks.programs.exits --exits 600 --minutes 30`. It is not part of `make bench`, because it
+takes long. Torch itself sometimes ends such a process with a signal; this must not be more frequent with recording.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from otel_torchdist.node.job.directory import job_directories
 
 RANKS: Final = 2
 NOT_RUN: Final = "not run"
-"""The outcome of a rank that could not issue its operations, on a machine that is too busy."""
+"""Outcome of a rank that could not issue its operations, because the machine was too busy."""
 
 NOTES: Final = (
     "Two ranks on gloo issue 8 to 47 all_reduces of up to 65,535 floats and return from their program, without waiting "
@@ -45,7 +44,7 @@ NOTES: Final = (
 
 
 class Kind(Enum):
-    """How ranks are recorded; the value is the name in the report."""
+    """Variants of recording; the value is the name in the report."""
 
     BARE = "bare"
     PYTHON = "Python kernel"
@@ -54,12 +53,12 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Ends:
-    """How the ranks of one kind have ended.
+    """The ends of the ranks of one kind.
 
     Attributes:
-        outcomes: How many ended in which way.
-        in_flight: How many had operations in flight when their program was over.
-        texts: What ranks wrote last that did not end with 0.
+        outcomes: Number of ranks by outcome.
+        in_flight: Number of ranks with operations in flight at the end of their program.
+        texts: Last output of ranks with an exit status other than 0.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
@@ -68,11 +67,11 @@ class Ends:
 
 
 def measure(exits: int, minutes: float) -> Section:
-    """Let ranks exit, in turns bare and with each kernel.
+    """Let ranks exit, alternating between no recording and each kernel.
 
     Args:
-        exits: Of each kind.
-        minutes: After which no more are begun.
+        exits: Number of exits of each kind.
+        minutes: Minutes after which no more ranks are started.
 
     Raises:
         RuntimeError: Operations were not recorded.
@@ -188,10 +187,10 @@ def _section(found: Mapping[Kind, Ends], notes: list[str]) -> Section:
 
 
 def main() -> None:
-    """Count, and print the table."""
+    """Count the outcomes, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.exits", description=__doc__)
-    parser.add_argument("--exits", type=int, default=600, help="processes that exit, of each kind (default: 600)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no more after this time (default: 60)")
+    parser.add_argument("--exits", type=int, default=600, help="number of exits of each kind (default: 600)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="start no more ranks after this time (default: 60)")
     arguments = parser.parse_args()
     show_machine(describe_machine())
     show(measure(arguments.exits, arguments.minutes))

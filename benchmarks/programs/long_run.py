@@ -1,7 +1,7 @@
 """Command line: `python -m benchmarks.programs.long_run operations ... +operations`.
 
-A user's script, unaware of us: it runs operations on the `fake` backend and prints, at each of the given counts, how
-much anonymous memory the process has; then it waits for a line. The last operations each have a shape of their own.
+An uninstrumented user's script: it runs operations on the `fake` backend. At each of the given counts it prints the
+anonymous memory of the process, and waits for a line. Each of the last operations has a new shape.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ FEW_SHAPES = tuple(2**power for power in range(4, 16))
 
 
 def main() -> None:
-    """Run operations, and report."""
+    """Run operations, and report the memory."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.long_run", description=__doc__)
-    parser.add_argument("operations", type=int, nargs="+", help="counts of operations, ascending")
-    parser.add_argument("new_shapes", type=int, metavar="+operations", help="the last ones, each with its own shape")
+    parser.add_argument("operations", type=int, nargs="+", help="ascending counts of operations")
+    parser.add_argument(
+        "new_shapes", type=int, metavar="+operations", help="number of last operations, each with a new shape"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD_SIZE)
@@ -41,7 +43,7 @@ def main() -> None:
 
 
 def _communicate(tensor: torch.Tensor) -> None:
-    """One operation, of a kind that its size decides."""
+    """Run one operation; its kind depends on the size."""
     kind = tensor.numel().bit_length() % 3
     if kind == 0:
         dist.all_reduce(tensor)
@@ -60,7 +62,7 @@ def _tell() -> None:
 
 
 def _anonymous_bytes() -> int:
-    """Memory that belongs to no file and is not shared; the mapped tape is not included."""
+    """Return the private memory without files; the mapped tape is not included."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     (found,) = [line for line in lines if line.startswith("Anonymous:")]
     return int(found.split()[1]) * 1024

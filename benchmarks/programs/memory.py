@@ -1,7 +1,7 @@
-"""The additional memory of a rank while it is recorded, after many operations.
+"""Measures the memory that recording adds to a rank, after many operations.
 
-Fresh processes run the same script, some of them switched on by an environment variable: the memory of our modules and
-of what is imported with them is therefore included.
+Fresh processes run the same script, some with recording turned on by an environment variable. So the memory of our
+modules and of their imports is included.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from otel_torchdist.node.job.directory import job_directories
 GOAL_SHARED_MB: Final = 4.0
 GOAL_PRIVATE_MB: Final = 4.0
 GOAL_GROWTH_MB: Final = 0.1
-"""For a million operations: memory stays flat."""
+"""Maximum growth per million operations: memory must stay flat."""
 MB: Final = 1e6
 _PACKAGE: Final = Path(guard.__file__).parent
 
@@ -41,11 +41,11 @@ NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is done.
+    """The extent of the measurement.
 
     Attributes:
-        looks: Operations, with few shapes, after which memory is measured.
-        new_shapes: Operations after that, each with a shape of its own, before a last measurement.
+        looks: Numbers of operations, with few shapes, after which memory is measured.
+        new_shapes: Number of operations after that, each with a new shape, before the last measurement.
     """
 
     looks: Sequence[int]
@@ -57,7 +57,7 @@ QUICK: Final = Extent(looks=(1_000, 2_000, 3_000), new_shapes=100)
 
 
 class Switched(Enum):
-    """How a process is recorded; the value is the name in the report."""
+    """Variants of recording; the value is the name in the report."""
 
     OFF = "off"
     PYTHON = "Python kernel"
@@ -66,12 +66,12 @@ class Switched(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Memory in bytes at one moment.
+    """The memory at one moment, in bytes.
 
     Attributes:
-        operations: Operations so far.
+        operations: Number of operations so far.
         private: Private memory of each process.
-        shared: Tape and dictionary of names of each that is recorded.
+        shared: Tape and dictionary of each recorded process.
     """
 
     operations: int
@@ -79,18 +79,18 @@ class Look:
     shared: Mapping[Switched, int]
 
     def added(self, kernel: Switched) -> int:
-        """Private memory that is ours."""
+        """Return the private memory added by recording."""
         return self.private[kernel] - self.private[Switched.OFF]
 
 
 def measure(extent: Extent) -> Section:
-    """Let processes run the same operations, and measure what they have allocated.
+    """Let processes run the same operations, and measure their memory.
 
     Raises:
         RuntimeError: An operation was not recorded, or a process failed.
     """
     cache = native_cache()
-    compileall.compile_dir(_PACKAGE, quiet=2)  # as installed: what compiles its modules itself takes more memory
+    compileall.compile_dir(_PACKAGE, quiet=2)  # with cached bytecode, as installed: compiling modules would take memory
     switches = [switched for switched in Switched if cache is not None or switched is not Switched.NATIVE]
     kernels = switches[1:]
     with ExitStack() as stack:
@@ -112,9 +112,9 @@ def measure(extent: Extent) -> Section:
 
 
 def _environment(switched: Switched, tapes: Path | None, cache: Path | None) -> dict[str, str]:
-    """This process's environment, with recording switched on if there is a directory for tapes."""
+    """Return this process's environment, with recording turned on if there is a directory for tapes."""
     environment = {name: value for name, value in os.environ.items() if name != "TORCH_DEVICE_BACKEND_AUTOLOAD"}
-    environment["LOCAL_WORLD_SIZE"] = "8"  # as torchrun says it: no other node has ranks
+    environment["LOCAL_WORLD_SIZE"] = "8"  # set as by torchrun: no other node has ranks
     if tapes is None:
         return environment
     environment |= {
@@ -128,7 +128,7 @@ def _environment(switched: Switched, tapes: Path | None, cache: Path | None) -> 
 
 @contextmanager
 def _started(extent: Extent, environment: Mapping[str, str]) -> Iterator[Popen[str]]:
-    """A process that reports its memory in a line at each measurement, and then waits for one."""
+    """Start a process that, at each measurement, prints its memory and waits for a line."""
     command = [sys.executable, "-m", "benchmarks.programs.long_run", *map(str, extent.looks), f"+{extent.new_shapes}"]
     with Popen(command, stdin=PIPE, stdout=PIPE, env=dict(environment), text=True) as process:
         try:
@@ -138,10 +138,10 @@ def _started(extent: Extent, environment: Mapping[str, str]) -> Iterator[Popen[s
 
 
 def _private(process: Popen[str]) -> int:
-    """The next output of the process.
+    """Return the next output of the process.
 
     Raises:
-        RuntimeError: It has ended.
+        RuntimeError: The process has ended.
     """
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -161,7 +161,7 @@ def _recorded(tapes: Path) -> list[int]:
 
 
 def _shared(tapes: Path) -> int:
-    """The memory that the files of the job occupy."""
+    """Return the memory of the job's files."""
     return sum(file.stat().st_blocks * 512 for job in job_directories(tapes) for file in job.iterdir())
 
 
@@ -194,7 +194,7 @@ def _section(looks: Sequence[Look], full: Look, kernels: Sequence[Switched], ext
 
 
 def _growth(looks: Sequence[Look], kernel: Switched) -> float:
-    """What is added to the private memory between the first and the last look, in bytes each: MB for a million."""
+    """Return the growth of the added memory from the first to the last look, in bytes per operation."""
     first, last = looks[0], looks[-1]
     return (last.added(kernel) - first.added(kernel)) / (last.operations - first.operations)
 

@@ -1,7 +1,7 @@
-"""What our threads take from a training process that communicates a thousand times a second.
+"""Measures the processor time of our threads in a training process that communicates a thousand times a second.
 
-Their processor time bounds the time for which they hold the GIL: a thread that only waits for it uses none. What the
-caller's own thread pays for each call is not included; it is part of the costs of a call.
+It is an upper bound for the time for which they hold the GIL: a thread that only waits for the GIL uses no processor
+time. The cost of calls on the caller's thread is not included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GOAL_PERCENT: Final = 0.2
 WATCH: Final = "otel-torchdist-watch"
 READER: Final = "otel-torchdist-reader"
 FLUSH_S: Final = 10.0
-"""How long spans that have been sent may take to be counted."""
+"""Longest time until sent spans are counted, in seconds."""
 
 USUAL: Final = Pace(warm_up_s=2.0, windows=8, window_s=1.0)
 QUICK: Final = Pace(warm_up_s=0.2, windows=2, window_s=0.2)
@@ -44,7 +44,7 @@ NOTES: Final = (
 
 
 class Home(Enum):
-    """Where tapes are read; the value is the name in the report."""
+    """Processes that read the tapes; the value is the name in the report."""
 
     OUTSIDE = "reader outside of the process"
     INSIDE = "reader in a thread of the process"
@@ -52,12 +52,12 @@ class Home(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the threads of one rank use, in percent of a core.
+    """The processor time of our threads in one rank, in percent of a core.
 
     Attributes:
-        all: All of ours together.
+        all: All our threads.
         watch: The thread of capture.
-        reader: The reader's thread.
+        reader: The thread of the reader.
         export: The other threads.
     """
 
@@ -68,7 +68,7 @@ class Share:
 
     @classmethod
     def of(cls, times: ThreadTimes) -> Share:
-        """Sum up threads by their purpose."""
+        """Sum the threads by purpose."""
         windows = len(next(iter(times.percent.values())))
         none = [0.0] * windows
         others = [of for name, of in times.percent.items() if name not in (WATCH, READER)]
@@ -81,7 +81,7 @@ class Share:
 
 
 def measure(pace: Pace) -> Section:
-    """Let two ranks communicate, with the reader outside and inside.
+    """Let two ranks communicate, with the reader in another process and in the rank.
 
     Raises:
         RuntimeError: A collective was not recorded, or no span was exported.
@@ -112,14 +112,14 @@ def _measure(home: Home, endpoint: str, pace: Pace) -> list[ThreadTimes]:
 
 
 def _serve(connection: Connection, place: Place, settings: Mapping[str, str], pace: Pace) -> None:
-    # Only the forked processes need torch, and the one they are forked from has it already.
+    # Only the forked processes need torch, and the process that they are forked from has imported it.
     from benchmarks.programs.paced_rank import serve
 
     serve(connection, place, settings, pace)
 
 
 def _settings(home: Home, endpoint: str, tapes: Path) -> dict[str, str]:
-    """Settings that a user would choose."""
+    """Return settings as a user would choose them."""
     return {
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
         env.OTEL_PYTHON_TORCHDIST_CAPTURE: "python",
@@ -131,10 +131,10 @@ def _settings(home: Home, endpoint: str, tapes: Path) -> dict[str, str]:
 
 
 def _received(sink: SpanSink) -> int:
-    """Spans that have arrived; the ranks have flushed by now.
+    """Return the number of spans received, after the ranks have flushed.
 
     Raises:
-        RuntimeError: There are none.
+        RuntimeError: No span arrived.
     """
     deadline = time.monotonic() + FLUSH_S
     while not (spans := sink.received()):

@@ -1,4 +1,4 @@
-"""Orders for the processes that communicate at a steady rate, and their answers. Needs no torch."""
+"""Orders for the processes that communicate at a steady rate, and their answers. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 TICK_S: Final = 0.01
 SYNCHRONOUS: Final = 5
 ASYNCHRONOUS: Final = 5
-"""Operations of each tick; they are waited for in the next one, so that at any time some are open."""
+"""Asynchronous operations per tick. The next tick waits for them, so that some are always in flight."""
 TICKS_PER_STEP: Final = 10
 OPERATIONS_PER_SECOND: Final = round((SYNCHRONOUS + ASYNCHRONOUS) / TICK_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long to communicate.
+    """The duration of the communication.
 
     Attributes:
-        warm_up_s: Before the first window.
-        windows: Number of windows, for each of which figures are taken.
-        window_s: Length of each.
+        warm_up_s: Seconds before the first window.
+        windows: Number of measured windows.
+        window_s: Seconds per window.
     """
 
     warm_up_s: float
@@ -31,12 +31,12 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ThreadTimes:
-    """One rank's answer.
+    """The answer of one rank.
 
     Attributes:
-        percent: Share of a core that each thread of ours has used in each window, by the thread's name; threads that
-            are not Python's count as one.
-        issued: Collectives since it was switched on.
+        percent: Percent of a core used by each of our threads in each window, by the name of the thread. All threads
+            unknown to Python count as one.
+        issued: Number of collectives since recording was switched on.
     """
 
     percent: Mapping[str, list[float]]

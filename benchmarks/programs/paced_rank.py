@@ -1,4 +1,4 @@
-"""A rank that communicates at a steady rate, and reports what threads that are not its own use meanwhile."""
+"""A rank that communicates at a steady rate, and reports the processor time of our threads meanwhile."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def serve(connection: Connection, place: Place, settings: Mapping[str, str], pac
     """Communicate, answer, and switch off on request.
 
     Args:
-        connection: Where the answer goes.
-        place: Which rank it is.
-        settings: Environment variables to switch on with.
-        pace: How long and how often to communicate.
+        connection: Connection to the controlling process.
+        place: The rank.
+        settings: Environment variables that turn recording on.
+        pace: Duration and rate of the communication.
     """
     join_job(place)
-    dist.all_reduce(torch.ones(4))  # gloo has connected and started its threads
+    dist.all_reduce(torch.ones(4))  # makes gloo connect and start its threads
     before = issued()
     users_own = thread_ids()
     os.environ.update(settings)
@@ -40,7 +40,7 @@ def serve(connection: Connection, place: Place, settings: Mapping[str, str], pac
     traffic = _Traffic()
     traffic.go_on(pace.warm_up_s)
     while any(thread.name == _RUN_ID for thread in threading.enumerate()):
-        time.sleep(TICK_S)  # it ends with the agreement, and must not do so between windows
+        time.sleep(TICK_S)  # this thread ends after the agreement; it must not end between windows
     percent: dict[str, list[float]] = {}
     for window in range(pace.windows):
         used, began = processor_ns(users_own), time.perf_counter_ns()
@@ -50,13 +50,13 @@ def serve(connection: Connection, place: Place, settings: Mapping[str, str], pac
             percent.setdefault(name, [0.0] * window).append(100 * (total - used[name]) / elapsed)
     traffic.wait()
     connection.send(ThreadTimes(percent, issued() - before))
-    connection.recv()  # the tape has been read by then
+    connection.recv()  # waits until the tape has been read
     TorchDistInstrumentor().uninstrument()
     connection.send(True)
 
 
 class _Traffic:
-    """Issue the operations of a tick, half of them left open until the next."""
+    """The operations of the ticks; those of one tick stay partly in flight until the next."""
 
     def __init__(self) -> None:
         self._tensor = torch.ones(4)
@@ -84,6 +84,6 @@ class _Traffic:
             mark_step()
 
     def wait(self) -> None:
-        """Wait for what is open."""
+        """Wait for the operations in flight."""
         while self._open:
             self._open.pop().wait()

@@ -1,7 +1,7 @@
-"""What a whole program loses that does little but small collectives: three ranks on two cores.
+"""Measures the slowdown of a whole program of mostly small collectives: three ranks on two cores.
 
-Command line: `python -m benchmarks.programs.small_collectives --rounds 9 --way "native kernel"`. What the agent and its
-receiver use is taken from the same two cores, so that it is felt by the ranks.
+Command line: `python -m benchmarks.programs.small_collectives --rounds 9 --way "native kernel"`. The agent and its
+receiver run on the same two cores, so that their processor time slows the ranks down.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ NOTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of the measurement.
 
     Attributes:
-        rounds: In each, every way is taken once; at least two.
+        rounds: Number of rounds, at least two; in each, every variant runs once.
         budget_s: Seconds after which no further round begins.
-        warm_up: Turns of the loop before, more collectives than make a step, so that spans are exported.
-        turns: Timed turns.
-        exported_turns: The same with export: many scrapes, exports and a search for the critical path fall into them.
+        warm_up: Turns before the timed turns: more collectives than in a step, so that spans are exported.
+        turns: Number of timed turns.
+        exported_turns: Timed turns with export: enough for many scrapes and exports, and a critical path.
     """
 
     rounds: int
@@ -71,15 +71,15 @@ QUICK: Final = Extent(rounds=2, budget_s=10.0, warm_up=15, turns=20, exported_tu
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of the program took.
+    """The result of one run of the program.
 
     Attributes:
-        wall_s: The loop, on the rank on which it took longest.
-        processor_s: Processor time of a rank in it, the mean of all.
+        wall_s: Wall time of the loop, on the slowest rank.
+        processor_s: Processor time in the loop, mean over ranks.
         agent_s: Processor time of the agent meanwhile.
-        operations: Collectives in the loop, on one rank.
-        spans: Spans that had been received when all was read.
-        lost: Records that the agent did not read in time.
+        operations: Number of collectives in the loop, on one rank.
+        spans: Number of spans received when everything was read.
+        lost: Number of records that were overwritten before the agent read them.
     """
 
     wall_s: float
@@ -91,12 +91,12 @@ class Run:
 
 
 def measure(extent: Extent, ways: Sequence[Way] = tuple(Way)) -> Section:
-    """Run the program in every way.
+    """Run the program in every variant.
 
     Args:
-        extent: How much is measured.
-        ways: The ways, `WITHOUT` and `WITHOUT_AGAIN` among them; those that need a native library are left out where
-            none can be built.
+        extent: The extent of the measurement.
+        ways: The variants, including `WITHOUT` and `WITHOUT_AGAIN`; native variants are left out if the library cannot
+            be built.
 
     Raises:
         RuntimeError: A collective was not recorded, or not read by the agent, or no span was exported.
@@ -121,7 +121,7 @@ def measure(extent: Extent, ways: Sequence[Way] = tuple(Way)) -> Section:
 
 @contextmanager
 def _on_few_cores() -> Iterator[set[int]]:
-    """Bind this process, and what it starts, to two cores."""
+    """Bind this process and its children to two cores."""
     before = os.sched_getaffinity(0)
     cores = set(sorted(before)[:CORES])
     os.sched_setaffinity(0, cores)
@@ -132,14 +132,14 @@ def _on_few_cores() -> Iterator[set[int]]:
 
 
 def _serve(connection: Connection, rank: int, cores: set[int]) -> None:
-    # Only the forked processes need torch, and the one they are forked from has it already.
+    # Only the forked processes need torch, and the process that they are forked from has imported it.
     from benchmarks.programs.small_collectives_rank import serve
 
     serve(connection, rank, cores)
 
 
 class _Job:
-    """The ranks, and where their spans go."""
+    """The ranks, and the receiver of their spans."""
 
     def __init__(self, ranks: Sequence[Connection], cores: set[int], receiver: Receiver, library: Path | None) -> None:
         self._ranks = ranks
@@ -164,7 +164,7 @@ class _Job:
             [job] = job_directories(tapes)
             agent = AgentProcess(job)
             agent.stay_on(self._cores)
-            self._spans_since(received)  # its first export takes half a second, once
+            self._spans_since(received)  # the first export takes half a second longer
             found = self._run_exported(way, tapes, agent)
             self._ask([True] * RANKS)
             agent.end()
@@ -180,7 +180,7 @@ class _Job:
         return _run_of(loops, used_s, self._spans_since(before), lost)
 
     def _spans_since(self, before: int) -> int:
-        """How many spans have arrived since then; the first are still on their way.
+        """Wait for spans, and return the number received since `before`.
 
         Raises:
             RuntimeError: No span arrives.
@@ -198,7 +198,7 @@ class _Job:
         return [rank.recv() for rank in self._ranks]
 
     def _settings(self, way: Way, tapes: Path) -> dict[str, str]:
-        """What a user would set."""
+        """Return settings as a user would choose them."""
         if not way.is_recorded:
             return {}
         settings = {
@@ -215,7 +215,7 @@ class _Job:
 
 @contextmanager
 def _scraped(agent: AgentProcess) -> Iterator[Any]:
-    """Scrape the agent regularly; yields a function that returns the processor time it has used since then."""
+    """Scrape the agent regularly; yield a function that returns the agent's processor time since then."""
     is_over = threading.Event()
 
     def scrape() -> None:
@@ -240,10 +240,10 @@ def _check_tapes(way: Way, tapes: Path, loops: Sequence[Loop]) -> None:
 
 
 def _lost_when_read(agent: AgentProcess, issued: int) -> int:
-    """How many records were overwritten before the agent has read them, once it has seen all.
+    """Wait until the agent has seen all records, and return the number overwritten before it read them.
 
     Raises:
-        RuntimeError: It does not know of all.
+        RuntimeError: The agent has not seen all records.
     """
     deadline = time.monotonic() + READ_S
     while True:
@@ -288,7 +288,7 @@ def _section(runs: Mapping[Way, Sequence[Run]], extent: Extent, notes: Sequence[
 
 
 def _longer(runs: Sequence[Run], without: Sequence[Run], which: str) -> Spread:
-    """By how many percent a collective of these runs exceeds one without us in the same rounds."""
+    """Return the percentage by which a collective takes longer than without recording in the same rounds."""
 
     def each(run: Run) -> float:
         return getattr(run, which) / run.operations
@@ -311,7 +311,7 @@ def _row(way: Way, runs: Sequence[Run], longer: Spread, busier: Spread) -> list[
 
 
 def _goals(longer: Mapping[Way, Spread], rounds: int) -> list[Goal]:
-    """The goals of the native kernel, and of the other one where there is no native library."""
+    """Return the goals of the native kernel, or of the Python kernel without a native library."""
     noise = longer[Way.WITHOUT_AGAIN]
     blur = max(abs(noise.median), noise.blur(rounds))
     native, python = (Way.NATIVE, Way.NATIVE_EXPORTED), (Way.PYTHON, Way.PYTHON_EXPORTED)
@@ -327,10 +327,10 @@ def _goals(longer: Mapping[Way, Spread], rounds: int) -> list[Goal]:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.small_collectives", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few turns, which show that it works and little else")
-    parser.add_argument("--rounds", type=int, metavar="N", help="rounds, at least two, however long they take")
-    parser.add_argument("--turns", type=int, metavar="N", help="timed turns of the loop")
-    parser.add_argument("--way", action="append", choices=[way.value for way in Way], help="only this way")
+    parser.add_argument("--quick", action="store_true", help="run only a few turns, to check that the benchmark works")
+    parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds, at least two, without a time limit")
+    parser.add_argument("--turns", type=int, metavar="N", help="number of timed turns of the loop")
+    parser.add_argument("--way", action="append", choices=[way.value for way in Way], help="run only this variant")
     given = parser.parse_args()
     usual = QUICK if given.quick else USUAL
     rounds, turns = max(given.rounds or usual.rounds, 2), given.turns or usual.turns

@@ -1,7 +1,7 @@
-"""A rank whose program is little but small collectives, switched on as a user does it, or not at all.
+"""A rank that runs mostly small collectives, with recording turned on as by a user, or without it.
 
-The same processes run the program in every way, one after the other, each time with a new process group and a new tape:
-other processes with the same code differ by more than the effect to be measured.
+The same processes run the program in every variant, each time with a new process group and a new tape: different
+processes with the same code differ by more than the measured effect.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from otel_torchdist.launch.switch import switch_on_from_environment
 PATIENCE = timedelta(seconds=120)
 LARGEST = 2_048
 OBJECTS = 4_096
-"""Objects that are prepared, each with a size by chance; then they come again."""
+"""Number of prepared objects of random sizes, which are used repeatedly."""
 AFTER_A_PAUSE = 10
-"""Turns until caches are warm again."""
+"""Number of turns until caches are warm again."""
 
 
 def serve(connection: Connection, rank: int, cores: Set[int]) -> None:
-    """Run programs as ordered until there are no orders.
+    """Run programs as ordered, until the connection is closed.
 
-    For each, it reports when it has warmed up, runs the loop when it is asked to, answers, and ends the program when it
-    is asked to.
+    For each program, report the end of the warm-up, run the loop on request, answer, and end the program on request.
 
     Args:
-        connection: Where orders come from.
+        connection: Connection to the controlling process.
         rank: The rank.
-        cores: The cores that it shares with the others.
+        cores: The cores that all ranks share.
     """
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(1)
@@ -75,7 +74,7 @@ def _run(connection: Connection, program: Program, rank: int) -> None:
 
 
 def _turns(rank: int) -> Iterator[None]:
-    """Exchange objects of ragged sizes, as evaluation loops and controllers do; five collectives a turn."""
+    """Exchange objects of different sizes, as evaluation loops and controllers do; five collectives per turn."""
     chance = random.Random(rank)
     objects = [chance.randbytes(chance.randrange(1, LARGEST)) for _ in range(OBJECTS)]
     gathered: list[Any] = [None] * RANKS

@@ -1,4 +1,4 @@
-"""Orders for ranks whose program is little but small collectives, and their answers. Needs no torch."""
+"""Orders for ranks that run mostly small collectives, and their answers. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CORES: Final = 2
 
 
 class Way(Enum):
-    """How the program is run; the value is the name in the report."""
+    """Variants of the program; the value is the name in the report."""
 
     WITHOUT = "without us"
     PYTHON = "Python kernel"
@@ -24,12 +24,12 @@ class Way(Enum):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether we are switched on."""
+        """Whether recording is on."""
         return self not in (Way.WITHOUT, Way.WITHOUT_AGAIN)
 
     @property
     def is_native(self) -> bool:
-        """Whether it needs the native library."""
+        """Whether the variant needs the native library."""
         return self in (Way.NATIVE, Way.NATIVE_EXPORTED)
 
     @property
@@ -40,13 +40,13 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a rank runs: a process group of its own, and a loop in it.
+    """The program of a rank: a new process group, and a loop in it.
 
     Attributes:
-        store: The file through which the ranks meet.
-        settings: Environment variables to switch on with; none without us.
-        warm_up: Turns of the loop before.
-        turns: Turns that are timed.
+        store: File store of the ranks.
+        settings: Environment variables that turn recording on; empty without recording.
+        warm_up: Turns of the loop before the timed turns.
+        turns: Number of timed turns.
     """
 
     store: Path
@@ -57,13 +57,13 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One rank's answer.
+    """The answer of one rank.
 
     Attributes:
-        wall_s: How long the timed turns took.
-        processor_s: Processor time of all threads of the rank meanwhile.
-        operations: Collectives in the timed turns.
-        issued: All collectives of the program, as the backend counts them.
+        wall_s: Wall time of the timed turns.
+        processor_s: Processor time of all threads of the rank during the timed turns.
+        operations: Number of collectives in the timed turns.
+        issued: Number of all collectives of the program, counted by the backend.
     """
 
     wall_s: float

@@ -1,7 +1,7 @@
-"""What beginning and ending takes longer in a rank: `init_process_group`, the first time and again, and the exit.
+"""Measures the time added to the start and the end of a rank: the first and later `init_process_group`, and the exit.
 
-Fresh processes run the same script, with bytecode cached as after an installation. The benchmark itself holds the lock
-of the job's agent, so that ranks start none: an agent would use the processor meanwhile.
+Fresh processes run the same script, with cached bytecode as after an installation. The benchmark itself holds the lock
+of the job's agent, so that ranks start no agent, which would use the processor meanwhile.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ NOTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is done.
+    """The extent of the measurement.
 
     Attributes:
-        rounds: Processes of each kind.
-        inits: Groups that each of them creates, one after the other.
+        rounds: Number of processes of each kind.
+        inits: Number of groups that each process creates, one after the other.
     """
 
     rounds: int
@@ -64,7 +64,7 @@ QUICK: Final = Extent(rounds=2, inits=3)
 
 
 class Way(Enum):
-    """How a process is recorded; the value is the name in the report."""
+    """Variants of recording; the value is the name in the report."""
 
     OFF = "without us"
     ON = "added"
@@ -72,7 +72,7 @@ class Way(Enum):
 
 
 class Moment(Enum):
-    """What is timed; the value is the name in the report."""
+    """Timed phases; the value is the name in the report."""
 
     FIRST_INIT = "first `init_process_group`"
     FIRST_CALL = "first `all_reduce`"
@@ -83,10 +83,10 @@ class Moment(Enum):
 
 
 def measure(extent: Extent) -> Section:
-    """Let processes begin and end.
+    """Run processes, and time their start and end.
 
     Raises:
-        RuntimeError: A process failed, or did not create a tape for each of its groups.
+        RuntimeError: A process failed, or did not create a tape for each group.
     """
     compileall.compile_dir(_PACKAGE, quiet=2)
     times: dict[Way, list[Mapping[Moment, float]]] = {way: [] for way in Way}
@@ -134,7 +134,7 @@ def _leave_jobs(base: Path) -> None:
 
 
 def _times_of(environ: Mapping[str, str], extent: Extent) -> Mapping[Moment, float]:
-    """Run the script once; return milliseconds."""
+    """Run the script once; return the milliseconds of each phase."""
     command = [sys.executable, "-m", "benchmarks.programs.starting_rank", str(extent.inits)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=dict(environ), text=True) as process:
         assert process.stdout is not None
@@ -180,7 +180,7 @@ def _section(times: Mapping[Way, Sequence[Mapping[Moment, float]]], extent: Exte
 
 
 def _spread(times: Mapping[Way, Sequence[Mapping[Moment, float]]], way: Way, moment: Moment) -> Spread:
-    """What it takes without us, or how much longer with us: the rounds are compared with the median without us."""
+    """Return the time without recording, or the time added by recording, relative to the median without recording."""
     if way is Way.OFF:
         return Spread.of([one[moment] for one in times[way]])
     usual = median(one[moment] for one in times[Way.OFF])

@@ -1,7 +1,7 @@
 """Command line: `python -m benchmarks.programs.starting_rank inits`.
 
-A user's script, unaware of us: it creates the default group, communicates and destroys the group, several times. It
-prints how long each took in nanoseconds, without the time that others had the processor, and exits.
+An uninstrumented user's script: it creates the default group, communicates and destroys the group, several times. It
+prints the nanoseconds of each time, without waits for a processor, and exits.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ WORLD_SIZE = 8
 
 
 def main() -> None:
-    """Begin and end, and report."""
+    """Create and destroy groups, and report the times."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.starting_rank", description=__doc__)
-    parser.add_argument("inits", type=int, help="how often it creates the default group")
+    parser.add_argument("inits", type=int, help="number of times to create the default group")
     inits: int = parser.parse_args().inits
     torch.set_num_threads(1)
     tensor = torch.ones(4)

@@ -1,4 +1,4 @@
-"""The processor time of single threads of this process."""
+"""Reads the processor time of single threads of this process."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _TASKS: Final = Path("/proc/self/task")
 
 
 def thread_ids() -> frozenset[int]:
-    """The native ids of all threads of this process, Python's and others."""
+    """Return the native ids of all threads of this process, including those unknown to Python."""
     return frozenset(int(name) for name in os.listdir(_TASKS))
 
 
 def processor_ns(other_than: Set[int]) -> Counter[str]:
-    """Nanoseconds of processor time of each thread so far, by its name in Python, and of all others together.
+    """Return the nanoseconds of processor time of each Python thread, by name, and of all other threads together.
 
     Args:
-        other_than: Native ids of threads that do not count.
+        other_than: Native ids of threads to leave out.
     """
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     used: Counter[str] = Counter()
     for identity in thread_ids() - other_than:
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             used[names.get(identity, NATIVE)] += int((_TASKS / str(identity) / "schedstat").read_text().split()[0])
     return used

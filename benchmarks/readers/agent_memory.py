@@ -1,6 +1,7 @@
-"""Memory of the agent at eight busy ranks. Command line: `python -m benchmarks.readers.agent_memory --minutes 10`.
+"""Measures the memory of an agent with eight busy ranks.
 
-It is the agent that ranks start, in its own process, with the default budget for spans; the ranks are only their tapes.
+Command line: `python -m benchmarks.readers.agent_memory --minutes 10`. The agent is started as ranks start it, in its own
+process, with the default span budget. The ranks are only tapes.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How long the agent is observed.
+    """The times of the observation.
 
     Attributes:
-        warm_up_s: Time before; caches fill and the connection is made.
-        length_s: Length of the observation.
+        warm_up_s: Seconds before it, in which caches fill and the connection is made.
+        length_s: Seconds of the observation.
     """
 
     warm_up_s: float
@@ -62,7 +63,7 @@ QUICK: Final = Window(warm_up_s=0.5, length_s=1.5)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The agent at one moment.
+    """The state of the agent at one moment.
 
     Attributes:
         at_s: Monotonic time.
@@ -80,9 +81,9 @@ class Sums:
     """The counters on the agent's `/metrics` at the end.
 
     Attributes:
-        operations: Operations read.
-        records_lost: Records overwritten before they were read.
-        spans_dropped: Spans not exported.
+        operations: Number of operations read.
+        records_lost: Number of records overwritten before they were read.
+        spans_dropped: Number of spans not exported.
     """
 
     operations: int
@@ -91,7 +92,7 @@ class Sums:
 
 
 def measure(window: Window) -> Section:
-    """Let ranks communicate and observe the agent's memory.
+    """Let ranks communicate, and observe the agent's memory.
 
     Raises:
         RuntimeError: The agent has not started, or not read what was recorded.
@@ -114,7 +115,7 @@ def measure(window: Window) -> Section:
 
 @contextmanager
 def _agent(job: Path, receiver: Receiver) -> Iterator[int]:
-    """Wait for the agent of a job directory; returns its process id as soon as it serves `/metrics`."""
+    """Wait until the agent of a job directory serves `/metrics`; return its process id."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")} | {
         OTEL_EXPORTER_OTLP_ENDPOINT: receiver.endpoints[GRPC],
         env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(job.parent),
@@ -155,7 +156,7 @@ def _now(agent: int) -> Look:
 
 
 def _sums_when_read(job: Path, made: int) -> Sums:
-    """The agent's counters, once everything is counted."""
+    """Wait until the agent has counted everything, and return its counters."""
     deadline = time.monotonic() + READ_S
     sums = _sums(job)
     while sums.operations + sums.records_lost < made and time.monotonic() < deadline:
@@ -219,7 +220,7 @@ def _section(looks: list[Look], spans: int, sums: Sums, receiver: Receiver, wind
 
 
 def _growth_per_hour(looks: list[Look]) -> Spread:
-    """The slope in MB. A step or a bump, such as a queue full for a while, hardly moves the median of all slopes."""
+    """Return the median of all slopes, in MB per hour. A step or a bump, such as a full queue, hardly affects it."""
     slopes = [
         (later.private - earlier.private) / (later.at_s - earlier.at_s) for earlier, later in combinations(looks, 2)
     ]
@@ -227,9 +228,11 @@ def _growth_per_hour(looks: list[Look]) -> Spread:
 
 
 def main() -> None:
-    """Measure for longer than all benchmarks together do, and print the results."""
+    """Measure for the given time, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.readers.agent_memory", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to measure, after 20 s (default: 10)")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="duration of the measurement, after 20 s of warm-up (default: 10)"
+    )
     minutes: float = parser.parse_args().minutes
     if minutes <= 0:
         parser.error(f"--minutes {minutes:g}: must be more than 0")

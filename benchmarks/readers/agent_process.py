@@ -1,4 +1,4 @@
-"""The agent of a job, as seen by a benchmark: its processor time, and its end."""
+"""The agent process of a job, in a benchmark: its processor time, its metrics and its end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from otel_torchdist.telemetry.semconv import RENDEZVOUS
 START_S: Final = 60.0
 END_S: Final = 10.0
 READ_S: Final = 60.0
-"""How long an agent may take to count what has been recorded; others may use the cores."""
+"""Longest time until an agent has counted all records, in seconds; other processes may use the cores."""
 _LOOK_S: Final = 0.05
 _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class AgentProcess:
-    """An agent that a rank has started, with the processes that it has started itself."""
+    """An agent started by a rank, with its child processes."""
 
     def __init__(self, job: Path) -> None:
-        """Wait until it serves `/metrics`, and has outlived a second one, which ranks start if it starts slowly.
+        """Wait until the agent serves `/metrics`, and has outlived a second agent, which ranks start if it starts slowly.
 
         Raises:
-            RuntimeError: It does not.
+            RuntimeError: No such agent comes up.
         """
         deadline = time.monotonic() + START_S
         while not (target := ScrapeTarget(job).last_target()) or len(sessions := _sessions(job)) != 1:
@@ -42,7 +42,7 @@ class AgentProcess:
         [self._session] = sessions
 
     def stay_on(self, cores: set[int]) -> None:
-        """Bind all its threads to some cores."""
+        """Bind all threads of the agent to these cores."""
         for pid, session, _ in _processes():
             if session == self._session:
                 for task in _PROC.joinpath(str(pid), "task").iterdir():
@@ -50,16 +50,16 @@ class AgentProcess:
                         os.sched_setaffinity(int(task.name), cores)
 
     def processor_s(self) -> float:
-        """Its processor time so far, with that of its children."""
+        """Return the processor time of the agent and its children so far."""
         return sum(used for _, session, used in _processes() if session == self._session)
 
     def scrape(self) -> str:
-        """The page that Prometheus reads."""
+        """Return the page that Prometheus scrapes."""
         with urlopen(self._url, timeout=END_S) as answer:
             return answer.read().decode()
 
     def end(self) -> None:
-        """Wait until it has ended, for its ranks have; end it if it takes too long."""
+        """Wait for the end of the agent, whose ranks have ended; kill it if it takes too long."""
         deadline = time.monotonic() + END_S
         while pids := [pid for pid, session, _ in _processes() if session == self._session]:
             if time.monotonic() > deadline:
@@ -70,24 +70,24 @@ class AgentProcess:
 
 
 def sum_of(page: str, metric: str) -> int:
-    """The sum of a counter on a page of metrics, over all its labels, rendezvous excepted: they are no operations."""
+    """Return the sum of a counter over all labels, except rendezvous, which are no operations."""
     found = re.findall(rf"^{metric}(\{{.*\}})? (\S+)$", page, re.MULTILINE)
     return sum(round(float(value)) for labels, value in found if f'"{RENDEZVOUS}"' not in labels)
 
 
 def _processes() -> Iterator[tuple[int, int, float]]:
-    """Id, session and processor time in seconds of every process that has not ended."""
+    """Yield id, session and processor time in seconds of every live process."""
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the process has just ended
                 state, _, _, session, *fields = (entry / "stat").read_text().rpartition(") ")[2].split()
                 if state != "Z":
-                    # user and system time, its own and of the children that it has waited for
+                    # user and system time of the process and of its reaped children
                     yield int(entry.name), int(session), sum(map(int, fields[7:11])) / _TICKS_PER_S
 
 
 def _sessions(job: Path) -> set[int]:
-    """The sessions of the agents of a job."""
+    """Return the sessions of a job's agents."""
     return {session for pid, session, _ in _processes() if str(job).encode() in _command(pid)}
 
 

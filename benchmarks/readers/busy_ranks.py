@@ -1,4 +1,4 @@
-"""A process that writes the tapes of all ranks of a node at a steady rate; it needs no torch and little time."""
+"""A process that writes the tapes of all ranks of a node at a steady rate, with little processor time."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from benchmarks.readers.busy_tape import WORLD_SIZE, BusyTape
 TICK_S: Final = 0.01
 CALLS_PER_TICK: Final = 20
 CALLS_PER_SECOND: Final = round(CALLS_PER_TICK / TICK_S)
-"""Calls per second of each rank."""
+"""Calls per second and rank."""
 RUN_ID: Final = 0x0BE7C4
 
 
 class BusyRanks:
-    """The process; it is stopped once."""
+    """The process. It can be stopped once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def stop(self) -> int:
-        """Stop the ranks' communication; returns how many calls they have made in total."""
+        """Stop the calls; return the total number of calls of all ranks."""
         self._connection.send(True)
         return self._connection.recv()
 
 
 @contextmanager
 def busy_ranks(directory: Path) -> Iterator[BusyRanks]:
-    """Ranks that write into a job directory; their tapes exist from the beginning."""
+    """Start ranks that write into a job directory; yield when their tapes exist."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, directory), daemon=True)
@@ -49,7 +49,7 @@ def busy_ranks(directory: Path) -> Iterator[BusyRanks]:
 
 
 def _serve(connection: Connection, directory: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     tapes = [BusyTape(directory, rank, RUN_ID) for rank in range(WORLD_SIZE)]
     connection.send(True)
     next_s = time.monotonic()
@@ -61,4 +61,4 @@ def _serve(connection: Connection, directory: Path) -> None:
         time.sleep(max(next_s - time.monotonic(), 0))
     connection.recv()
     connection.send(sum(tape.calls for tape in tapes))
-    connection.poll(None)  # ranks without a process would count as dead
+    connection.poll(None)  # the tapes must stay locked: ranks without a process would count as dead

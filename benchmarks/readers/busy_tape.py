@@ -1,4 +1,4 @@
-"""A tape like that of a busy training job, written as fast as a benchmark can read it."""
+"""A tape of a simulated busy training job, written as fast as a benchmark reads it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CALLS_PER_STEP: Final = 40
 SHAPES: Final = ((4096, 1024), (1024, 4096), (1024,), (50_257, 1024))
 SYNCHRONOUS_NS: Final = 80_000
 IN_FLIGHT: Final = 2
-"""Asynchronous calls that are open at any time."""
+"""Number of asynchronous calls in flight at any time."""
 
 
 class BusyTape:
-    """Half of its calls are synchronous, half are asynchronous and waited for two calls later.
+    """The tape. Half of the calls are synchronous, half are asynchronous and waited for two calls later.
 
     Attributes:
-        calls: Calls written so far.
+        calls: Number of calls written so far.
     """
 
     def __init__(self, directory: Path, rank: int = 0, run_id: int = 1) -> None:
@@ -52,7 +52,7 @@ class BusyTape:
         self._in_flight: list[tuple[int, int]] = []
 
     def write(self, calls: int) -> None:
-        """Write a number of calls, and the ends of steps between them."""
+        """Write calls, and the ends of steps between them."""
         for _ in range(calls):
             self.calls += 1
             self._write_call()

@@ -1,4 +1,4 @@
-"""How much one core reads, counts and exports, from the tape to an OpenTelemetry Collector that confirms it."""
+"""Measures how many records one core reads, counts and exports, up to the acknowledgement of a Collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.results.spread import Spread
 
 GOAL_RECORDS: Final = 50_000
 GOAL_SPANS: Final = 10_000
-"""Per second and core."""
+"""Minimum spans per second and core."""
 
 METRICS_ONLY: Final = "metrics only"
 EXPORTED: Final = "metrics, and spans over OTLP/gRPC"

@@ -1,4 +1,4 @@
-"""Processes that write a tape each at a steady rate that is too high to be read, natively where there is a library."""
+"""Processes that each write a tape at a steady rate, faster than it can be read; natively if there is a library."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.writer import TapeWriter
 
 CAPACITY: Final = 16_384
-"""The ring's default size."""
+"""Default size of the ring."""
 CALLS_PER_STEP: Final = 100
 TICK_S: Final = 0.005
 RUN_ID: Final = 0xFA57
 
 
 class FastRanks:
-    """The processes; they are stopped once."""
+    """The processes. They can be stopped once."""
 
     def __init__(self, connections: list[Connection], native: bool) -> None:
         self._connections = connections
         self.native = native
 
     def stop(self) -> tuple[int, int]:
-        """Stop the calls; returns how many operations, and how many records, have been written in total."""
+        """Stop the calls; return the total numbers of operations and of records written."""
         for connection in self._connections:
             connection.send(True)
         calls, records = zip(*(connection.recv() for connection in self._connections), strict=True)
@@ -45,12 +45,12 @@ class FastRanks:
 
 @contextmanager
 def fast_ranks(directory: Path, ranks: int, rate: int) -> Iterator[FastRanks]:
-    """Ranks that write into a job directory from now on; their tapes exist.
+    """Start ranks that write into a job directory; yield when their tapes exist.
 
     Args:
         directory: The job directory.
-        ranks: How many.
-        rate: Operations a second of each.
+        ranks: Number of ranks.
+        rate: Operations per second of each rank.
     """
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = []
@@ -74,7 +74,7 @@ def fast_ranks(directory: Path, ranks: int, rate: int) -> Iterator[FastRanks]:
 
 
 def _serve(connection: Connection, directory: Path, rank: int, ranks: int, rate: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     library = chosen_library(CaptureKernel.AUTO)
     identity = identify(rank, rank, ranks, CAPACITY)
     tape = TapeWriter(directory, identity) if library is None else NativeTapeWriter(library, directory, identity)
@@ -98,4 +98,4 @@ def _serve(connection: Connection, directory: Path, rank: int, ranks: int, rate:
         time.sleep(TICK_S)
     connection.recv()
     connection.send((calls, tape.view().cast("Q")[LiveWord.NEXT_NUMBER] - 1))
-    connection.poll(None)  # ranks without a process would count as dead
+    connection.poll(None)  # the tapes must stay locked: ranks without a process would count as dead

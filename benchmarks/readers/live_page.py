@@ -1,4 +1,4 @@
-"""What the live page costs the agent: with no visitor, with one and with ten; and how many bytes a poll takes.
+"""Measures the cost of the live page for the agent, with no, one and ten visitors, and the bytes of a poll.
 
 Command line: `python -m benchmarks.readers.live_page`.
 """
@@ -36,18 +36,18 @@ VISITORS: Final = (0, 1, 10)
 POLL_S: Final = 1.0
 START_S: Final = 60.0
 WARM_UP_S: Final = 12.0
-"""Longer than the agent remembers a visitor."""
+"""Seconds of warm-up, longer than the agent remembers a visitor."""
 _PROGRAM: Final = "import sys; from otel_torchdist.agent.launch.background import main; main(sys.argv[1])"
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is measured.
+    """The settings of a measurement.
 
     Attributes:
-        ranks: Ranks of the node.
-        calls_per_s: Calls of each of them.
+        ranks: Number of ranks of the node.
+        calls_per_s: Calls per second of each rank.
         length_s: Seconds for each number of visitors.
     """
 
@@ -149,7 +149,7 @@ def _agent(job: Path) -> Iterator[int]:
 
 @contextmanager
 def _ranks(directory: Path, setting: Setting) -> Iterator[None]:
-    """A process that writes the tapes of all ranks, which have one group and one kind of call."""
+    """Run a process that writes the tapes of all ranks, with one group and one kind of call."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with ExitStack() as stack:
@@ -202,7 +202,9 @@ def main() -> None:
     from benchmarks.results.report import show
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.readers.live_page", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few seconds, which show that it works and little else")
+    parser.add_argument(
+        "--quick", action="store_true", help="run only a few seconds, to check that the benchmark works"
+    )
     show(measure(QUICK if parser.parse_args().quick else USUAL))
 
 

@@ -1,4 +1,4 @@
-"""A reader in a process of its own, bound with all its threads to one core, and its processor time."""
+"""Measures the processor time of a reader in a child process, with all threads bound to one core."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 ALL_SPANS: Final = 1 << 40
-"""A budget of spans per second that is never used up."""
+"""A span budget that is never used up."""
 STALL_TIMEOUT_NS: Final = 10_000_000_000
 FLUSH_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Portions:
-    """How much is read.
+    """The portions to read.
 
     Attributes:
-        count: Portions; each is read by every reader in turn.
-        calls: Calls in a portion, no more than fit into the queue for spans.
+        count: Number of portions; every reader reads each of them.
+        calls: Calls per portion; at most the size of the span queue.
     """
 
     count: int
@@ -47,17 +47,17 @@ class Portions:
 
     @property
     def records(self) -> int:
-        """Calls and ends of steps in a portion."""
+        """Number of calls and ends of steps in a portion."""
         return self.calls + self.calls // CALLS_PER_STEP
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Configuration of one of the readers.
+    """The configuration of a reader.
 
     Attributes:
         environment: OpenTelemetry's variables.
-        is_encoded_by_sdk: Whether the exporter gets the SDK's spans and encodes them by the SDK's own means.
+        is_encoded_by_sdk: Whether the SDK's encoder encodes the SDK's spans.
     """
 
     environment: Mapping[str, str]
@@ -70,8 +70,8 @@ class Answer:
 
     Attributes:
         microseconds: Processor time per record of each portion, by reader.
-        spans: Spans that all of them have exported.
-        dropped: Spans that they could not export.
+        spans: Number of spans exported by all readers.
+        dropped: Number of spans that could not be exported.
     """
 
     microseconds: Mapping[str, Sequence[float]]
@@ -80,10 +80,10 @@ class Answer:
 
 
 def read_on_one_core(settings: Mapping[str, Setting], portions: Portions) -> Answer:
-    """Let readers read the same portions of one tape in turn, export the resulting spans, and wait for that.
+    """Let readers read the same portions of one tape in turn, and export the spans; wait for the exports.
 
     Raises:
-        EOFError: The process failed; it has printed why.
+        EOFError: The process has failed and printed the reason.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -98,7 +98,7 @@ def read_on_one_core(settings: Mapping[str, Setting], portions: Portions) -> Ans
 
 
 def _serve(connection: Connection, settings: Mapping[str, Setting], portions: Portions) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
         tape = BusyTape(Path(directory))
@@ -115,7 +115,7 @@ def _serve(connection: Connection, settings: Mapping[str, Setting], portions: Po
 
 
 class _Reader:
-    """The whole reader, set up as in an agent; only the server of `/metrics` is missing."""
+    """A complete reader as in an agent, without the `/metrics` server."""
 
     def __init__(self, tape: BusyTape, setting: Setting) -> None:
         os.environ.update(setting.environment)
@@ -132,7 +132,7 @@ class _Reader:
         self._reader.follow(TapeReader.of_writer(tape.writer))
 
     def read(self) -> int:
-        """Read what is new and export it; returns nanoseconds of processor time, of all threads."""
+        """Read and export the new records; return the processor time of all threads in nanoseconds."""
         gc.collect()
         started = time.process_time_ns()
         self._reader.turn()
@@ -140,16 +140,16 @@ class _Reader:
         return time.process_time_ns() - started
 
     def close(self) -> None:
-        """Export the rest."""
+        """Export the remaining spans."""
         self._reader.close()
 
 
 class _EncodedBySdk(OTLPSpanExporter):
-    """Defined outside the SDK's modules, so that it gets the SDK's spans, as any exporter chosen by a user does."""
+    """An exporter that receives the SDK's spans, because it is not defined in the SDK's modules, like a user's."""
 
 
 class _CountingSink:
-    """Counts the spans that it passes on."""
+    """A sink that counts the forwarded spans."""
 
     def __init__(self, sink: SpanSink) -> None:
         self.spans = 0

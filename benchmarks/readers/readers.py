@@ -1,4 +1,4 @@
-"""What the agent's reader does about ranks that record more than can be read: what is lost, and what it costs."""
+"""Measures the agent's reader with ranks that record faster than it can read: lost records and processor time."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 BUDGET: Final = 1_000
-"""Spans a second and rank, the default."""
+"""Default span budget, per second and rank."""
 STALL_TIMEOUT_NS: Final = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much ranks record.
+    """The load of the ranks.
 
     Attributes:
-        ranks: Numbers of ranks, one row each for every rate.
-        rates: Operations a second of each rank.
-        warm_up_s: Time before, in which the span budget measures the rate.
-        length_s: For how long.
+        ranks: Numbers of ranks; each is measured at every rate.
+        rates: Operations per second of each rank.
+        warm_up_s: Seconds before the measurement, in which the span budget learns the rate.
+        length_s: Seconds of the measurement.
     """
 
     ranks: Sequence[int]
@@ -54,19 +54,19 @@ QUICK: Final = Load(ranks=(1,), rates=(100_000,), warm_up_s=0.3, length_s=0.6)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What became of one load.
+    """The result of one load.
 
     Attributes:
         ranks: Number of ranks.
-        wanted: Operations a second of each, as wanted.
-        rate: The same, as they came about.
+        wanted: Requested operations per second of each rank.
+        rate: Actual operations per second of each rank.
         read: Share of the operations that was read, from 0 to 1.
-        lost: Records that were counted as lost.
+        lost: Number of records counted as lost.
         processor: Processor time of the reader, as a share of one core.
-        per_record_us: The same for each record that was read.
-        longest_turn_s: Longest time of one turn.
-        spans: Spans a second and rank.
-        native: Whether the native library has written.
+        per_record_us: Processor time per record read, in microseconds.
+        longest_turn_s: Duration of the longest turn.
+        spans: Spans per second and rank.
+        native: Whether the native library has written the tapes.
     """
 
     ranks: int
@@ -82,7 +82,7 @@ class Reading:
 
 
 class _EncodingSink:
-    """Does what an OTLP exporter does up to the bytes that it would send."""
+    """A sink that encodes spans as an OTLP exporter does, without sending them."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -101,12 +101,14 @@ class _EncodingSink:
 
 
 def measure(load: Load) -> Section:
-    """Read what ranks record at each rate.
+    """Read tapes that ranks write at each rate.
 
     Raises:
         RuntimeError: A record was neither read nor counted as lost.
     """
-    logging.getLogger("otel_torchdist").setLevel(logging.ERROR)  # the reader warns of what is measured here
+    logging.getLogger("otel_torchdist").setLevel(
+        logging.ERROR
+    )  # the reader warns of lost records, which are expected here
     return _section([_read(ranks, rate, load) for ranks in load.ranks for rate in load.rates], load)
 
 
@@ -138,7 +140,7 @@ def _read(ranks: int, rate: int, load: Load) -> Reading:
 
 
 def _turn_for(reader: Reader, seconds: float) -> float:
-    """Take turns as the agent does; returns how long the longest took."""
+    """Take turns as the agent does; return the duration of the longest turn."""
     end_s, longest_s = time.monotonic() + seconds, 0.0
     while (began_s := time.monotonic()) < end_s:
         reader.turn()
@@ -148,7 +150,7 @@ def _turn_for(reader: Reader, seconds: float) -> float:
 
 
 def _counted(reader: Reader) -> tuple[int, int]:
-    """Operations that were read, and records that were lost."""
+    """Return the number of operations read and of records lost."""
     shown = reader.metrics.snapshot().ranks
     entered = sum(operation.entered for rank in shown for operation in rank.operations)
     return entered, sum(rank.records_lost for rank in shown)

@@ -1,4 +1,4 @@
-"""How fast tapes are read, and what each part of reading costs. It happens outside of the training's threads."""
+"""Measures the speed of reading tapes, and the cost of each stage. Reading happens outside the training's threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 
 ALL_SPANS: Final = 1 << 40
-"""A budget of spans per second that is never used up."""
+"""A span budget that is never used up."""
 STALL_TIMEOUT_NS: Final = 10_000_000_000
 
 NOTE: Final = (
@@ -42,11 +42,11 @@ NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Portions:
-    """How much is read.
+    """The portions to read.
 
     Attributes:
-        count: Portions; each is read by every stage in turn.
-        calls: Calls in a portion.
+        count: Number of portions; every stage reads each of them.
+        calls: Calls per portion.
     """
 
     count: int
@@ -58,7 +58,7 @@ QUICK: Final = Portions(count=3, calls=200)
 
 
 class _NullSink:
-    """Discards spans."""
+    """A sink that discards spans."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -75,7 +75,7 @@ class _NullSink:
 
 
 class _EncodingSink(_NullSink):
-    """Does what an OTLP exporter does up to the bytes that it would send."""
+    """A sink that encodes spans as an OTLP exporter does, without sending them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def _stages(tape: BusyTape) -> dict[str, Callable[[], object]]:
 
 
 def _reading(tape: BusyTape, metrics: bool = False, sink: _NullSink | None = None) -> Callable[[], object]:
-    """A reader of its own, and its work at each poll."""
+    """Return a new reader, and its work at each poll."""
     reader = TapeReader.of_writer(tape.writer)
     rank_metrics = NodeMetrics().track(reader) if metrics else None
     spans = RankSpans(reader, sink, StepSampler(ALWAYS_ON, ALL_SPANS, 0, 8)) if sink else None

@@ -1,4 +1,4 @@
-"""A real OpenTelemetry Collector, which counts the spans that it has accepted; `make stack` builds it."""
+"""A real OpenTelemetry Collector, built by `make stack`, which counts the accepted spans."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _ACCEPTED: Final = re.compile(r"^otelcol_receiver_accepted_spans(?:_total)?\{.*\
 
 
 def collector_binary() -> Path | None:
-    """Where `make stack` puts the Collector; None if it is not there."""
+    """Return the path of the Collector built by `make stack`; None if it is missing."""
     binary = cache_folder() / "stack" / "bin" / "otelcol-torchdist"
     return binary if binary.is_file() else None
 
 
 class Collector:
-    """The process, from `__enter__` to `__exit__`, on free loopback ports.
+    """A context manager that runs the Collector on free loopback ports.
 
     Attributes:
-        grpc: Where it takes OTLP/gRPC.
-        http: Where it takes OTLP/HTTP.
+        grpc: Endpoint for OTLP/gRPC.
+        http: Endpoint for OTLP/HTTP.
     """
 
     def __init__(self, binary: Path) -> None:
@@ -43,7 +43,7 @@ class Collector:
         self._running = Running(program)
 
     def received(self) -> int:
-        """How many spans it has accepted, according to its own metrics."""
+        """Return the number of accepted spans, according to the Collector's own metrics."""
         with urlopen(self._metrics, timeout=10) as answer:
             return sum(int(float(count)) for count in _ACCEPTED.findall(answer.read().decode()))
 

@@ -12,7 +12,7 @@ from benchmarks.receivers.span_sink import SpanSink
 
 GRPC: Final = "grpc"
 HTTP: Final = "http/protobuf"
-"""As in OTEL_EXPORTER_OTLP_PROTOCOL."""
+"""Value of OTEL_EXPORTER_OTLP_PROTOCOL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class Receiver:
     """A receiver of spans.
 
     Attributes:
-        name: Its name in the report.
-        note: The report's note on it.
+        name: Name in the report.
+        note: Note in the report.
         endpoints: Values for OTEL_EXPORTER_OTLP_ENDPOINT, by protocol.
-        received: Returns how many spans have come.
+        received: Returns the number of received spans.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Receiver:
 
 @contextmanager
 def span_receiver() -> Iterator[Receiver]:
-    """A real OpenTelemetry Collector where `make stack` has built one, else a Python process."""
+    """Run a real OpenTelemetry Collector if `make stack` has built one, else a Python process."""
     binary = collector_binary()
     if binary is None:
         with SpanSink() as sink:

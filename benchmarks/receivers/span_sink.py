@@ -1,4 +1,4 @@
-"""A process that takes spans over OTLP/gRPC, decodes them and counts them, as a local collector would."""
+"""A process that receives spans over OTLP/gRPC, decodes and counts them, as a local collector would."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ THREADS = 2
 
 
 class SpanSink:
-    """The process, from `__enter__` to `__exit__`.
+    """A context manager that runs the process.
 
     Attributes:
-        endpoint: Where it listens.
+        endpoint: Address on which it listens.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class SpanSink:
         self.endpoint = ""
 
     def received(self) -> int:
-        """How many spans have come."""
+        """Return the number of received spans."""
         self._connection.send(True)
         return self._connection.recv()
 
@@ -56,7 +56,7 @@ class _Servicer(trace_service_pb2_grpc.TraceServiceServicer):
         self.spans = 0
 
     def Export(self, request: ExportTraceServiceRequest, context: Any) -> ExportTraceServiceResponse:
-        # One request at a time comes from a batch processor, so the count needs no lock.
+        # A batch processor sends one request at a time, so the count needs no lock.
         self.spans += sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
         return ExportTraceServiceResponse()
 

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describes the machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def describe_machine() -> dict[str, str | int | float]:
-    """Processor, system and versions; `load` is the number of processes that were runnable just before."""
+    """Return processor, system and versions; `load` is the number of processes that were runnable just before."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 0,
@@ -24,7 +24,7 @@ def describe_machine() -> dict[str, str | int | float]:
 
 
 def _cpu_model() -> str:
-    """The processor's name; the architecture where Linux does not provide one."""
+    """Return the name of the processor; the architecture if Linux does not provide a name."""
     try:
         found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -1,4 +1,4 @@
-"""Checks of the tapes that a benchmark has written: figures of calls that were not recorded would mean nothing."""
+"""Checks that a benchmark's tapes are complete: figures for calls that were not recorded would mean nothing."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from otel_torchdist.tape.reading.reader import TapeReader
 
 
 def operations_on_tapes(directory: Path) -> list[int]:
-    """How many operations each tape of a directory has seen, whatever is still in its ring: sequences, summed."""
+    """Return the number of operations of each tape in a directory, by sequences, because the ring may have wrapped."""
     counted = OperationsOnTapes(directory)
     counted.look()
     return counted.counts
 
 
 class OperationsOnTapes:
-    """Counts the operations of tapes whose rings are lapped between kinds of operations that are counted apart."""
+    """Counter of the operations on tapes, even if the ring wraps between operations of different sequences."""
 
     def __init__(self, directory: Path) -> None:
-        """Count those of the tapes in a directory."""
+        """Count the operations on the tapes in a directory."""
         self._directory = directory
         self._newest: dict[Path, Counter[tuple[int, ...]]] = {}
 
     def look(self) -> None:
-        """See which sequences have been reached; needed once for each kind, while one of its records is in the ring."""
+        """Read the sequences reached so far. Call this once for each kind, while one of its records is in the ring."""
         for path in tapes_in(self._directory):
             _note_newest(path, self._newest.setdefault(path, Counter()))
 
     @property
     def counts(self) -> list[int]:
-        """How many operations each tape has seen."""
+        """Number of operations of each tape."""
         return [newest.total() for newest in self._newest.values()]
 
 
 def insist(expected: object, found: object, what: str) -> None:
-    """Compare what was made with what was recorded or exported.
+    """Compare the expected figure with the recorded or exported one.
 
     Raises:
         RuntimeError: They differ.
@@ -59,7 +59,7 @@ def _note_newest(path: Path, newest: Counter[tuple[int, ...]]) -> None:
 
 
 def _counted_with(operation: Operation) -> tuple[int, ...]:
-    """What the operations have in common whose sequence it is part of."""
+    """Return the key of the sequence that an operation belongs to."""
     if Flag.POINT_TO_POINT in operation.flags:
         return operation.group, operation.signature, operation.peer, operation.tag
     return (operation.group,)

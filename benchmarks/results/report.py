@@ -17,12 +17,12 @@ _VERDICTS: Final = {True: "met", False: "MISSED", None: "NOT DECIDED"}
 
 
 def show_machine(machine: Mapping[str, object]) -> None:
-    """Print what the figures were measured on."""
+    """Print the description of the machine."""
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
 
 
 def show(section: Section) -> None:
-    """Print a section as a table, in rich's form where rich is installed."""
+    """Print a section as a table, with rich if it is installed."""
     if find_spec("rich") is not None:
         _show_rich(section)
     else:
@@ -34,7 +34,7 @@ def show(section: Section) -> None:
 
 
 def write_json(path: Path, machine: Mapping[str, object], sections: Sequence[Section]) -> None:
-    """Write everything that was measured.
+    """Write all results.
 
     Raises:
         OSError: The file cannot be written.

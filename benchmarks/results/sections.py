@@ -1,4 +1,4 @@
-"""The input of the report: a table for people, the numbers behind it for machines, goals for both."""
+"""The input of the report: tables for people, raw numbers for programs, and goals for both."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure that must not be exceeded.
+    """An upper bound for a figure.
 
     Attributes:
-        text: What is bounded.
-        value: What was measured.
-        limit: The bound.
-        unit: Of both; '' for a ratio.
-        is_decided: Whether the figure is exact enough to be compared with the bound.
+        text: Description of the figure.
+        value: Measured value.
+        limit: Upper bound.
+        unit: Unit of both; '' for a ratio.
+        is_decided: Whether the figure is exact enough for a comparison with the bound.
     """
 
     text: str
@@ -27,22 +27,22 @@ class Goal:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the figure stays within the bound; None if it is not decided."""
+        """Whether the figure is within the bound; None if undecided."""
         return self.value <= self.limit if self.is_decided else None
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One benchmark's results.
+    """The results of one benchmark.
 
     Attributes:
         key: Its name in the JSON file.
         title: Headline of the table.
-        columns: Headers; the first one is the rows' own name.
+        columns: Headers; the first column names the rows.
         rows: Cells as text.
-        notes: How to read the table, one sentence or two each.
-        goals: The bounds that were promised.
-        data: Everything that was measured, ready for JSON.
+        notes: Explanations of the table, one or two sentences each.
+        goals: Goals for its figures.
+        data: All measurements, ready for JSON.
     """
 
     key: str

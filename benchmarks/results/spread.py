@@ -1,4 +1,4 @@
-"""The median of a figure's rounds, and their spread."""
+"""The median and the spread of a figure's rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure that was measured in several rounds.
+    """A figure measured in several rounds.
 
     Attributes:
         median: Median of the rounds.
@@ -28,7 +28,7 @@ class Spread:
         return cls(median, low, high)
 
     def blur(self, rounds: int) -> float:
-        """Twice the standard error of the median of so many rounds, if they are distributed normally."""
+        """Return twice the standard error of the median over `rounds` rounds, assuming a normal distribution."""
         return 2 * 1.25 * (self.high - self.low) / 1.35 / rounds**0.5
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""DDP's backward beside a thread that computes in Python: what waits for the GIL, and for how long.
+"""Measures waits for the GIL in DDP's backward, beside a thread that computes in Python.
 
-DDP's reducer issues its collectives from C++. Whatever needs the GIL for one of them waits until the computing thread
-gives it up, up to Python's switch interval of 5 ms: a kernel in Python does, and torch's own flight recorder.
+DDP's reducer issues its collectives from C++. Code that needs the GIL there, such as a Python kernel or torch's flight
+recorder, waits until the computing thread releases the GIL: up to Python's switch interval of 5 ms.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ NOTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of the measurement.
 
     Attributes:
-        rounds: For each state of the flight recorder; in each, every switch has a turn.
-        budget_s: Seconds for each of them after which no further round begins.
-        warm_up: Backwards at the start of a turn.
-        backwards: Timed backwards of a turn.
+        rounds: Rounds for each state of the flight recorder; in each, every switch has a turn.
+        budget_s: Seconds for each state after which no further round begins.
+        warm_up: Backward passes at the start of a turn.
+        backwards: Timed backward passes per turn.
     """
 
     rounds: int
@@ -59,11 +59,11 @@ QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, backwards=1)
 
 
 def measure(extent: Extent) -> Section:
-    """Time backwards, recorded and not, with torch's flight recorder off and on.
+    """Time backward passes with and without recording, with torch's flight recorder off and on.
 
     Raises:
-        RuntimeError: A collective was not recorded, the flight recorder was not as it should be, or there were other
-            buckets.
+        RuntimeError: A collective was not recorded, the flight recorder had the wrong state, or the number of buckets
+            was wrong.
     """
     cache = native_cache()
     library = library_folder(cache) if cache is not None else None
@@ -90,7 +90,7 @@ def _measure(recorder: Recorder, extent: Extent, library: Path | None) -> list[d
 
 
 def _serve(connection: Connection, recorder: Recorder, tapes: Path, library: Path | None) -> None:
-    # Only the forked processes need torch, and the one they are forked from has it already.
+    # Only the forked processes need torch, and the process that they are forked from has imported it.
     from benchmarks.steps.ddp_rank import serve
 
     serve(connection, recorder, tapes, library)
@@ -131,7 +131,7 @@ def _section(
 
 
 def _added(rounds: Sequence[Mapping[Switch, float]]) -> dict[Switch, Spread]:
-    """What each switch adds to a backward without us in the same round; for `OFF` the backward itself."""
+    """Return the time that each switch adds to an unrecorded pass of the same round; for `OFF` the time of the pass."""
     bare = Spread.of([one[Switch.OFF] for one in rounds])
     others = [switch for switch in rounds[0] if switch is not Switch.OFF]
     return {Switch.OFF: bare} | {

@@ -1,4 +1,4 @@
-"""A rank that runs DDP's backward beside a thread that computes in Python, recorded or not."""
+"""A rank that runs DDP's backward beside a thread that computes in Python, with or without recording."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from otel_torchdist.native.library import Library, find_library
 
 WIDTH: Final = 256
 BUCKET_MB: Final = WIDTH * WIDTH * 4 / 2**20
-"""The size of a layer, so that each has a bucket of its own."""
+"""Size of a layer, so that each layer has its own bucket."""
 
 
 def serve(connection: Connection, recorder: Recorder, tapes: Path, folder: Path | None) -> None:
-    """Run backwards as ordered until there are no orders.
+    """Run backward passes as ordered, until the connection is closed.
 
     Args:
-        connection: Where orders come from.
-        recorder: Whether torch's flight recorder is on.
-        tapes: A directory for tapes.
-        folder: Folder of the native library; None without.
+        connection: Connection to the controlling process.
+        recorder: State of torch's flight recorder.
+        tapes: Directory for tapes.
+        folder: Folder of the native library; None without it.
     """
     if recorder is Recorder.OFF:
         os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
@@ -74,7 +74,7 @@ def _backward_ms(model: nn.Module, batch: torch.Tensor) -> float:
 
 @contextmanager
 def _computing() -> Iterator[None]:
-    """A thread that holds the GIL as long as Python lets it."""
+    """Run a thread that holds the GIL for as long as Python allows."""
     is_over = False
 
     def compute() -> None:

@@ -1,4 +1,4 @@
-"""Orders for the process that runs DDP's backward, and its answers. Needs no torch."""
+"""Orders for the process that runs DDP's backward, and its answers. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUCKETS: Final = 16
 
 
 class Recorder(Enum):
-    """Whether torch's own flight recorder is on; the value is the name in the report."""
+    """State of torch's flight recorder; the value is the name in the report."""
 
     OFF = "off"
     ON = "on"
@@ -20,12 +20,12 @@ class Recorder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A number of backwards, one after the other, beside a computing thread.
+    """An order for consecutive backward passes, beside a computing thread.
 
     Attributes:
-        switch: Whether they are recorded.
-        warm_up: Backwards before.
-        backwards: Backwards that are timed.
+        switch: Whether and how they are recorded.
+        warm_up: Number of backward passes before the timed ones.
+        backwards: Number of timed backward passes.
     """
 
     switch: Switch
@@ -38,9 +38,9 @@ class Backwards:
     """The answer to a turn.
 
     Attributes:
-        ms: How long each timed backward took, in milliseconds.
-        issued: Collectives of all backwards, as the backend counts them.
-        recorded: The same as counted on the tape; 0 where there was none.
+        ms: Duration of each timed backward pass, in milliseconds.
+        issued: Number of collectives of all backward passes, counted by the backend.
+        recorded: Number of collectives on the tape; 0 without a tape.
         has_recorder: Whether torch's flight recorder has entries.
     """
 

@@ -1,4 +1,4 @@
-"""Jobs of four ranks on gloo, one of which computes longer before one line. Computing is sleeping: cores are few."""
+"""Jobs of four ranks on gloo, with one rank that is late before one line. They sleep instead of computing."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MICROBATCHES: Final = 3
 _SHORT_S: Final = 0.004
 _LONG_S: Final = 0.008
 _OTHER_S: Final = 0.0025
-"""What another rank takes longer, so that half of a delay of 5 ms is hidden."""
+"""Delay of another rank, in seconds, which hides half of a delay of 5 ms."""
 
 
 def train(rank: int, folder: Path, job: str, delay_s: float, steps: int) -> None:
-    """Be a rank of a job, which ends with how long each of its steps took.
+    """Run a rank of a job, and write the duration of each step.
 
     Args:
         rank: The rank.
-        folder: Holds the job's store, and then the durations.
+        folder: Folder for the job's store and the durations.
         job: A key of `JOBS`.
-        delay_s: How much longer the late rank computes.
-        steps: How many steps.
+        delay_s: Delay of the late rank, in seconds.
+        steps: Number of steps.
     """
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
@@ -74,12 +74,12 @@ def _half_hidden(rank: int, delay_s: float) -> Callable[[], None]:
 
 
 def _pipeline(rank: int, delay_s: float) -> Callable[[], None]:
-    """Two pipelines of two stages each, 0 to 1 and 2 to 3; gradients are reduced between those of one stage."""
+    """Run two pipelines of two stages each, 0 to 1 and 2 to 3. Ranks of one stage reduce their gradients."""
     late_s, peer, is_first = delay_s * (rank == 3), rank ^ 1, rank % 2 == 0
     own = _own_group(rank, ([0, 2], [1, 3]))
 
     def step() -> None:
-        sent: list[dist.Work | None] = []  # a send of gloo waits for its receiver, which may be sending itself
+        sent: list[dist.Work | None] = []  # a send of gloo waits for its receiver, which may itself be sending
         for _ in range(_MICROBATCHES if is_first else 0):
             time.sleep(_SHORT_S)
             sent.append(dist.isend(torch.ones(4), peer))
@@ -97,7 +97,7 @@ def _pipeline(rank: int, delay_s: float) -> Callable[[], None]:
 
 
 def _own_group(rank: int, groups: Iterable[list[int]]) -> dist.ProcessGroup:
-    """Create groups, and return that of the rank."""
+    """Create groups, and return the group of the rank."""
     [own] = [group for members in groups for group in [dist.new_group(members)] if rank in members]
     assert isinstance(own, dist.ProcessGroup)
     return own
@@ -112,6 +112,6 @@ LATE_RANK: Final = {"plain": 2, "half hidden": 2, "pipeline": 3}
 
 
 def late_line(job: str) -> int:
-    """The line before which a rank of a job is late."""
+    """Return the line before which a rank of a job is late."""
     lines = Path(__file__).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# late: {job}"))

@@ -16,7 +16,7 @@ PATIENCE = timedelta(seconds=120)
 
 
 def join_job(place: Place) -> None:
-    """Become a rank, with one thread for arithmetic."""
+    """Join the job as a rank, with one thread for arithmetic."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)  # as launchers do
@@ -26,7 +26,7 @@ def join_job(place: Place) -> None:
 
 
 def issued() -> int:
-    """How many operations gloo has been given so far, in all groups."""
+    """Return the number of operations issued to gloo so far, in all groups."""
     return sum(_issued(group) for group in distributed_c10d._world.pg_map)
 
 

@@ -1,6 +1,7 @@
-"""What looking at values costs: each statistic by megabyte, and all of a step of a model with 19 million parameters.
+"""Measures the cost of value checks: of each statistic per MB, and per step of a model with 19 million parameters.
 
-Processor time of the calling thread, on one thread for arithmetic: what waits for other ranks would blur.
+The figure is the processor time of the calling thread, on one thread for arithmetic: waits for other ranks would blur
+it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from otel_torchdist.config import Config
 MEGABYTE: Final = 1 << 20
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 BUCKETS_MB: Final = (25, 25, 22)
-"""Gradients of 19 million parameters, in the buckets that DDP makes of them."""
+"""DDP's buckets for the gradients of 19 million parameters."""
 STEP_MS: Final = 176.0
-"""Such a step with a tiny batch, as `step_time` measures it: a larger batch makes the share smaller."""
+"""Duration of a step with a tiny batch, measured by `step_time`; with a larger batch the share is smaller."""
 GOAL_SAMPLED_PERCENT: Final = 0.5
 GOAL_ALL_PERCENT: Final = 3.0
 
@@ -38,7 +39,7 @@ NOTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of the measurement.
 
     Attributes:
         megabytes: Size of a tensor.
@@ -119,6 +120,6 @@ def _section(costs: Mapping[str, Mapping[str, Spread]], extent: Extent) -> Secti
 
 
 def _chosen_share(megabytes: int) -> float:
-    """The share of messages of a size that is sampled, with the usual setting."""
+    """Return the share of messages of this size that is sampled with the default setting."""
     every, count = Config().numerics_every, 1 << 16
     return sum(is_chosen(sequence, every, megabytes * MEGABYTE) for sequence in range(count)) / count

@@ -1,4 +1,4 @@
-"""An order to train with a look at values, and a rank's answer."""
+"""An order to train with value checks, and a rank's answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from otel_torchdist.config import NumericsMode
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """An order: a number of steps.
+    """An order for a number of steps.
 
     Attributes:
-        mode: What is looked at.
-        warm_up: Steps before.
-        steps: Steps that are timed.
+        mode: Values to check.
+        warm_up: Number of steps before the timed steps.
+        steps: Number of timed steps.
     """
 
     mode: NumericsMode
@@ -25,12 +25,12 @@ class Looking:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One rank's answer.
+    """The answer of one rank.
 
     Attributes:
         step_ms: Processor time of the training thread in each step.
-        looked_ms: Processor time of the training thread in observers, of each step on average.
-        operations: Operations that were looked at, in all steps.
+        looked_ms: Mean processor time of the training thread in observers, per step.
+        operations: Number of checked operations in all steps.
     """
 
     step_ms: Sequence[float]

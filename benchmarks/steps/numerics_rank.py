@@ -1,4 +1,4 @@
-"""A rank that trains a transformer, a block of steps at a time, and times what our observers do in them."""
+"""A rank that trains a transformer in blocks of steps, and times our observers in them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ ENTRANCES: Final = (
     (ObservedCalls, "_begin"),
     *((AwaitedEnds, name) for name in ("issued", "waited_for", "settle", "_end")),
 )
-"""Methods of the observers by which the training's threads come to them."""
+"""Methods of the observers that the training's threads call."""
 
 
 class Stopwatch:
-    """Adds up the processor time of a thread inside some functions, once where one calls another.
+    """A stopwatch for the processor time of a thread inside some functions. Nested calls count once.
 
     Attributes:
-        ns: That, in nanoseconds.
-        operations: How often the first of them was called.
+        ns: Total in nanoseconds.
+        operations: Number of calls of the first function.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Stopwatch:
         self._is_inside = False
 
     def around(self, function: Callable[..., Any], counts: bool) -> Callable[..., Any]:
-        """The same function, timed."""
+        """Return the function, timed."""
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ class Stopwatch:
 
 
 def serve(connection: Connection, parallelism: Parallelism, model: Model, place: Place) -> None:
-    """Train as ordered until there are no orders."""
+    """Train as ordered, until the connection is closed."""
     join_job(place)
     stopwatch = Stopwatch()
     for owner, name in ENTRANCES:

@@ -1,7 +1,7 @@
-"""What looking at values takes of real training steps: DDP and FSDP2 with 19 million parameters, two ranks on gloo.
+"""Measures the cost of value checks in training steps: DDP and FSDP2, 19 million parameters, two ranks on gloo.
 
-What the training thread does in our observers is timed on the processor, where it happens, and compared with what the
-thread takes for a step: neither other ranks nor other programs blur that, as they blur the time of whole steps.
+The figure is the processor time of the training thread inside our observers, as a share of its processor time per step.
+Unlike the duration of whole steps, it does not depend on other ranks and other programs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NOTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of the measurement.
 
     Attributes:
         rounds: Blocks of each mode, for each model; at least two.
         budget_s: Seconds for each model after which no further round begins.
         warm_up: Steps at the start of a block.
         steps: Timed steps of a block.
-        model: The model that is trained.
+        model: The trained model.
     """
 
     rounds: int
@@ -61,12 +61,12 @@ QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, steps=2, model=SMALL)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One model's figures, by mode.
+    """The figures of one model, by mode.
 
     Attributes:
-        step_ms: Processor time of the training thread in a step that is not looked at.
+        step_ms: Processor time of the training thread in a step without checks.
         looked_ms: Processor time in observers.
-        operations: Operations a step that are looked at.
+        operations: Number of checked operations per step.
     """
 
     step_ms: Spread
@@ -74,7 +74,7 @@ class Result:
     operations: Mapping[NumericsMode, float]
 
     def percent(self, mode: NumericsMode) -> float:
-        """What looking takes of a step."""
+        """Return the cost of the checks, in percent of a step."""
         return 100 * self.looked_ms[mode].median / self.step_ms.median
 
 
@@ -109,7 +109,7 @@ def _measure(parallelism: Parallelism, extent: Extent) -> Result:
 
 
 def _serve(connection: Connection, parallelism: Parallelism, model: Model, place: Place) -> None:
-    from benchmarks.steps.numerics_rank import serve  # only the forked processes need torch
+    from benchmarks.steps.numerics_rank import serve  # only the forked processes import torch
 
     serve(connection, parallelism, model, place)
 

@@ -1,8 +1,8 @@
-"""Whether a step gains what the critical path predicts.
+"""Compares the gain that the critical path predicts with the actual gain of a step.
 
 Command line: `python -m benchmarks.steps.predicted_gain --pairs 5`.
-A job in which one rank is late runs beside the same job without the delay, so that both have the same share of a busy
-machine. What the replay of the first predicts is compared with the difference of the step times that both measure.
+A job with a late rank runs beside the same job without the delay, so that both have the same share of a busy machine.
+The prediction from the first job is compared with the difference of the measured step times.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _LIMIT_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is run.
+    """The extent of the measurement.
 
     Attributes:
         pairs: Pairs of runs of each job, with and without the delay.
-        steps: Steps of a run.
+        steps: Steps per run.
     """
 
     pairs: int
@@ -52,14 +52,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one pair of runs shows; times in milliseconds.
+    """The result of a pair of runs; times in milliseconds.
 
     Attributes:
-        is_found: Whether the first cause that is no transfer is the late rank before its line.
-        excess_ms: By how much the rank is later than its peers there, as the path has it; 0 if it was not found.
-        predicted_ms: What a step would gain without that, likewise.
-        delayed_ms: The median step with the delay.
-        other_ms: The median step without it.
+        is_found: Whether the first cause other than a transfer is the late rank before its line.
+        excess_ms: Delay of the rank relative to its peers, according to the path; 0 if not found.
+        predicted_ms: Predicted gain of a step without the delay; 0 if not found.
+        delayed_ms: Median step with the delay.
+        other_ms: Median step without the delay.
     """
 
     is_found: bool
@@ -70,16 +70,16 @@ class Pair:
 
     @property
     def actual_ms(self) -> float:
-        """What a step has gained."""
+        """Actual gain of a step."""
         return self.delayed_ms - self.other_ms
 
 
 def measure(size: Size, only: Sequence[str] | None = None) -> Section:
-    """Run jobs.
+    """Run pairs of jobs.
 
     Args:
-        size: How much.
-        only: Their names; None for all.
+        size: The extent of the measurement.
+        only: Names of the jobs; None for all.
 
     Raises:
         RuntimeError: A job has failed.
@@ -96,7 +96,7 @@ def measure(size: Size, only: Sequence[str] | None = None) -> Section:
 
 
 def _pair(job: str, steps: int, nth: int) -> Pair:
-    """Run a pair; in turn the one and the other starts first."""
+    """Run a pair; the two runs take turns in starting first."""
     order = (DELAY_MS, 0.0) if nth % 2 == 0 else (0.0, DELAY_MS)
     with ExitStack() as stack:
         folders = {
@@ -158,7 +158,7 @@ def _path(folder: Path) -> CriticalPath:
 
 
 def _step_ms(folder: Path) -> float:
-    """The median step, in the middle of what the ranks have measured."""
+    """Return the median step, from the median over ranks."""
     return median(median(json.loads(path.read_text())[WARM_UP:]) for path in folder.glob("steps-*.json")) * 1e3
 
 
@@ -198,13 +198,13 @@ def _row(job: str, pairs: list[Pair]) -> list[str]:
 
 
 def _error(pairs: list[Pair]) -> float:
-    """By how much the median prediction is off the median gain."""
+    """Return the error of the median prediction relative to the median gain."""
     actual_ms = median(pair.actual_ms for pair in pairs)
     return abs(median(pair.predicted_ms for pair in pairs) - actual_ms) / max(abs(actual_ms), 1e-6)
 
 
 def _is_exact(pairs: list[Pair]) -> bool:
-    """Whether chance moves the actual gain by less than the error that is allowed."""
+    """Return whether the actual gain varies by less than the allowed error."""
     actual = Spread.of([pair.actual_ms for pair in pairs])
     return (actual.high - actual.low) / 2 / len(pairs) ** 0.5 <= LIMIT * abs(actual.median)
 
@@ -212,9 +212,9 @@ def _is_exact(pairs: list[Pair]) -> bool:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.predicted_gain", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs of each job, at least two")
-    parser.add_argument("--job", action="append", dest="jobs", metavar="NAME", help="only this job")
-    parser.add_argument("--steps", type=int, default=80, help="steps of a run")
+    parser.add_argument("--pairs", type=int, default=5, help="number of pairs of runs of each job, at least two")
+    parser.add_argument("--job", action="append", dest="jobs", metavar="NAME", help="run only this job")
+    parser.add_argument("--steps", type=int, default=80, help="number of steps per run")
     arguments = parser.parse_args()
     show_machine(describe_machine())
     show(measure(Size(max(arguments.pairs, 2), arguments.steps), arguments.jobs))

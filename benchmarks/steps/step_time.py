@@ -1,4 +1,4 @@
-"""What training steps lose: DDP and FSDP2 on gloo, two ranks that are switched on and off repeatedly."""
+"""Measures the slowdown of training steps: DDP and FSDP2 on gloo, with two ranks that switch recording on and off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.steps.training import RANKS, Block, Model, Parallelism, Place, S
 
 GOAL_PERCENT: Final = 0.5
 GOAL_NATIVE_PERCENT: Final = 0.05
-"""By the cost of its calls: whole steps do not show so little."""
+"""Maximum cost in percent of a step, computed from the cost of calls: the duration of whole steps varies by more."""
 
 NOTES: Final = (
     "One thread for arithmetic; capture and tape, without a reader. Off, each kernel, and off again take turns "
@@ -35,14 +35,14 @@ NOTES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """The extent of the measurement.
 
     Attributes:
-        rounds: For each model, in each one block of every kind; at least two.
+        rounds: Rounds for each model, at least two; in each, one block of every kind runs.
         budget_s: Seconds for each model after which no further round begins: others may need the machine too.
-        warm_up: Steps at the start of a block: reduce ops, for one, are read anew on the first 16 calls of a place.
-        steps: Timed steps of a block.
-        model: The model that is trained.
+        warm_up: Steps at the start of a block: for example, reduce ops are read in the first 16 calls of a call site.
+        steps: Timed steps per block.
+        model: The trained model.
     """
 
     rounds: int
@@ -52,9 +52,9 @@ class Extent:
     model: Model
 
 
-# 19 million parameters, and torch's own size for a bucket.
+# 19 million parameters, and torch's default bucket size.
 LARGE: Final = Model(layers=6, width=512, heads=8, sequences=4, tokens=128, bucket_mb=25)
-# Buckets of less than half a layer: many collectives for little arithmetic.
+# Buckets smaller than half a layer: many collectives with little arithmetic.
 SMALL: Final = Model(layers=4, width=192, heads=4, sequences=4, tokens=64, bucket_mb=0.8)
 
 USUAL: Final = Extent(rounds=15, budget_s=60.0, warm_up=2, steps=5, model=LARGE)
@@ -63,11 +63,11 @@ QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, steps=2, model=SMALL)
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One block of every kind, one after the other; medians of their steps, the mean of both ranks.
+    """One block of every kind, one after the other: medians over steps, means over both ranks.
 
     Attributes:
-        wall_ms: A step, by how it was run.
-        processor_ms: Processor time of the training thread in it.
+        wall_ms: Duration of a step, by switch.
+        processor_ms: Processor time of the training thread per step, by switch.
     """
 
     wall_ms: Mapping[Switch, float]
@@ -76,12 +76,12 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What recording with one kernel adds to a step.
+    """The time that recording with one kernel adds to a step.
 
     Attributes:
-        us: In microseconds.
-        percent: The same, as a share of the step.
-        processor_us: What it adds to the processor time of the training thread.
+        us: Added time in microseconds.
+        percent: Added time in percent of the step.
+        processor_us: Added processor time of the training thread, in microseconds.
     """
 
     us: Spread
@@ -91,14 +91,14 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One model's figures.
+    """The figures of one model.
 
     Attributes:
         rounds: The measurements.
-        collectives: Collectives in a step, on a rank.
-        off_ms: Time of a step that is not recorded.
-        added: What recording adds to it, by kernel.
-        noise_percent: The difference between two kinds of blocks that are both not recorded.
+        collectives: Number of collectives per step and rank.
+        off_ms: Duration of an unrecorded step.
+        added: Time added by recording, by kernel.
+        noise_percent: Difference between two kinds of unrecorded blocks.
     """
 
     rounds: Sequence[Round]
@@ -109,32 +109,32 @@ class Result:
 
     @property
     def blur_percent(self) -> float:
-        """What chance alone may show."""
+        """Return the difference, in percent, that chance alone may cause."""
         return self.noise_percent.blur(len(self.rounds))
 
     def expected_percent(self, call_us: float) -> float:
-        """What recording should add to a step, given what it adds to each of its collectives."""
+        """Return the expected cost in percent of a step, from the cost per collective."""
         return 100 * self.collectives * call_us / (1000 * self.off_ms.median)
 
     @property
     def is_decided(self) -> bool:
-        """Whether blocks that should be alike differ so little that the goal is not lost in the noise."""
+        """Return whether the noise between equal blocks is small compared with the goal."""
         return max(self.blur_percent, abs(self.noise_percent.median)) <= GOAL_PERCENT
 
 
 CallCosts: TypeAlias = Mapping[Switch, float | None]
-"""What each kernel adds to a call, in microseconds; None if it was not measured."""
+"""Microseconds that each kernel adds to a call; None if not measured."""
 
 
 def measure(extent: Extent, call_us: CallCosts) -> Section:
-    """Train each model, recorded and not.
+    """Train each model with and without recording.
 
     Args:
-        extent: How much is measured.
-        call_us: What each kernel adds to one collective of a training step, as measured elsewhere.
+        extent: The extent of the measurement.
+        call_us: Microseconds that each kernel adds to a collective of a training step, from another benchmark.
 
     Raises:
-        RuntimeError: A collective was not recorded, or one was that should not have been.
+        RuntimeError: A collective was not recorded, or was recorded while recording was off.
     """
     return _section({parallelism: _measure(parallelism, extent) for parallelism in Parallelism}, extent, call_us)
 
@@ -155,7 +155,7 @@ def _measure(parallelism: Parallelism, extent: Extent) -> Result:
 
 
 def _serve(connection: Connection, parallelism: Parallelism, model: Model, place: Place) -> None:
-    # Only the forked processes need torch, and the one they are forked from has it already.
+    # Only the forked processes need torch, and the process that they are forked from has imported it.
     from benchmarks.steps.training_rank import serve
 
     serve(connection, parallelism, model, place)
@@ -174,7 +174,7 @@ def _take_turns(
 
 
 def _check(answers: Mapping[Switch, Sequence[Steps]]) -> int:
-    """Compare tapes with the backend's count; returns how many collectives a rank has issued in a block."""
+    """Compare tapes with the backend's count; return the number of collectives that a rank has issued in a block."""
     for switch, blocks in answers.items():
         for block in blocks:
             insist(block.issued if switch.is_recorded else 0, block.recorded, "collectives were recorded")

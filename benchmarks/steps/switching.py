@@ -1,4 +1,4 @@
-"""Switches recording on and off in a process that goes on: for comparisons that two processes would blur."""
+"""Switches recording on and off within a process, for comparisons that differences between processes would blur."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from otel_torchdist.native.library import Library
 
 @dataclass(slots=True)
 class Recorded:
-    """What a tape holds.
+    """The content of a tape.
 
     Attributes:
-        operations: How many operations were recorded, once it is over; 0 where there was no tape.
+        operations: Number of operations on the tape, set at the end of the block; 0 without a tape.
     """
 
     operations: int = 0
@@ -28,14 +28,14 @@ class Recorded:
 
 @contextmanager
 def recording(switch: Switch, tapes: Path, library: Library | None) -> Iterator[Recorded]:
-    """Record what is done inside, or not.
+    """Record the calls in the `with` block, or leave them unrecorded.
 
-    Capture is installed in any case, and removed again where nothing is recorded, so that the traces of switching in
-    caches are the same.
+    Capture is always installed, and removed again for an unrecorded block, so that switching has the same effect on
+    caches.
 
     Args:
-        switch: Whether, and with which kernel.
-        tapes: A directory for tapes.
+        switch: Whether to record, and with which kernel.
+        tapes: Directory for tapes.
         library: The native library; needed for its kernel.
     """
     assert library is not None or switch is not Switch.NATIVE
@@ -52,7 +52,7 @@ def recording(switch: Switch, tapes: Path, library: Library | None) -> Iterator[
 
 @contextmanager
 def directory_in(tapes: Path) -> Iterator[Path]:
-    """A directory for the tapes of one block, which no other rank has, and which goes with it."""
+    """Create a directory for the tapes of one block of this rank, and remove it after the block."""
     tapes.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=tapes) as own:
         yield Path(own)

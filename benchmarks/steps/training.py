@@ -1,4 +1,4 @@
-"""Orders for the processes that train, and their answers. Needs no torch."""
+"""Orders for the processes that train, and their answers. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ RANKS = 2
 
 
 class Parallelism(Enum):
-    """How the model is spread over ranks; the value is the name in the report."""
+    """Kinds of parallelism; the value is the name in the report."""
 
     DDP = "DDP"
     FSDP2 = "FSDP2"
 
 
 class Switch(Enum):
-    """What is switched on during a block of steps; the value is the name in the report."""
+    """Variants of recording during a block of steps; the value is the name in the report."""
 
     OFF = "off"
     PYTHON = "Python kernel"
@@ -26,12 +26,12 @@ class Switch(Enum):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether we are switched on."""
+        """Whether recording is on."""
         return self in (Switch.PYTHON, Switch.NATIVE)
 
 
 def switches_with(library: Path | None) -> list[Switch]:
-    """All switches, without the native kernel where there is no library."""
+    """Return all switches; the native kernel only if there is a library."""
     return [switch for switch in Switch if library is not None or switch is not Switch.NATIVE]
 
 
@@ -42,10 +42,10 @@ class Model:
     Attributes:
         layers: Number of layers.
         width: Width of a layer.
-        heads: Heads of its attention.
-        sequences: Sequences in a batch.
-        tokens: Tokens in a sequence.
-        bucket_mb: Size of DDP's buckets, each one `all_reduce`.
+        heads: Attention heads.
+        sequences: Sequences per batch.
+        tokens: Tokens per sequence.
+        bucket_mb: Size of DDP's buckets; each is one `all_reduce`.
     """
 
     layers: int
@@ -58,12 +58,12 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A number of steps one after the other.
+    """An order for consecutive steps.
 
     Attributes:
-        switch: Whether they are recorded.
-        warm_up: Steps before.
-        steps: Steps that are timed.
+        switch: Whether and how they are recorded.
+        warm_up: Number of steps before the timed steps.
+        steps: Number of timed steps.
     """
 
     switch: Switch
@@ -73,13 +73,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """One rank's answer to a block.
+    """The answer of one rank to a block.
 
     Attributes:
-        wall_ms: How long each step took.
+        wall_ms: Duration of each step.
         processor_ms: Processor time of the training thread in each step.
-        issued: Collectives of all steps, with those of the warm-up, as the backend counts them.
-        recorded: The same as counted on the tape; 0 where there was none.
+        issued: Number of collectives of all steps, including the warm-up, counted by the backend.
+        recorded: Number of collectives on the tape; 0 without a tape.
     """
 
     wall_ms: list[float]
@@ -93,9 +93,9 @@ class Place:
     """A rank and its files.
 
     Attributes:
-        rank: Its rank.
-        directory: Holds the job's store and, in `tapes`, its tapes.
-        library: Folder of the native library; None where it is not needed.
+        rank: The rank.
+        directory: Directory with the job's store and, in `tapes`, its tapes.
+        library: Folder of the native library; None if it is not needed.
     """
 
     rank: int
@@ -104,7 +104,7 @@ class Place:
 
     @property
     def store(self) -> Path:
-        """The file through which the ranks meet."""
+        """File store of the ranks."""
         return self.directory / "store"
 
     @property

@@ -1,9 +1,9 @@
-"""A rank that trains a transformer, a block of steps at a time, recorded or not.
+"""A rank that trains a transformer in blocks of steps, with or without recording.
 
-It is the same process throughout: two processes with the same code differ by more than the effect to be measured (where
-their memory is, which core they wake up on), and no number of rounds removes that. Before each block capture is
-installed, and removed again where the block is not recorded, so that the traces of switching in caches are the same.
-Two kinds of blocks without capture, compared like those with and without, show the resolution of such a comparison.
+All blocks run in one process: two processes with the same code differ by more than the measured effect (memory layout,
+the core that they wake up on), and more rounds do not remove that difference. Before each block capture is installed,
+and removed again for an unrecorded block, so that switching has the same effect on caches. A comparison between two
+kinds of unrecorded blocks shows the resolution of the measurement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLENTY = 1 << 28
 
 
 def serve(connection: Connection, parallelism: Parallelism, model: Model, place: Place) -> None:
-    """Train as ordered until there are no orders."""
+    """Train as ordered, until the connection is closed."""
     _keep_memory()
     join_job(place)
     library = find_library(place.library) if place.library is not None else None
@@ -46,16 +46,16 @@ def serve(connection: Connection, parallelism: Parallelism, model: Model, place:
 def _keep_memory() -> None:
     """Make glibc keep the memory that the model has freed.
 
-    Returning memory and faulting it in again costs each step a different time, larger than the effect to be measured.
+    Returning memory and faulting it in again takes a different time in each step, more than the measured effect.
     """
-    with contextlib.suppress(AttributeError):  # another C library
+    with contextlib.suppress(AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, PLENTY), (M_MMAP_MAX, 0)):
             mallopt(parameter, value)
 
 
 class Training:
-    """A small transformer on made-up data."""
+    """A training of a small transformer on random data."""
 
     def __init__(self, parallelism: Parallelism, model: Model) -> None:
         torch.manual_seed(0)
@@ -64,7 +64,7 @@ class Training:
         self._batch = torch.randn(model.sequences, model.tokens, model.width)
 
     def steps(self, count: int) -> tuple[list[float], list[float]]:
-        """Run steps; returns how long each took, and the processor time of this thread, in milliseconds."""
+        """Run steps; return the duration of each, and its processor time on this thread, in milliseconds."""
         wall_ms, processor_ms = [], []
         for _ in range(count):
             wall_ns, processor_ns = time.perf_counter_ns(), time.thread_time_ns()
