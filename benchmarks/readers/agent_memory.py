@@ -1,6 +1,6 @@
 """Measures the memory of an agent with eight busy ranks.
 
-Command line: `python -m benchmarks.readers.agent_memory --minutes 10`. The agent is started as ranks start it, in its own
+Command line: `python -m benchmarks.readers.agent_memory --minutes 10`. The agent is started as by a rank, in its own
 process, with the default span budget. The ranks are only tapes.
 """
 

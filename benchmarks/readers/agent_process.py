@@ -28,7 +28,7 @@ class AgentProcess:
     """An agent started by a rank, with its child processes."""
 
     def __init__(self, job: Path) -> None:
-        """Wait until the agent serves `/metrics`, and has outlived a second agent, which ranks start if it starts slowly.
+        """Wait until the agent serves `/metrics` and has outlived a second one, which ranks start if it starts slowly.
 
         Raises:
             RuntimeError: No such agent comes up.
