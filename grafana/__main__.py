@@ -14,11 +14,9 @@ DASHBOARDS: Final = Path(__file__).parent / "dashboards"
 
 
 def main() -> None:
-    """Write the dashboards, or report which of them are out of date."""
-    parser = argparse.ArgumentParser(prog="python -m grafana", description="Grafana dashboards from code.")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 if a file is not what would be written"
-    )
+    """Write the dashboards, or with `--check` report those that are out of date."""
+    parser = argparse.ArgumentParser(prog="python -m grafana", description="Generate the Grafana dashboards from code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is out of date")
     if parser.parse_args().check:
         _check()
     else:
@@ -26,7 +24,7 @@ def main() -> None:
 
 
 def files() -> dict[Path, str]:
-    """Every dashboard's file, and its contents."""
+    """Return the JSON text of every dashboard, by path."""
     return {
         DASHBOARDS / "job-overview.json": dashboard_json(
             links.JOB,
@@ -51,7 +49,7 @@ def files() -> dict[Path, str]:
         ),
         DASHBOARDS / "numeric-health.json": dashboard_json(
             links.NUMERIC,
-            "Which rank brings values that are not finite, whose results differ, and how large values are.",
+            "Which rank has the first values that are not finite, which results differ, and how large values are.",
             numeric_health.sections(),
             [variables.operation()],
         ),
@@ -65,9 +63,9 @@ def _write() -> None:
 
 
 def _check() -> None:
-    wanted = files()
-    wrong = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    wrong += sorted(path for path in DASHBOARDS.glob("*.json") if path not in wanted)
+    expected = files()
+    wrong = [path for path, text in expected.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    wrong += sorted(path for path in DASHBOARDS.glob("*.json") if path not in expected)
     if wrong:
         sys.exit("\n".join(f"{path} is out of date: run `make dashboards`" for path in wrong))
 

@@ -1,4 +1,4 @@
-"""How long collectives take, by operation and message size, how much of that is waiting, and for which rank."""
+"""The dashboard of collectives: latency by operation and message size, waiting time, and the ranks waited for."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _BARS: Final = 16
 _NO_CALLS: Final = "no operation has ended"
 _NOT_COMPARED: Final = "no collective was compared"
 _STRAGGLER: Final = Limits(warn=0.05, bad=0.1)
-"""A rank that costs the others a tenth of their time is reported as a straggler."""
+"""A rank that costs the others 10 % of their time is reported as a straggler."""
 
 
 def sections() -> list[Section]:
-    """The dashboard's rows."""
+    """Return the rows of the dashboard."""
     return [
         Section("Latency", (_latency("operation"), _latency("message_size"), _distribution(), _wait_and_transfer())),
         Section("Arrival order", (_comes_last(), _makes_wait())),
@@ -48,8 +48,8 @@ def _latency(by: str) -> Panel:
     return lines(
         About(
             f"Latency by {name}",
-            "Median, 90th and 99th percentile of how long operations took, waiting for other ranks included. A 99th "
-            "percentile far above the median is bad: some calls are held up by a late rank or a slow link.",
+            "Median, 90th and 99th percentile of the duration of operations, including waits for other ranks. A 99th "
+            "percentile far above the median is bad: a late rank or a slow link delays some calls.",
             "s",
             _NO_CALLS,
         ),
@@ -64,7 +64,7 @@ def _distribution() -> Panel:
     return heat_of_buckets(
         About(
             "Distribution of latency",
-            "Operations a second that took so long. A second band above the usual one is bad: those calls wait for "
+            "Operations per second, by duration. A second band above the usual one is bad: those calls wait for "
             "something.",
             "ops",
             _NO_CALLS,
@@ -80,9 +80,8 @@ def _wait_and_transfer() -> Panel:
     return stacked(
         About(
             "Wait against transfer",
-            "A mean call of the chosen groups, whatever its operation: waiting until the last rank of the node came, "
-            "and the rest. Much waiting is bad and the fault of a rank, much of the rest is that of the "
-            "network or the size.",
+            "Mean over all calls of the selected groups: the wait for the last rank of the node, and the rest. A long "
+            "wait is bad and caused by a rank; a long rest is caused by the network or by the size.",
             "s",
             _NO_CALLS,
         ),
@@ -97,8 +96,8 @@ def _comes_last() -> Panel:
     return bars(
         About(
             "Who comes last",
-            "Share of the compared collectives to which the rank came last on its node, over five minutes. One rank "
-            "far above the others is bad if they lose time to it.",
+            "Share of the compared collectives in which the rank was the last on its node, over five minutes. One rank "
+            "far above the others is bad if the others lose time to it.",
             "percentunit",
             _NOT_COMPARED,
         ),
@@ -113,8 +112,8 @@ def _makes_wait() -> Panel:
     return bars(
         About(
             "Time that others lose to a rank",
-            "Share of time for which the other ranks of the node waited for this rank alone, over five minutes. From a "
-            "tenth on the rank is a straggler.",
+            "Share of time in which the other ranks of the node waited for this rank alone, over five minutes. From "
+            "10 % on, the rank is a straggler.",
             "percentunit",
             _NOT_COMPARED,
         ),
@@ -128,15 +127,15 @@ def _makes_wait() -> Panel:
 
 def _bandwidth(kind: str) -> Panel:
     meaning = {
-        "algorithm": "Size of the whole for each second that the operation takes: algbw of nccl-tests.",
-        "bus": "Algorithm bandwidth corrected by the group's size and the operation, so that it can be held against "
+        "algorithm": "Total size divided by the duration of the operation: algbw of nccl-tests.",
+        "bus": "Algorithm bandwidth corrected for the group's size and the operation, so that it is comparable with "
         "the speed of a link: busbw of nccl-tests.",
     }
     rule = f"job_run_group_operation_message_size:torchdist_{kind}_bandwidth_bytes:rate1m"
     return lines(
         About(
             f"{kind.capitalize()} bandwidth",
-            f"{meaning[kind]} Mean of the chosen groups, by size of what a rank contributes. Falling for the same "
+            f"{meaning[kind]} Mean of the selected groups, by the size that a rank contributes. Falling for the same "
             "operation and size is bad.",
             "Bps",
             "no all_reduce, gather, scatter of shares or all_to_all has ended",
@@ -154,7 +153,7 @@ def _calls() -> Panel:
     return lines(
         About(
             "Operations a second",
-            "Operations that the chosen ranks enter in a second, all together. Zero while the job should train is bad.",
+            "Operations that the selected ranks enter per second, in total. Zero while the job should train is bad.",
             "ops",
             "no operation",
         ),
@@ -166,7 +165,7 @@ def _bytes() -> Panel:
     return lines(
         About(
             "Bytes a second",
-            "Bytes that the chosen ranks contribute in a second, all together. A fall without a change of the model "
+            "Bytes that the selected ranks contribute per second, in total. A fall without a change of the model "
             "means that the job has slowed down.",
             "Bps",
             "no operation",

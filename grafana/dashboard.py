@@ -1,4 +1,4 @@
-"""What the dashboards have in common: how they open, what they link to, and how their panels are numbered."""
+"""Builds a dashboard from its sections: defaults, links, variables and panel numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAG: Final = "torchdist"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and the panels under it."""
+    """A row of a dashboard: a heading and its panels."""
 
     title: str
     panels: Sequence[Panel]
@@ -31,7 +31,7 @@ class Section:
 def dashboard_json(
     uid: str, description: str, sections: Sequence[Section], more_variables: Sequence[Builder[VariableModel]] = ()
 ) -> str:
-    """A dashboard as the text of its file; the same input gives the same text."""
+    """Return the JSON text of a dashboard; deterministic."""
     builder = (
         Dashboard(f"torchdist: {title_of(uid)}")
         .uid(uid)
@@ -55,5 +55,5 @@ def dashboard_json(
         if not isinstance(panel, RowPanel) and panel.options is None:
             panel.options = {}  # Grafana's schema does not allow null here
     for variable in dashboard.templating.list_val or []:
-        variable.auto = variable.auto_min = variable.auto_count = None  # for interval variables only
+        variable.auto = variable.auto_min = variable.auto_count = None  # fields of interval variables only
     return json.dumps(dashboard, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

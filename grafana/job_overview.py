@@ -1,4 +1,4 @@
-"""The first dashboard to open: whether the job is alive, how fast it is, and what communication costs."""
+"""The overview dashboard, the first to open: health and speed of the job, and the cost of communication."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from grafana.promql import (
 )
 
 _LONG_WAIT_S: Final = 5
-"""An operation in flight for this long puts its rank at the top of the heat map."""
+"""Age of an operation in flight from which its rank is in the top half of the heat map, in seconds."""
 _STALL_TIMEOUT_S: Final = 10
-"""The default age at which an open operation may be a stall: the hottest color of a cell."""
+"""Default age of a stalled operation, in seconds: the hottest color of a cell."""
 _NODES: Final = 8
-"""Nodes that have a line of their own."""
+"""Number of nodes with their own line."""
 _NO_DATA: Final = "no data"
 _NO_NODES: Final = "no node-exporter"
 _NO_STEPS: Final = "no steps yet"
 _NO_CALLS: Final = "no remote call"
 _FUNCTIONS: Final = 5
-"""Functions of remote calls that have lines of their own."""
+"""Number of remote functions with their own lines."""
 
 _UP: Final = f"max by (run, rank) (torchdist_up{{{OF_RANKS}}})"
 _OLDEST: Final = f"job_run_rank:torchdist_oldest_age_seconds:max{{{OF_RANKS}}}"
@@ -43,7 +43,7 @@ _TOO_MUCH_OVERHEAD: Final = Limits(warn=None, bad=0.005)
 
 
 def sections() -> list[Section]:
-    """The dashboard's rows."""
+    """Return the rows of the dashboard."""
     return [
         Section("Now", (*_health(), *_speed(), _stalls())),
         Section("Ranks", (_ages(),)),
@@ -59,7 +59,7 @@ def _health() -> list[Panel]:
     return [
         number(
             About(
-                "Ranks up", "Ranks whose process lives. Fewer than the job was started with is bad.", "short", _NO_DATA
+                "Ranks up", "Ranks with a live process. Fewer than the job was started with is bad.", "short", _NO_DATA
             ),
             Query(f"sum({_UP})", "ranks up"),
             span=3,
@@ -78,7 +78,7 @@ def _health() -> list[Panel]:
         number(
             About(
                 "Stalled groups",
-                "Process groups whose operation holds up the run now. Any is bad; the table below has the verdict.",
+                "Process groups with a stalled operation now. Any is bad; the table below has the verdict.",
                 "short",
                 _NO_DATA,
             ),
@@ -89,8 +89,8 @@ def _health() -> list[Panel]:
         number(
             About(
                 "Oldest operation",
-                "Age of the oldest operation in flight on any rank. If it keeps growing, ranks wait for one that does "
-                "not come.",
+                "Age of the oldest operation in flight on any rank. If it keeps growing, ranks wait for an absent "
+                "rank.",
                 "s",
                 _NO_DATA,
             ),
@@ -107,15 +107,15 @@ def _speed() -> list[Panel]:
             Query(f"job_run:torchdist_step_seconds:mean1m{{{RUN}}}", "step time"),
         ),
         number(
-            About("Steps", "Steps a rank finishes in a second. Falling is bad.", "suffix: /s", _NO_STEPS),
+            About("Steps", "Steps that a rank finishes per second. Falling is bad.", "suffix: /s", _NO_STEPS),
             Query(f"job_run:torchdist_steps:rate1m{{{RUN}}}", "steps"),
             span=3,
         ),
         number(
             About(
                 "Blocked in communication",
-                "Share of their time for which ranks were blocked in operations and in waits for them, mean over the "
-                "chosen ranks. From 5 % on the network or a late rank costs more than it should.",
+                "Share of time in which ranks were blocked in operations and in waits for them, mean over the selected "
+                "ranks. From 5 % on, the network or a late rank costs more than it should.",
                 "percentunit",
                 _NO_DATA,
             ),
@@ -131,9 +131,9 @@ def _stalls() -> Panel:
     since = f"1000 * min by ({labels}) (min_over_time(timestamp({info})[$__range:5s]))"
     return rows(
         About(
-            "Stalls that are going on",
-            "The verdict on each stall that lasts, with the ranks that it names and the trace that shows it. Any row "
-            "is bad; the dashboard Stall investigation has the details.",
+            "Ongoing stalls",
+            "The verdict on each ongoing stall, with the named ranks and the trace. Any row is bad; the dashboard "
+            "Stall investigation has the details.",
             "none",
             "no stall",
         ),
@@ -161,9 +161,8 @@ def _ages() -> Panel:
     return heat_by_row(
         About(
             "Age of the oldest operation in flight, by rank",
-            f"Ranks that were in one operation for {_LONG_WAIT_S} s or more stand on top, {ROWS} at most, and {ROWS} "
-            "of the others below. A hot stripe is a rank that waits; a rank that stays pale beside them may be the one "
-            "that does not come.",
+            f"On top up to {ROWS} ranks that were in one operation for {_LONG_WAIT_S} s or more, below up to {ROWS} "
+            "other ranks. A hot stripe is a waiting rank; a rank that stays pale beside them may be the absent one.",
             "s",
             "no data",
         ),
@@ -180,8 +179,8 @@ def _step_time() -> Panel:
     return lines(
         About(
             "Duration of steps",
-            "How long steps take: mean of the last minute, median and 99th percentile. A 99th percentile far "
-            "above the median means that some steps are held up.",
+            "Duration of steps: mean of the last minute, median and 99th percentile. A 99th percentile far above the "
+            "median means that some steps are delayed.",
             "s",
             _NO_STEPS,
         ),
@@ -195,7 +194,7 @@ def _step_time() -> Panel:
 
 def _steps() -> Panel:
     return lines(
-        About("Steps a second", "Steps that a rank finishes in a second. Falling is bad.", "suffix: /s", _NO_STEPS),
+        About("Steps a second", "Steps that a rank finishes per second. Falling is bad.", "suffix: /s", _NO_STEPS),
         [Query(f"job_run:torchdist_steps:rate1m{{{RUN}}}", "steps")],
     )
 
@@ -204,7 +203,7 @@ def _bytes() -> Panel:
     return lines(
         About(
             "Bytes contributed",
-            "Bytes a second that the chosen ranks put into their operations, all together. A fall without a change of "
+            "Bytes per second that the selected ranks contribute to operations, in total. A fall without a change of "
             "the model means that the job has slowed down.",
             "Bps",
             _NO_DATA,
@@ -217,8 +216,8 @@ def _communication() -> Panel:
     return lines(
         About(
             "Share of time in communication",
-            "Blocked: threads of the rank stood in operations or in waits for them, which delays the step; above the "
-            "line at 5 % is bad. In flight: some operation was under way, perhaps beside computation; this alone is "
+            "Blocked: threads of the rank were in operations or in waits for them, which delays the step; above the "
+            "line at 5 % is bad. In flight: an operation was in progress, perhaps beside computation; this alone is "
             "not bad.",
             "percentunit",
             _NO_DATA,
@@ -237,8 +236,8 @@ def _memory() -> Panel:
     return lines(
         About(
             "Memory in use, by node",
-            f"Share of a node's memory that programs could not get any more, of the {_NODES} nodes with the most in "
-            "use, as node-exporter shows it. Near 100 % the kernel kills a process, perhaps a rank.",
+            f"Share of a node's memory that is not available to programs, of the {_NODES} nodes with the highest "
+            "share, from node-exporter. Near 100 % the kernel kills a process, perhaps a rank.",
             "percentunit",
             _NO_NODES,
         ),
@@ -256,9 +255,8 @@ def _memory_pressure() -> Panel:
     return lines(
         About(
             "Memory pressure, by node",
-            "Share of time in which nothing went on for lack of memory, on the node or in the pod of the ranks (the "
-            f"kernel's PSI, full), of the {_NODES} worst nodes, as node-exporter and cAdvisor show it. Above the line "
-            "at 10 % is bad.",
+            "Share of time in which all tasks waited for memory, on the node or in the pod of the ranks (the kernel's "
+            f"PSI, full), of the {_NODES} worst nodes, from node-exporter and cAdvisor. Above the line at 10 % is bad.",
             "percentunit",
             _NO_NODES,
         ),
@@ -276,8 +274,8 @@ def _checkpoint_age() -> Panel:
     return lines(
         About(
             "Age of the last checkpoint",
-            "Time since the last save has ended, and three times the longest interval between the newest saves. Above "
-            "that line no checkpoint has come for much longer than usual: saves fail, hang, or are not begun.",
+            "Time since the end of the last save, and three times the longest interval between recent saves. Above "
+            "that line a checkpoint is overdue: saves fail, hang, or are not started.",
             "s",
             "no save yet",
         ),
@@ -293,7 +291,7 @@ def _checkpoint_time() -> Panel:
     return lines(
         About(
             "Time in stages of checkpoints",
-            "Seconds that the slowest of the chosen ranks spends in each stage of a checkpoint. "
+            "Seconds that the slowest of the selected ranks spends in each stage of a checkpoint. "
             "`write` and `read` include the wait for the slowest rank; `write_data` and `read_data` are its own work.",
             "s",
             "no checkpoint",
@@ -307,7 +305,7 @@ def _checkpoint_bytes() -> Panel:
     return lines(
         About(
             "Bytes of checkpoints",
-            "Bytes a second that the chosen ranks write and read, all together, as far as their storage tells.",
+            "Bytes per second that the selected ranks write and read, in total, for storage that reports them.",
             "Bps",
             "no checkpoint",
         ),
@@ -323,8 +321,8 @@ def _call_rate() -> Panel:
     return lines(
         About(
             "Remote calls a second",
-            f"Calls of torch.distributed.rpc that ended while a thread waited for them: the {_FUNCTIONS} functions "
-            "that are called most, and all that failed, by error. Failures are bad; so is a function that stops.",
+            f"Calls of torch.distributed.rpc that ended while a thread waited for them: the {_FUNCTIONS} most frequent "
+            "functions, and failed calls by error. Failures are bad, and so is a function that is no longer called.",
             "suffix: /s",
             _NO_CALLS,
         ),
@@ -343,9 +341,8 @@ def _call_time() -> Panel:
     return lines(
         About(
             "Duration of remote calls",
-            f"The 99th percentile, of the {_FUNCTIONS} slowest functions: until the caller had its result, and of that "
-            "how long the function ran. Where the first grows beside the second, calls wait for a free thread or for "
-            "the network.",
+            f"99th percentile of the {_FUNCTIONS} slowest functions: the time until the caller had the result, and the "
+            "run time of the function. If only the first grows, calls wait for a free thread or for the network.",
             "s",
             _NO_CALLS,
         ),
@@ -361,8 +358,8 @@ def _lost() -> Panel:
     return lines(
         About(
             "Evidence lost",
-            "Records that were lost on the way out of a rank, spans that could not be exported, and operations whose "
-            "end on a device is not known. All should be zero: what is lost here is missing from traces and metrics.",
+            "Records that were overwritten unread, spans that could not be exported, and operations with an unknown "
+            "end on a device. All should be zero: they are missing from traces and metrics.",
             "cps",
             _NO_DATA,
         ),
@@ -379,8 +376,8 @@ def _overhead() -> Panel:
     return lines(
         About(
             "Overhead of the instrumentation",
-            "Share of their time that the instrumentation takes on the ranks' threads, as it estimates itself. Above "
-            "the line at 0.5 % is bad.",
+            "Share of time that the instrumentation takes on the ranks' threads, by its own estimate. Above the line "
+            "at 0.5 % is bad.",
             "percentunit",
             _NO_DATA,
         ),

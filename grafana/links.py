@@ -1,4 +1,4 @@
-"""Links between the dashboards, and from a cell with a trace's id to that trace."""
+"""Links between the dashboards, and from a trace id in a table to the trace."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TITLES: Final = {
 
 
 def title_of(uid: str) -> str:
-    """The dashboard's title."""
+    """Return the title of a dashboard."""
     return _TITLES[uid]
 
 
 def to_the_others(uid: str) -> list[Builder[models.DashboardLink]]:
-    """Links to the other dashboards, which keep the variables and the time range."""
+    """Return links to the other dashboards that keep the variables and the time range."""
     return [
         DashboardLink(title)
         .type(models.DashboardLinkType.LINK)
@@ -44,8 +44,8 @@ def to_the_others(uid: str) -> list[Builder[models.DashboardLink]]:
 
 
 def to_the_trace() -> list[dict[str, object]]:
-    """The data link of a cell whose value is the id of a trace.
+    """Return the data link of a cell with a trace id.
 
-    To Jaeger's own page: inside Grafana it would be in Explore, which viewers may not open.
+    It leads to Jaeger's page: in Grafana the trace would open in Explore, which viewers may not use.
     """
     return [{"title": "Open the trace in Jaeger", "url": "${jaeger_url}/trace/${__value.raw}", "targetBlank": True}]

@@ -1,4 +1,4 @@
-"""Values that are not finite, results that differ, norms and loss scaling; empty where values are not looked at."""
+"""The dashboard of values: non-finite values, differing results, norms, loss scaling. Empty without value checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grafana.links import to_the_trace
 from grafana.panels import HALF, About, Column, Limits, Panel, Query, lines, number, rows
 from grafana.promql import OF_GROUPS, OF_MEMBERS_OPERATIONS, OF_RANKS, ROWS, WORST, largest, rate, worst_in_range
 
-_OFF: Final = "no value was looked at: see OTEL_PYTHON_TORCHDIST_NUMERICS"
+_OFF: Final = "values are not checked: see OTEL_PYTHON_TORCHDIST_NUMERICS"
 _SERIES: Final = "rank, group, operation"
 _LEGEND: Final = "rank {{rank}}, {{operation}} in {{group}}"
 _THIRD: Final = 8
@@ -17,7 +17,7 @@ _ANY: Final = Limits(warn=1, bad=1)
 
 
 def sections() -> list[Section]:
-    """The dashboard's rows."""
+    """Return the rows of the dashboard."""
     return [
         Section("Findings", (_non_finite(), _sampled(), _skipped(), _findings())),
         Section("Values", (_norms("norm"), _norms("absmax"), _outliers(), _headroom())),
@@ -29,8 +29,8 @@ def _non_finite() -> Panel:
     return number(
         About(
             "Operations with a bad value",
-            "Operations of all ranks with an input that was infinite or not a number, in the time range. Any is bad, "
-            "unless a gradient scaler has left out the step.",
+            "Operations of all ranks with an infinite or NaN input, in the time range. Any is bad, unless a gradient "
+            "scaler has skipped the step.",
             "short",
             _OFF,
         ),
@@ -44,7 +44,7 @@ def _sampled() -> Panel:
     return number(
         About(
             "Operations sampled",
-            "Operations of all ranks whose statistics were taken, a second. Zero means that nothing is known here.",
+            "Operations per second with statistics, of all ranks. Zero means that this dashboard has no data.",
             "ops",
             _OFF,
         ),
@@ -56,9 +56,9 @@ def _sampled() -> Panel:
 def _skipped() -> Panel:
     return number(
         About(
-            "Steps left out by a scaler",
-            "The most that one rank has left out in the time range. A few are usual, while a scale is found; many in a "
-            "row are bad.",
+            "Steps skipped by a scaler",
+            "Steps skipped in the time range, of the rank with the most. A few are usual, while the scaler searches "
+            "for a scale; many in a row are bad.",
             "short",
             "no step was left out",
         ),
@@ -75,8 +75,8 @@ def _findings() -> Panel:
     return rows(
         About(
             "Findings",
-            "Ranks that were the first with a value that is not finite (non_finite), and ranks whose results differ "
-            "where all must have the same (diverged). Any row is bad.",
+            "The first ranks with a value that is not finite (non_finite), and ranks with different results although "
+            "all must be equal (diverged). Any row is bad.",
             "none",
             "no finding",
         ),
@@ -99,8 +99,8 @@ def _norms(kind: str) -> Panel:
     return lines(
         About(
             f"Input {kind}",
-            f"{meaning[kind]}, of the {WORST} that were the largest in the time range. A line that climbs "
-            "away from the others is bad: values explode there first.",
+            f"{meaning[kind]}, for the {WORST} largest in the time range. A line that climbs away from the others is "
+            "bad: values explode there first.",
             "short",
             _OFF,
         ),
@@ -114,8 +114,8 @@ def _outliers() -> Panel:
     return rows(
         About(
             "Norms against the other ranks",
-            f"Norm of a rank's inputs as a multiple of the median of its group; the {ROWS} largest. A rank that is far "
-            "above 1 for long has other data or other weights than the rest. Ranks that shard a model differ by right.",
+            f"Norm of a rank's inputs as a multiple of its group's median; the {ROWS} largest. A rank far above 1 for "
+            "long has other data or other weights than the rest. Ranks that shard a model differ legitimately.",
             "none",
             _OFF,
         ),
@@ -135,8 +135,8 @@ def _headroom() -> Panel:
     return lines(
         About(
             "Headroom",
-            "How often the largest input of the newest sampled operation could be doubled before it overflowed its "
-            "type, of the rank with least. Below 1 the next sum of two such numbers may be infinite.",
+            "Number of times that the largest input of the newest sampled operation can be doubled before it overflows "
+            "its type, on the rank with the least. Below 1 the sum of two such numbers may be infinite.",
             "short",
             _OFF,
         ),
@@ -148,10 +148,10 @@ def _scale() -> Panel:
     return lines(
         About(
             "Loss scale",
-            "The scale of gradient scalers, of the rank with the smallest. It grows slowly and is halved by overflows; "
-            "a line that goes on falling is bad.",
+            "Smallest scale of all gradient scalers. It grows slowly and is halved by overflows; a line that keeps "
+            "falling is bad.",
             "short",
-            "no gradient scaler was used, or its scale is not known",
+            "no gradient scaler was used, or its scale is unknown",
         ),
         [Query(f"min(torchdist_amp_scale{{{OF_RANKS}}})", "smallest scale")],
     )
@@ -160,8 +160,8 @@ def _scale() -> Panel:
 def _skips_over_time() -> Panel:
     return lines(
         About(
-            "Steps left out over time",
-            "Steps that gradient scalers leave out, a second, of the rank with most. Peaks that come back are usual; a "
+            "Skipped steps over time",
+            "Steps skipped by gradient scalers per second, of the rank with the most. Recurring peaks are usual; a "
             "line that stays up is bad.",
             "ops",
             "no step was left out",

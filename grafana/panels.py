@@ -1,6 +1,6 @@
-"""Builders for the kinds of panels that the dashboards use; each requires a title, a unit and a text for no data.
+"""Builders for the dashboards' kinds of panels. Each requires a title, a description, a unit and a text for no data.
 
-Grafana has defaults for everything that is not set here.
+All other options have Grafana's defaults.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ RED: Final = "red"
 
 FULL: Final = 24
 HALF: Final = 12
-"""Widths, in columns of Grafana's grid."""
+"""Widths of panels, in columns of Grafana's grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The texts of every panel.
+    """The texts of a panel.
 
     Attributes:
         title: A few words.
-        description: What it shows, and which values are bad.
+        description: The shown quantity, and which values are bad.
         unit: Grafana's id of a unit.
-        empty: Text for when there is nothing to show.
+        empty: Text shown without data.
     """
 
     title: str
@@ -59,7 +59,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, and the name of its series: `{{label}}` stands for a label's value."""
+    """An expression, and the name of its series, in which `{{label}}` is replaced by the value of a label."""
 
     expr: str
     legend: str
@@ -67,13 +67,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The value that deserves attention, and the value that is bad."""
+    """Thresholds of a panel: a value that deserves attention (None for none), and a bad value."""
 
     warn: float | None
     bad: float
 
     def steps(self) -> ThresholdsConfig:
-        """As Grafana wants it: each color with the value from which it holds."""
+        """Return the thresholds for Grafana: each color with the value from which it applies."""
         steps = [Threshold(color=GREEN)]
         if self.warn is not None:
             steps.append(Threshold(value=self.warn, color=ORANGE))
@@ -82,7 +82,7 @@ class Limits:
 
 
 PLAIN: Final = ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps([Threshold(color=GREEN)])
-"""No value is bad."""
+"""Thresholds without a bad value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class Column:
     """A column of a table.
 
     Attributes:
-        field: The label that it shows, or `Value` (with several queries `Value #A`, `Value #B`, ...).
-        title: Its heading.
+        field: The shown label, or `Value` (with several queries `Value #A`, `Value #B`, …).
+        title: Heading of the column.
         unit: Grafana's id of a unit, if different from the panel's.
         links: Data links of its cells.
     """
@@ -103,13 +103,13 @@ class Column:
 
 
 def number(about: About, query: Query, limits: Limits | None = None, span: int = 4) -> stat.Panel:
-    """One number, with a sparkline behind it."""
+    """Return a panel with one number, and a sparkline behind it."""
     panel = _described(stat.Panel(), about, span=span, height=4).thresholds(limits.steps() if limits else PLAIN)
     return panel.with_target(_over_time("A", query))
 
 
 def lines(about: About, queries: Sequence[Query], limits: Limits | None = None, span: int = HALF) -> timeseries.Panel:
-    """Lines over time; a limit is a dashed line of its own."""
+    """Return a panel with lines over time; limits are dashed lines."""
     panel = _described(timeseries.Panel(), about, span=span, height=8).axis_soft_min(0).fill_opacity(0)
     for ref, query in zip(ascii_uppercase, queries, strict=False):
         panel.with_target(_over_time(ref, query))
@@ -120,21 +120,21 @@ def lines(about: About, queries: Sequence[Query], limits: Limits | None = None, 
 
 
 def stacked(about: About, queries: Sequence[Query], span: int = HALF) -> timeseries.Panel:
-    """Areas over time, stacked because their sum means something."""
+    """Return a panel with stacked areas over time, for series with a meaningful sum."""
     return lines(about, queries, span=span).fill_opacity(40).stacking(StackingConfig().mode(StackingMode.NORMAL))
 
 
 def rows(
     about: About, queries: Sequence[Query], columns: Sequence[Column], sort: str = "", span: int = FULL
 ) -> table.Panel:
-    """A table of current values; queries that share labels are merged into one row.
+    """Return a table of current values; results with equal labels are merged into one row.
 
     Args:
         about: The texts of the panel.
-        queries: Queries that give the rows.
-        columns: The columns shown, from left to right; anything else is left out.
-        sort: Heading of the column whose largest values come first; without it the queries' order stays.
-        span: Its width.
+        queries: Queries for the rows.
+        columns: The columns to show, from left to right.
+        sort: Heading of the column to sort by, largest values first; '' for the order of the queries.
+        span: Width of the panel.
     """
     panel = _described(table.Panel(), about, span=span, height=8)
     for ref, query in zip(ascii_uppercase, queries, strict=False):
@@ -153,13 +153,13 @@ def rows(
 
 
 def bars(about: About, query: Query, limits: Limits | None = None, span: int = HALF) -> bargauge.Panel:
-    """A bar for the current value of each series, the longest first."""
+    """Return a panel with a bar for the current value of each series, longest first."""
     panel = _described(bargauge.Panel(), about, span=span, height=8).min(0)
     return panel.thresholds(limits.steps() if limits else PLAIN).with_target(_now("A", query))
 
 
 def heat_by_row(about: About, queries: Sequence[Query], hottest: float, span: int = FULL) -> heatmap.Panel:
-    """A row for each series, those of the first query on top; a cell is hotter the higher its value is."""
+    """Return a heat map with a row for each series, the first query on top; higher values are hotter."""
     panel = _heat(
         about, _colors(HeatmapColorScale.LINEAR).min(0).max(hottest), YAxisConfig().reverse(True), span
     ).height(14)
@@ -170,7 +170,7 @@ def heat_by_row(about: About, queries: Sequence[Query], hottest: float, span: in
 
 
 def heat_of_buckets(about: About, expr: str, axis_unit: str, span: int = HALF) -> heatmap.Panel:
-    """A histogram over time: the fuller a bucket, the hotter."""
+    """Return a heat map of a histogram over time; fuller buckets are hotter."""
     panel = _heat(about, _colors(HeatmapColorScale.EXPONENTIAL), YAxisConfig().unit(axis_unit), span)
     return panel.with_target(_over_time("A", Query(expr, "{{le}}")).format(PromQueryFormat.HEATMAP))
 

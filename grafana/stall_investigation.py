@@ -1,4 +1,4 @@
-"""What is known about a stall: the verdict and its trace, the progress of each rank, and its current operation."""
+"""The dashboard of stalls: verdicts and traces, the progress of each rank, and its current operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEMBER: Final = "run, group, rank"
 
 
 def sections() -> list[Section]:
-    """The dashboard's rows."""
+    """Return the rows of the dashboard."""
     return [
         Section("Verdict", (_verdicts(), _findings(), _over_time(), _alerts())),
         Section("Ranks", (_sequences(), _in_flight(), _gone(), _groups())),
@@ -22,12 +22,11 @@ def sections() -> list[Section]:
 
 
 def _verdicts() -> Panel:
-    return _told(
+    return _history(
         About(
             "Stalls",
-            "Every verdict on a stall within the time range, the newest first. Coverage shows how many of how many "
-            "ranks report. Any row is bad; its trace has a bar for each rank, and the stack of the "
-            "one that is missing.",
+            "All verdicts on stalls within the time range, newest first. Coverage is the number of reporting ranks and "
+            "of all ranks. Any row is bad; its trace has a bar for each rank, and the stack of the missing rank.",
             "none",
             "no stall",
         ),
@@ -37,11 +36,11 @@ def _verdicts() -> Panel:
 
 
 def _findings() -> Panel:
-    return _told(
+    return _history(
         About(
             "Findings without a stall",
-            "Calls that do not fit (mismatched) and ranks that are last again and again (straggler), within the time "
-            "range. A mismatch is bad even where the job goes on: results may be wrong.",
+            "Calls that do not match (mismatched) and ranks that are repeatedly last (straggler), within the time "
+            "range. A mismatch is bad even if the job continues: results may be wrong.",
             "none",
             "no finding",
         ),
@@ -50,7 +49,7 @@ def _findings() -> Panel:
     )
 
 
-def _told(about: About, metric: str, labels: tuple[str, ...]) -> Panel:
+def _history(about: About, metric: str, labels: tuple[str, ...]) -> Panel:
     by = ", ".join(labels)
     times = f"timestamp({metric}{{{OF_GROUPS}}})[$__range:5s]"
     legend = "{{verdict}}: ranks {{ranks}} in {{operation}}"
@@ -76,8 +75,8 @@ def _over_time() -> Panel:
     return lines(
         About(
             "Stalled over time",
-            "Is 1 while the group's operation is the cause of a stall. Lines that come back at regular times point to "
-            "something periodic, such as a checkpoint.",
+            "1 while an operation of the group is stalled. Lines at regular intervals point to something periodic, "
+            "such as a checkpoint.",
             "short",
             "no stall in this time",
         ),
@@ -86,14 +85,14 @@ def _over_time() -> Panel:
 
 
 def _alerts() -> Panel:
-    # Not every alert has a run or a rank: an empty label passes too.
+    # Some alerts have no run or rank, so an empty label matches too.
     of_this_job = 'job=~"$job|", run=~"$run|", group=~"$group|", rank=~"$rank|"'
     where = f'alertname=~"Torchdist.*", alertstate="firing", {of_this_job}'
     labels = ("alertname", "severity", "run", "group", "rank")
     return rows(
         About(
             "Firing alerts",
-            "Alerts of this job that fire now. Any row is bad.",
+            "Firing alerts of this job. Any row is bad.",
             "none",
             "no alert",
         ),
@@ -112,8 +111,8 @@ def _sequences() -> Panel:
     return rows(
         About(
             "Last collective of each rank",
-            "Sequence number of the last collective that a rank has entered and finished in a group, and how far it is "
-            f"behind the one that is furthest; the {ROWS} that are most behind. Inspect the rank that is behind while "
+            "Sequence numbers of the last collective that a rank has entered and finished in a group, and its distance "
+            f"from the furthest rank; the {ROWS} ranks that are most behind. Inspect the rank that is behind while "
             "others wait.",
             "none",
             "no collective",
@@ -140,7 +139,7 @@ def _in_flight() -> Panel:
     return rows(
         About(
             "Operations in flight",
-            f"What ranks are in now, and for how long: the {ROWS} oldest. An age that grows means that the rank waits.",
+            f"The {ROWS} oldest operations in flight, with their age. A growing age means that the rank waits.",
             "s",
             "nothing in flight",
         ),
@@ -179,9 +178,8 @@ def _groups() -> Panel:
     labels = "group, description, size"
     return rows(
         About(
-            "What each group is",
-            "Process groups by the label that metrics have for them, with what they are for and how many ranks are in "
-            "them.",
+            "Groups",
+            "Process groups, with their label in metrics, their purpose and their number of ranks.",
             "none",
             "no group",
         ),

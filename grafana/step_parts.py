@@ -1,4 +1,4 @@
-"""Where the time of a step goes: data, forward, backward, optimizer, communication; and what comes of it."""
+"""The dashboard of a step's parts: data, forward, backward, optimizer, communication; and of the throughput."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from grafana.promql import OF_MEMBERS, OF_RANKS, ROWS, RUN, WORST, largest, lowe
 
 _THIRD: Final = 8
 _NO_STEPS: Final = "no steps yet"
-_NO_DATA: Final = "no DataLoader was seen, nor data_wait()"
+_NO_DATA: Final = "neither a DataLoader nor data_wait() was seen"
 _NO_DDP: Final = "DDP has timed no step"
-_NO_AMOUNT: Final = "nothing was given to mark_step()"
-_ENQUEUED: Final = "On a device, backward and optimizer are only enqueued in the time that is shown for them."
+_NO_AMOUNT: Final = "mark_step() was called without amounts"
+_ENQUEUED: Final = "On a device, the time of backward and optimizer is only the time to enqueue them."
 _RANK: Final = "rank {{rank}}"
 
 _DATA: Final = f"job_run_rank:torchdist_data_wait_share:rate1m{{{OF_RANKS}}}"
@@ -25,7 +25,7 @@ _UPPER: Final = f"job_run_rank:torchdist_compute_share_upper:rate1m{{{OF_RANKS}}
 
 
 def sections() -> list[Section]:
-    """The dashboard's rows."""
+    """Return the rows of the dashboard."""
     return [
         Section("Goals", (_compute(), _data_now(), _sync())),
         Section("Parts of a step", (_parts(), _bounds(), _groups())),
@@ -38,8 +38,8 @@ def _compute() -> Panel:
     return number(
         About(
             "Compute share, at most",
-            "Share of the time in which ranks neither wait for data nor are blocked in communication, on average. More "
-            "than 85 % is the goal. Communication that overlaps with computation counts as computation here.",
+            "Share of time in which ranks neither wait for data nor are blocked in communication, on average. The goal "
+            "is more than 85 %. Communication that overlaps with computation counts as computation here.",
             "percentunit",
             _NO_STEPS,
         ),
@@ -52,7 +52,7 @@ def _data_now() -> Panel:
     return number(
         About(
             "Waits for data",
-            "Share of the time in which ranks wait for data, on average. More than a few percent is bad.",
+            "Share of time in which ranks wait for data, on average. More than a few percent is bad.",
             "percentunit",
             _NO_DATA,
         ),
@@ -66,8 +66,8 @@ def _sync() -> Panel:
     return number(
         About(
             "Exposed gradient sync",
-            "How much longer the reduction of gradients makes a step, as DDP has timed it in its newest timed step, on "
-            "the rank with most. Less than 5 % is the goal.",
+            "Share by which the reduction of gradients prolongs a step, as timed by DDP in its newest timed step, on "
+            "the rank with the largest share. The goal is less than 5 %.",
             "percentunit",
             _NO_DDP,
         ),
@@ -82,8 +82,8 @@ def _parts() -> Panel:
     return stacked(
         About(
             "Parts of a step",
-            "Shares of the time, averaged over ranks; forward and the rest is what none of the others is. A data wait "
-            f"that grows is bad. {_ENQUEUED}",
+            "Shares of time, averaged over ranks; forward and the rest is the remaining time. A growing data wait is "
+            f"bad. {_ENQUEUED}",
             "percentunit",
             _NO_STEPS,
         ),
@@ -100,9 +100,9 @@ def _bounds() -> Panel:
     return lines(
         About(
             "Exposed communication, between two bounds",
-            "Share of the time that communication costs, averaged over ranks. At least the time in which a thread was "
-            "blocked in it, at most the time in which any was in flight. What overlaps lies between; only a profiler "
-            "knows it. A lower bound above 20 % is bad.",
+            "Share of time that communication costs, averaged over ranks. At least the time in which a thread was "
+            "blocked in it, at most the time in which any was in flight. The exact value, which depends on the "
+            "overlap, takes a profiler. A lower bound above 20 % is bad.",
             "percentunit",
             _NO_STEPS,
         ),
@@ -116,8 +116,8 @@ def _groups() -> Panel:
     return bars(
         About(
             "Operations by group",
-            "Seconds of operations per second, averaged over its ranks: several at once add up. The group on "
-            "top is where communication costs most.",
+            "Seconds of operations per second, averaged over the group's ranks: concurrent operations add up. "
+            "Communication costs most in the group on top.",
             "s",
             _NO_STEPS,
         ),
@@ -130,8 +130,8 @@ def _worst_data() -> Panel:
     return lines(
         About(
             "Data wait by rank",
-            f"Share of the time in which a rank waits for data, of the {WORST} with most in the time range. One line "
-            "far above the others is bad: all ranks wait for that one.",
+            f"Share of time in which a rank waits for data, of the {WORST} ranks with the largest share in the time "
+            "range. One line far above the others is bad: all ranks wait for that rank.",
             "percentunit",
             _NO_DATA,
         ),
@@ -143,8 +143,8 @@ def _lowest_compute() -> Panel:
     return lines(
         About(
             "Compute share by rank, at most",
-            f"Of the {WORST} ranks with the lowest in the time range. The rank that computes most is the one that the "
-            "others wait for.",
+            f"The {WORST} ranks with the lowest share in the time range. The others wait for the rank that computes "
+            "most.",
             "percentunit",
             _NO_STEPS,
         ),
@@ -156,7 +156,7 @@ def _table() -> Panel:
     return rows(
         About(
             "Ranks that wait longest for data",
-            f"Shares of the time now, of the {ROWS} ranks that wait longest for data. {_ENQUEUED}",
+            f"Current shares of time, of the {ROWS} ranks that wait longest for data. {_ENQUEUED}",
             "percentunit",
             _NO_DATA,
         ),
@@ -182,8 +182,8 @@ def _throughput(what: str) -> Panel:
     return lines(
         About(
             f"{what.capitalize()} a second",
-            f"Of all ranks, as the program reports them with mark_step({what}=). A fall is bad. Ranks that share a "
-            "batch, as in tensor parallelism, count it several times unless only one of them reports it.",
+            f"Sum over all ranks, as the program reports them with mark_step({what}=). A fall is bad. Ranks that share "
+            "a batch, as in tensor parallelism, count it several times unless only one of them reports it.",
             "short",
             _NO_AMOUNT,
         ),
@@ -196,8 +196,8 @@ def _flops() -> Panel:
     return lines(
         About(
             "Floating-point operations a second",
-            "Of all ranks, as the program counts them with mark_step(flops=). Divided by what the devices could do at "
-            "most it is the utilization of the model (MFU). A fall is bad.",
+            "Sum over all ranks, as the program reports them with mark_step(flops=). Divided by the peak of the "
+            "devices, it is the model FLOPs utilization (MFU). A fall is bad.",
             "flops",
             _NO_AMOUNT,
         ),
@@ -210,7 +210,7 @@ def _step_time() -> Panel:
     return lines(
         About(
             "Seconds of a step",
-            "Mean of a step's time over ranks, and what of it was waiting for data. Lines that climb are bad.",
+            "Mean duration of a step over ranks, and the wait for data in it. Climbing lines are bad.",
             "s",
             _NO_STEPS,
         ),

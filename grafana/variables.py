@@ -1,4 +1,4 @@
-"""The variables of all dashboards, so that a link from one to another keeps the selection."""
+"""The variables of the dashboards. They are shared, so that links between dashboards keep the selection."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from grafana.promql import OF_GROUPS, RUN
 PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 JAEGER_UI: Final = "http://localhost:16686"
 
-# Of a recording rule with one series per run: `torchdist_up` has one per rank, too many for a week of 1,000 ranks.
+# Uses a recording rule with one series per run: `torchdist_up` has one per rank, too many for a week of 1,000 ranks.
 _SEEN: Final = 'max by (run) (timestamp(job_run:torchdist_blocked_share:rate1m{job="$job"}))[$__range:1m]'
-# First the run that was there last; of several that exist now, the one that began last.
+# The run seen last comes first; of several live runs, the one that started last.
 _NEWEST_RUN_FIRST: Final = f"query_result(sort_desc(10 * max_over_time({_SEEN}) + min_over_time({_SEEN})))"
 
 
 def of_every_dashboard() -> list[Builder[VariableModel]]:
-    """Data sources, job, run, group and rank."""
+    """Return the variables of all dashboards: data sources, job, run, group and rank."""
     return [
         DatasourceVariable("datasource").label("Prometheus").type("prometheus"),
         TextBoxVariable("jaeger_url")
         .label("Jaeger's address")
-        .description("Where a browser finds Jaeger's own pages.")
+        .description("URL of Jaeger's pages, as seen by a browser.")
         .default_value(JAEGER_UI)
         .current(VariableOption(text=JAEGER_UI, value=JAEGER_UI)),
         _query("job", "Job", "label_values(torchdist_up, job)").sort(VariableSort.ALPHABETICAL_ASC),
@@ -42,7 +42,7 @@ def of_every_dashboard() -> list[Builder[VariableModel]]:
 
 
 def operation() -> Builder[VariableModel]:
-    """Operations that the chosen groups have called."""
+    """Return the variable for operations that the selected groups have called."""
     query = f"label_values(torchdist_operation_duration_seconds_count{{{OF_GROUPS}}}, operation)"
     return _with_all("operation", "Operation", query, VariableSort.ALPHABETICAL_ASC)
 
