@@ -341,8 +341,8 @@ def _call_time() -> Panel:
     return lines(
         About(
             "Duration of remote calls",
-            f"99th percentile of the {_FUNCTIONS} slowest functions: the time until the caller had the result, and the "
-            "run time of the function. If only the first grows, calls wait for a free thread or for the network.",
+            f"The 99th percentile of the {_FUNCTIONS} slowest functions: the time until the caller had the result, and "
+            "the run time of the function. If only the first grows, calls wait for a free thread or for the network.",
             "s",
             _NO_CALLS,
         ),

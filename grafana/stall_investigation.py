@@ -75,7 +75,7 @@ def _over_time() -> Panel:
     return lines(
         About(
             "Stalled over time",
-            "1 while an operation of the group is stalled. Lines at regular intervals point to something periodic, "
+            "Is 1 while an operation of the group is stalled. Lines at regular intervals point to something periodic, "
             "such as a checkpoint.",
             "short",
             "no stall in this time",
