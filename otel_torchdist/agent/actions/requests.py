@@ -73,7 +73,7 @@ def _ask(stall: StalledRun) -> tuple[int, int]:
 
 
 def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
-    """Return whether more rescued state may come. News of other nodes' ranks arrive with a delay."""
+    """Return whether more rescued state may come. Reports on other nodes' ranks arrive with a delay."""
     states = {seen.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
     if RescueState.NONE in states and passed_s < BEGIN_S:
         return True

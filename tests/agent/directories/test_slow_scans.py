@@ -50,7 +50,7 @@ def test_what_is_slow() -> None:
     """Three slow polls in a row, because anything may be slow after a suspend; a fast poll resets the count."""
     places, path = SlowScans(), Path("a")
     slow, fast = {path: 1.0}, {path: 0.01}
-    found = [places.found_slow(took_s) for took_s in (slow, slow, fast, slow, slow, slow, {})]
+    found = [places.slow_in(took_s) for took_s in (slow, slow, fast, slow, slow, slow, {})]
     assert found == [{}, {}, {}, {}, {}, slow, {}]
 
 
@@ -58,7 +58,7 @@ def test_base_directory_of_a_slow_one() -> None:
     """Scans that a directory explains do not count against its base directory, which may be slow once after that."""
     places, base, path = SlowScans(), Path("a"), Path("a/b")
     both, alone = {path: 1.0, base: 1.1}, {base: 1.0}
-    found = [places.found_slow(took_s) for took_s in (both, both, both, alone, alone, alone)]
+    found = [places.slow_in(took_s) for took_s in (both, both, both, alone, alone, alone)]
     assert found == [{}, {}, {path: 1.0}, {}, {}, {base: 1.0}]
 
 
