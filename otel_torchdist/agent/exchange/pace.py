@@ -21,7 +21,7 @@ class ExchangePace:
         hurried_trust_s: Time for which an agent is trusted to keep asking, after a hurried question.
         peaceful_trust_s: Time for which an agent is trusted to keep asking, after a peaceful question.
         wake_trust_s: Time for an agent that has answered to start asking.
-        lost_round_s: Interval between questions to an agent out of reach, each of which delays the other agents.
+        lost_round_s: Interval between questions to an agent out of reach. Each question delays the other agents.
     """
 
     peaceful_round_s: float = 2.0

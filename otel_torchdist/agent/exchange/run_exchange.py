@@ -264,7 +264,7 @@ class RunExchange:
         return encode(replace(answer, age_ns=now_ns - (world.looked_ns or now_ns)))
 
     def _take(self, question: Question) -> None:
-        """Process a question from the judging agent, or from one that has not heard yet that we are alive."""
+        """Process a question from the judging agent, or from an agent that does not know yet that we are alive."""
         if question.agent_id == self._own_id or not 0 <= question.agent_id <= MAX_AGENT_ID:
             raise WireError("no other agent can have its id")
         self._stacks.update(question.stacks)

@@ -39,7 +39,7 @@ from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapsh
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
-    """Show a stall, a finding or a measurement in the metrics, or remove one that is over."""
+    """Show a stall, a finding or a measurement in the metrics; remove it when it is over."""
     match event:
         case VerdictGiven():
             metrics.set_stall(_status_of(event))

@@ -33,7 +33,7 @@ def c_variable(name: str, value: str) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        # Moves the entries after this one, of which there are usually none. Concurrent readers see valid entries.
+        # Moves the entries after this one; usually there are none. Concurrent readers see valid entries.
         _libc.unsetenv(os.fsencode(name))
 
 
