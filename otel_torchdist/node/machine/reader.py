@@ -1,4 +1,4 @@
-"""Reads symptoms of the node that may explain a stall, except those of GPUs, and the GPU that each rank uses."""
+"""Reads the node's symptoms that may explain a stall (GPUs are read elsewhere), and the GPU that each rank uses."""
 
 from __future__ import annotations
 
