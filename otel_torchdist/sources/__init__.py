@@ -1,1 +1,1 @@
-"""Sources of evidence: tapes, archives, dumps of the flight recorder, profiles and logs, all read into one model."""
+"""Sources of evidence: tapes, archives, flight recorder dumps, profiles and logs, all read into one model."""

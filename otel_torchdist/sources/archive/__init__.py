@@ -1,1 +1,1 @@
-"""The archive of whole runs: what a tape's ring overwrites, kept in files of self-contained segments."""
+"""The archive of whole runs: keeps the records that a tape's ring buffer overwrites, in self-contained segments."""

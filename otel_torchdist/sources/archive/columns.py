@@ -1,8 +1,8 @@
-"""Columns of integers in few bytes, from the standard library alone.
+"""Compact columns of integers, with the standard library alone.
 
-A column is stored as itself or as the differences of its values, whichever needs fewer bytes a value, less the
-smallest of them, and by planes: first the lowest byte of all values, then the next. Planes of bytes that change little
-are what zlib makes small, and a column of equal values takes no plane at all.
+A column holds its values or their deltas, whichever take fewer bytes each. The minimum is subtracted, and the rest is
+stored in byte planes: the lowest byte of all values, then the next. zlib compresses planes of similar bytes well, and
+a column of equal values takes no plane at all.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from otel_torchdist.errors import TorchDistError
 MAX_VALUE: Final = (1 << 63) - 1
 MIN_VALUE: Final = -MAX_VALUE - 1
 _HEAD: Final = struct.Struct("<BBqq")
-"""Bytes a value, whether they are differences, what was subtracted from all, and the first value of differences."""
+"""Bytes per value; 1 for deltas, otherwise 0; the minimum that was subtracted; the first value of a delta column."""
 _BYTES: Final = 8
 
 
 class DamagedSegmentError(TorchDistError):
-    """A part of an archive cannot be read; the message gives the reason."""
+    """A segment of an archive cannot be read; the message gives the reason."""
 
 
 def pack(values: Sequence[int], grows: bool = False) -> bytes:
-    """Pack a column; values beyond 64 bits, which only a damaged record has, are cut to the nearest that fits.
+    """Pack a column. Values beyond signed 64 bits, which only a damaged record has, are clamped.
 
     Args:
         values: The values.
-        grows: Whether they mostly grow, so that differences are worth trying.
+        grows: Whether the values mostly grow, so that deltas are worth trying.
     """
     if not values:
         return b""
@@ -54,12 +54,12 @@ def unpack(content: memoryview, offset: int, count: int) -> tuple[array[int], in
     """Unpack a column.
 
     Args:
-        content: Holds packed columns.
-        offset: Where this one begins.
-        count: How many values it has.
+        content: Packed columns.
+        offset: Offset of this column.
+        count: Number of its values.
 
     Returns:
-        Its values, and where the next column begins.
+        Its values, and the offset of the next column.
 
     Raises:
         DamagedSegmentError: The content is too short, or a value does not fit into 64 bits.
@@ -102,6 +102,6 @@ def _planes(column: Sequence[int], base: int, width: int) -> bytes:
 
 
 def _to_native(numbers: array[int]) -> None:
-    """Swap bytes between the stored little-endian order and this machine's."""
+    """Swap between the stored little-endian order and the host's byte order, in place."""
     if sys.byteorder == "big":
         numbers.byteswap()

@@ -1,4 +1,4 @@
-"""Decodes segments, which may be cut off, damaged or forged."""
+"""Decodes segments, which may be truncated, damaged or forged."""
 
 from __future__ import annotations
 
@@ -40,20 +40,16 @@ _BLAMES: Final = frozenset(map(int, Blame))
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A decoded segment whose rows are still columns.
+    """A decoded segment, still in columns. Fields not listed are as in `Segment`.
 
     Attributes:
-        origin: As in `Segment`.
-        moment: As in `Segment`.
-        archived: As in `Segment`.
-        names: As in `Segment`.
-        plans: What operations have in common, see `PLAN`.
+        plans: Fields shared by operations, see `PLAN`.
         ended: Columns of ended operations, see `OPERATION_COLUMNS`.
-        open: Columns of open operations.
+        open: Columns of operations in flight.
         steps: Columns of ends of steps, see `STEP_COLUMNS`.
         activities: Columns of activities, see `ACTIVITY_COLUMNS`.
-        splits: How uneven exchanges are split, by the number of their operation.
-        facts: What else is known of activities.
+        splits: Splits of uneven exchanges, by operation number.
+        facts: Further fields of activities.
     """
 
     origin: SegmentOrigin
@@ -70,15 +66,15 @@ class Columns:
 
     @property
     def open_numbers(self) -> frozenset[int]:
-        """As `Segment.open_numbers`."""
+        """Numbers of operations and activities still in flight."""
         activities = (number for number, done in zip(self.activities[0], self.activities[6], strict=True) if not done)
         return frozenset([*self.open[0], *activities])
 
     def segment(self) -> Segment:
-        """Return it with its rows.
+        """Return the segment with objects for rows.
 
         Raises:
-            DamagedSegmentError: A row is not one that a tape has.
+            DamagedSegmentError: No tape can contain one of its rows.
         """
         try:
             return Segment(
@@ -92,14 +88,14 @@ class Columns:
                 names=self.names,
             )
         except (ValueError, KeyError, IndexError) as error:
-            raise DamagedSegmentError(f"a row is not one of a tape: {readable(str(error), 100)}") from error
+            raise DamagedSegmentError(f"a row is invalid: {readable(str(error), 100)}") from error
 
 
 def decode(content: bytes) -> Columns:
     """Decode a segment.
 
     Raises:
-        DamagedSegmentError: It is cut off, or its checksum or its content is wrong.
+        DamagedSegmentError: It is truncated, or its checksum or its content is wrong.
     """
     head = decode_head(content)
     if head is None:
@@ -110,7 +106,7 @@ def decode(content: bytes) -> Columns:
     if zlib.crc32(body) != head.checksum:
         raise DamagedSegmentError("its checksum is wrong")
     raw = _inflated(body, head.raw_size)
-    described, names, offset = _described_in(raw)
+    document, names, offset = _document_in(raw)
     view = memoryview(raw)
     tables: list[list[array[int]]] = []
     for count, columns in zip(head.rows, TABLES, strict=True):
@@ -122,29 +118,29 @@ def decode(content: bytes) -> Columns:
             if name in _HALF_WIDE and column and not -(1 << 31) <= min(column) <= max(column) < 1 << 31:
                 raise DamagedSegmentError(f"a number in {name} is out of range")
             table.append(column)
-        if columns is OPERATION_COLUMNS and count and not 0 <= min(table[1]) <= max(table[1]) < len(described.plans):
+        if columns is OPERATION_COLUMNS and count and not 0 <= min(table[1]) <= max(table[1]) < len(document.plans):
             raise DamagedSegmentError("an operation refers to no plan")
         tables.append(table)
     origin = SegmentOrigin(
         nonce=head.nonce,
         run_id=head.run_id,
         rank=head.rank,
-        world_size=described.world_size,
-        host=readable(described.host, MAX_TEXT),
-        boot_id=int(described.boot_id, 16),
+        world_size=document.world_size,
+        host=readable(document.host, MAX_TEXT),
+        boot_id=int(document.boot_id, 16),
         begun_ns=head.begun_ns,
     )
     moment = Moment(
-        taken_ns=described.taken_ns,
-        wall_offset_ns=described.wall_offset_ns,
+        taken_ns=document.taken_ns,
+        wall_offset_ns=document.wall_offset_ns,
         through=head.through,
-        lost=described.lost,
-        state=described.state,
-        failure=readable(described.failure, MAX_TEXT),
+        lost=document.lost,
+        state=document.state,
+        failure=readable(document.failure, MAX_TEXT),
     )
-    splits, offset = unpack_splits(view, offset, described.splits, described.parts)
-    facts = Facts.unpacked(view, offset, described.facts, described.calls)
-    return Columns(origin, moment, described.archived, names, described.plans, *tables, splits=splits, facts=facts)
+    splits, offset = unpack_splits(view, offset, document.splits, document.parts)
+    facts = Facts.unpacked(view, offset, document.facts, document.calls)
+    return Columns(origin, moment, document.archived, names, document.plans, *tables, splits=splits, facts=facts)
 
 
 def _inflated(body: bytes, size: int) -> bytes:
@@ -154,26 +150,27 @@ def _inflated(body: bytes, size: int) -> bytes:
     except zlib.error as error:
         raise DamagedSegmentError("it cannot be decompressed") from error
     if len(raw) != size or len(raw) < PARTS.size:
-        raise DamagedSegmentError("it has another size than its head says")
+        raise DamagedSegmentError("its size differs from its head")
     return raw
 
 
-def _described_in(raw: bytes) -> tuple[SegmentDocument, dict[int, Name], int]:
-    document, lines = PARTS.unpack_from(raw)
-    begin, end = PARTS.size, PARTS.size + document
-    if end + lines > len(raw):
+def _document_in(raw: bytes) -> tuple[SegmentDocument, dict[int, Name], int]:
+    """Return a segment's document and names, and the offset of its first column."""
+    document_size, names_size = PARTS.unpack_from(raw)
+    begin, end = PARTS.size, PARTS.size + document_size
+    if end + names_size > len(raw):
         raise DamagedSegmentError("its description is cut off")
     try:
-        described = decode_json(raw[begin:end], SegmentDocument)
+        document = decode_json(raw[begin:end], SegmentDocument)
     except DecodingError as error:
         raise DamagedSegmentError(f"its description: {readable(str(error), 200)}") from error
     if not all(
         kind in OPERATION_KINDS and how in _HOWS and started in _HOWS and phase in _PHASES and blame in _BLAMES
-        for kind, *_, how, started, phase, blame, _caller in described.plans
+        for kind, *_, how, started, phase, blame, _caller in document.plans
     ):
-        raise DamagedSegmentError("its description: a plan is not one of a tape")
-    found = map(decode_line, raw[end : end + lines].split(b"\n"))
-    return described, dict(filter(None, found)), end + lines
+        raise DamagedSegmentError("its description: a plan is invalid")
+    names = map(decode_line, raw[end : end + names_size].split(b"\n"))
+    return document, dict(filter(None, names)), end + names_size
 
 
 def _operations(columns: Sequence[array[int]], plans: Sequence[Plan], splits: Mapping[int, Splits]) -> list[Operation]:
@@ -182,7 +179,7 @@ def _operations(columns: Sequence[array[int]], plans: Sequence[Plan], splits: Ma
 
 
 def _maker(plan: Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...]], Operation]:
-    """Return what makes operations of a plan from their rows."""
+    """Return a function that turns a row of this plan into an operation."""
     kind, flags, group, signature, call_site, label_word, thread, failure, how, started_how, phase, fault, caller = plan
     label, piece = unpack_label(label_word)
     kind, flag, when, blame = OPERATION_KINDS[kind], Flag(flags), Phase(phase), Blame(fault)
@@ -191,7 +188,7 @@ def _maker(plan: Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...
     def operation(row: tuple[int, ...]) -> Operation:
         number, _, entered, step, sequence, size, peer, tag, *later = row
         returned, wait_entered, wait_returned, began, completed = (
-            entered + at - 1 if at > 0 else None for at in later
+            entered + stored - 1 if stored > 0 else None for stored in later
         )  # fmt: skip
         return Operation(
             number, kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, flag,

@@ -1,4 +1,4 @@
-"""Encodes segments, and cuts those with more rows than one can hold."""
+"""Encodes segments, and splits a segment with too many rows."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _plan_of: Final = attrgetter(*PLAN)
 
 
 def parts_of(segment: Segment, before: Archived, most_rows: int = MAX_ROWS) -> Iterator[Segment]:
-    """Yield segments of a bounded number of rows in each table; only the last one says what is archived then.
+    """Split a segment into parts with a bounded number of rows. Only the last part advances what counts as archived.
 
     Args:
         segment: The segment; its operations may be in any order.
-        before: What was archived before it.
-        most_rows: Rows that a table of a segment may have.
+        before: Records archived before it.
+        most_rows: Upper bound on the rows of each table.
     """
     ended = sorted(segment.ended, key=attrgetter("number"))
     over = [activity for activity in segment.activities if not activity.is_open]
@@ -76,12 +76,12 @@ def parts_of(segment: Segment, before: Archived, most_rows: int = MAX_ROWS) -> I
 def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
     """Encode a segment of at most `MAX_ROWS` rows in each table.
 
-    Between columns it offers the GIL: a reader in a training process must not make a step wait for a whole segment.
+    The GIL is released between columns: encoding in a training process must not block a step for a whole segment.
 
     Args:
-        segment: The segment; its own names are not used.
+        segment: The segment; `segment.names` is not used.
         names: The dictionary of its tape.
-        groups: Ids of groups that are written even if no record refers to them.
+        groups: Ids of groups to write even if no record refers to them.
     """
     plans: dict[tuple[Any, ...], int] = {}
     splits = splits_of(segment)
@@ -96,20 +96,22 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
     referred = {identity for plan in plans for identity in (*plan[2:5], unpack_label(plan[5])[0], plan[7])}
     referred.update(identity for plan in plans for identity in (*names.path_ids(plan[4]), names.caller_id(plan[12])))
     referred.update(identity for activity in segment.activities for identity in names_of(activity))
-    sites = {one.call.call_site for one in segment.activities if one.call is not None}
+    sites = {activity.call.call_site for activity in segment.activities if activity.call is not None}
     referred.update(identity for site in sites for identity in names.path_ids(site))
-    found = ((identity, names.get(identity)) for identity in sorted(referred.union(groups)))
-    lines = b"".join(encode_line(identity, name) for identity, name in found if name is not None)
-    document = json.dumps(_described(segment, list(plans), splits), separators=(",", ":")).encode()
+    entries = ((identity, names.get(identity)) for identity in sorted(referred.union(groups)))
+    lines = b"".join(encode_line(identity, name) for identity, name in entries if name is not None)
+    document = json.dumps(_document_of(segment, list(plans), splits), separators=(",", ":")).encode()
     raw = b"".join([PARTS.pack(len(document), len(lines)), document, lines, *tables])
     body = zlib.compress(raw, _LEVEL)
     rows = len(segment.ended), len(segment.open), len(segment.steps), len(segment.activities)
     return encode_head(segment.origin, segment.moment, rows, body, len(raw)) + body
 
 
-def _described(segment: Segment, plans: list[tuple[Any, ...]], splits: Sequence[tuple[int, Splits]]) -> dict[str, Any]:
+def _document_of(
+    segment: Segment, plans: list[tuple[Any, ...]], splits: Sequence[tuple[int, Splits]]
+) -> dict[str, Any]:
     origin, moment = segment.origin, segment.moment
-    described = SegmentDocument(
+    document = SegmentDocument(
         world_size=origin.world_size,
         host=origin.host,
         boot_id=f"{origin.boot_id:032x}",
@@ -121,15 +123,15 @@ def _described(segment: Segment, plans: list[tuple[Any, ...]], splits: Sequence[
         archived=segment.archived,
         plans=[],
         splits=len(splits),
-        parts=sum(len(one.sent) for _, one in splits),
+        parts=sum(len(exchange.sent) for _, exchange in splits),
         facts=len(with_facts(segment.activities)),
         calls=len(with_calls(segment.activities)),
     )
-    return {**asdict(described), "plans": plans}
+    return {**asdict(document), "plans": plans}
 
 
 def _operation_columns(operations: Sequence[Operation], plans: dict[tuple[Any, ...], int]) -> Iterable[bytes]:
-    """Pack operations; adds their plans to `plans`."""
+    """Pack operations, and add their plans to `plans`."""
     yield pack([operation.number for operation in operations], grows=True)
     yield pack([plans.setdefault(plan, len(plans)) for plan in map(_plan_of, operations)])
     entered = [operation.entered_ns for operation in operations]
@@ -143,18 +145,20 @@ def _operation_columns(operations: Sequence[Operation], plans: dict[tuple[Any, .
 
 
 def _after(times: list[int | None], entered: list[int]) -> list[int]:
-    """Return times as they are stored, relative to the entries."""
+    """Return times as stored: nanoseconds since the entry plus 1, or 0 for unknown times."""
     if times.count(None) == len(times):  # most columns of most jobs
         return [0] * len(times)
-    stored = [0 if at is None else at - since + 1 for at, since in zip(times, entered, strict=True)]
-    return stored if min(stored) >= 0 else [max(at, 0) for at in stored]
+    stored = [
+        0 if time_ns is None else time_ns - entry_ns + 1 for time_ns, entry_ns in zip(times, entered, strict=True)
+    ]
+    return stored if min(stored) >= 0 else [max(value, 0) for value in stored]
 
 
 def _activity_columns(activities: Sequence[Activity]) -> Iterable[bytes]:
     yield from _packed(activities, ACTIVITY_COLUMNS[:6])
-    yield pack([0 if one.completed_ns is None else one.completed_ns - one.entered_ns + 1 for one in activities])
-    yield pack([one.how or 0 for one in activities])
-    yield pack([one.failure for one in activities])
+    yield pack([0 if each.completed_ns is None else each.completed_ns - each.entered_ns + 1 for each in activities])
+    yield pack([each.how or 0 for each in activities])
+    yield pack([each.failure for each in activities])
 
 
 def _packed(rows: Sequence[object], columns: Iterable[str]) -> Iterable[bytes]:

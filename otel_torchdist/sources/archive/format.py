@@ -1,12 +1,13 @@
-"""A segment as bytes: a head with a checksum of its own, and a compressed body.
+"""The byte format of a segment: a head with its own checksum, and a compressed body.
 
-    head   magic, checksum of the rest of the head; size, uncompressed size and checksum of the body; what the segment
-           is of, so that those of one rank are found without reading the others; numbers of rows
-    body   compressed with zlib: a JSON document (`SegmentDocument`), lines of names as in a tape's dictionary, and for
-           ended operations, open ones, steps, activities, splits and more of activities their columns, see `columns`
+    head   magic; checksum of the rest of the head; size, uncompressed size and checksum of the body; run and rank, to
+           find the segments of a rank without decompressing the others; numbers of rows
+    body   compressed with zlib: a JSON document (`SegmentDocument`), lines of names as in a tape's dictionary, and the
+           columns (see `columns`) of ended operations, operations in flight, steps, activities, splits, and further
+           tables of activities
 
-Columns come in the order of `OPERATION_COLUMNS` and so on. What operations from one call site have in common is a row
-of the table `plans`. A time after the entry is stored as the nanoseconds since then plus 1, or as 0 if it is not known.
+Columns follow the order of `OPERATION_COLUMNS` and so on. Fields shared by the operations of a call site are a row of
+the table `plans`. A time after the entry is stored as nanoseconds since the entry plus 1, or as 0 if unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS
 MAGIC: Final = b"OTDARCH\x01"
 MAX_ROWS: Final = 131_072
 MAX_BODY: Final = 32 << 20
-"""Bytes of a body, compressed or not: names are at most 4 MiB, and rows of 13 columns at most 14 MiB."""
+"""Bytes of a body, compressed or not: at most 4 MiB of names, and 14 MiB of rows with 13 columns."""
 _BEGIN: Final = struct.Struct("<8sI")
 _REST: Final = struct.Struct("<IIIQ16sIIIIIQQ")
 """Sizes and checksum of the body; nonce, run, rank; rows of the four tables; through and begun_ns."""
@@ -62,18 +63,14 @@ Plan = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a segment.
+    """The head of a segment. Fields not listed are as in `SegmentOrigin`.
 
     Attributes:
-        size: Bytes of the body behind it.
-        raw_size: Bytes of the body once it is decompressed.
-        checksum: Of the body.
-        nonce: As in `Origin`.
-        run_id: As in `Origin`.
-        rank: As in `Origin`.
-        rows: How many ended operations, open ones, steps and activities it has.
+        size: Bytes of the compressed body, which follows the head.
+        raw_size: Bytes of the decompressed body.
+        checksum: CRC-32 of the compressed body.
+        rows: Numbers of ended operations, operations in flight, steps and activities.
         through: As in `Moment`.
-        begun_ns: As in `Origin`.
     """
 
     size: int
@@ -88,7 +85,7 @@ class Head:
 
 
 def encode_head(origin: SegmentOrigin, moment: Moment, rows: tuple[int, ...], body: bytes, raw_size: int) -> bytes:
-    """Encode the head of a segment with this body, which had `raw_size` bytes before it was compressed."""
+    """Encode the head of a segment. `raw_size` is the uncompressed size of the body."""
     rest = _REST.pack(
         len(body), raw_size, zlib.crc32(body), origin.nonce, origin.run_id.to_bytes(16, "little"), origin.rank,
         *rows, moment.through, origin.begun_ns,
@@ -97,22 +94,24 @@ def encode_head(origin: SegmentOrigin, moment: Moment, rows: tuple[int, ...], bo
 
 
 def decode_head(content: bytes) -> Head | None:
-    """Return what a head says; None if these are not the bytes of one."""
+    """Decode a head; return None for other bytes."""
     if len(content) < HEAD_SIZE:
         return None
     magic, checksum = _BEGIN.unpack_from(content)
     rest = content[_BEGIN.size : HEAD_SIZE]
     if magic != MAGIC or checksum != zlib.crc32(rest):
         return None
-    size, raw_size, of_body, nonce, run_id, rank, *rows, through, begun_ns = _REST.unpack(rest)
+    size, raw_size, body_checksum, nonce, run_id, rank, *rows, through, begun_ns = _REST.unpack(rest)
     if max(size, raw_size) > MAX_BODY or max(rows) > MAX_ROWS or rank >= MAX_RANKS or begun_ns >> 63:
         return None
-    return Head(size, raw_size, of_body, nonce, int.from_bytes(run_id, "little"), rank, tuple(rows), through, begun_ns)
+    return Head(
+        size, raw_size, body_checksum, nonce, int.from_bytes(run_id, "little"), rank, tuple(rows), through, begun_ns
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDocument:
-    """The document in the body of a segment; see `SegmentOrigin`, `Moment` and `PLAN`."""
+    """The JSON document in the body of a segment; see `SegmentOrigin`, `Moment` and `PLAN`."""
 
     world_size: Annotated[int, Meta(ge=0, le=MAX_RANKS)]
     host: str

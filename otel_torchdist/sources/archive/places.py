@@ -1,4 +1,4 @@
-"""The folders of an archive: one for each run, in it one for each node, in it files of segments."""
+"""Paths of an archive: RUN/NODE/*.segments."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _MAX_HOST: Final = 64
 
 
 def folder_of(archive: Path, origin: SegmentOrigin) -> Path:
-    """Return the folder of a run and node; nodes of different clusters may have the same host name."""
+    """Return the folder of a run and node. The boot id distinguishes nodes with equal host names in other clusters."""
     host = _UNUSUAL.sub("_", origin.host[:_MAX_HOST]) or "host"
     return archive / f"run-{origin.run_id:032x}" / f"{host}-{origin.boot_id >> 96:08x}"
 
 
 def new_file(folder: Path) -> Path:
-    """Return the name of a file that no other process writes; later ones are greater."""
+    """Return the path of a file that no other process writes. Paths sort by the time of their creation."""
     return folder / f"{time.time_ns():019d}-{os.urandom(4).hex()}{SUFFIX}"
 
 
 def files_in(folder: Path) -> list[tuple[Path, int]]:
-    """Return the files of a node's folder and their sizes, the one that was begun first first.
+    """Return the files of a node's folder and their sizes in bytes, oldest first.
 
     Raises:
         OSError: The folder cannot be read.
     """
-    found: list[tuple[Path, int]] = []
+    files: list[tuple[Path, int]] = []
     for entry in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):  # another process has just removed it
             if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
-                found.append((Path(entry), entry.stat(follow_symlinks=False).st_size))
-    return sorted(found)
+                files.append((Path(entry), entry.stat(follow_symlinks=False).st_size))
+    return sorted(files)
 
 
 def segments_in(path: Path, notes: list[str]) -> Iterator[SegmentPlace]:
-    """Yield where the segments of a file are; what is damaged is skipped, and noted in a line.
+    """Yield the places of the segments in a file. Damaged bytes are skipped, with a line in `notes`.
 
     Raises:
         OSError: The file cannot be read.
@@ -72,8 +72,8 @@ def segments_in(path: Path, notes: list[str]) -> Iterator[SegmentPlace]:
                 is_cut_off = head is not None or size - offset < HEAD_SIZE
             offset = _next_magic(file, offset + 1, size)
         if damaged_from is not None:
-            what = "its last segment is cut off" if is_cut_off else "damaged"
-            notes.append(f"{path}: {what}: {size - damaged_from:,} bytes at its end are skipped")
+            damage = "its last segment is cut off" if is_cut_off else "damaged"
+            notes.append(f"{path}: {damage}: {size - damaged_from:,} bytes at its end are skipped")
     finally:
         os.close(file)
 
@@ -99,16 +99,16 @@ def read_segment(place: SegmentPlace) -> bytes:
 
 
 def _next_magic(file: int, offset: int, size: int) -> int:
-    """Return where the next segment may begin; the size of the file if none does.
+    """Return the offset where the next segment may begin; the size of the file if there is none.
 
-    More and more is read at once: a forged file may seem to have a segment at every eighth byte.
+    The bytes read at once double each time: a forged file may have the magic at every eighth byte.
     """
     ahead = _SEARCHED_FIRST
     while offset < size:
         content = os.pread(file, ahead + len(MAGIC), offset)
-        found = content.find(MAGIC)
-        if found >= 0:
-            return offset + found
+        position = content.find(MAGIC)
+        if position >= 0:
+            return offset + position
         if len(content) <= ahead:
             break
         offset += ahead

@@ -1,4 +1,4 @@
-"""Reads archives, one rank at a time. Files may be truncated, damaged or forged: what is sound is read."""
+"""Reads archives, one rank at a time. Files may be truncated, damaged or forged: intact segments are read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from otel_torchdist.system.files.others import read_part, reason
 from otel_torchdist.tape.names.reader import Names
 
 MOST_OPERATIONS: Final = 1_000_000
-"""Operations of a rank in a history, the newest: about a gigabyte."""
+"""Upper bound on the operations of a rank's history, about a gigabyte. The newest are kept."""
 _MAX_NOTES: Final = 8
 _DEPTH: Final = 3
-"""An archive holds folders of runs, these folders of nodes, and these files."""
+"""Levels of an archive: runs, nodes, files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ArchivedRank:
 
     Attributes:
         rank: Global rank.
-        places: Where they are, in the order in which they were written; at least one.
+        places: Their places, in the order of writing; at least one.
     """
 
     rank: int
@@ -46,8 +46,7 @@ class ArchivedRun:
     """A run in an archive.
 
     Attributes:
-        run_id: Its id.
-        ranks: Those of its ranks that have segments, ascending; at least one.
+        ranks: Its ranks with segments, ascending; at least one.
     """
 
     run_id: int
@@ -55,16 +54,16 @@ class ArchivedRun:
 
     @property
     def label(self) -> str:
-        """The first eight digits of its id."""
+        """First eight digits of the run's id."""
         return run_label(self.run_id)
 
     @property
     def begun_ns(self) -> int:
-        """When its first tape was created, by the wall clock."""
+        """Creation time of its first tape, by the wall clock."""
         return min(rank.places[0].begun_ns for rank in self.ranks)
 
     def origin(self) -> SegmentOrigin | None:
-        """Return what a sound segment says of its run, such as the size of the world; None if there is none."""
+        """Return the origin of the first intact segment, with the size of the world; None without one."""
         for rank in self.ranks:
             for columns in segments_of(rank, []):
                 return columns.origin
@@ -72,7 +71,7 @@ class ArchivedRun:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path is an archive, a folder in one, or a file of one."""
+    """Return whether a path is an archive, or a folder or file in an archive."""
     if path.is_dir():
         return next(_files_below(path), None) is not None
     try:
@@ -85,27 +84,27 @@ def runs_in(paths: Iterable[Path]) -> tuple[list[ArchivedRun], list[str]]:
     """Find the runs in archives, or in parts of them.
 
     Returns:
-        The runs, the one that started last first, and what could not be read, in a line each.
+        The runs, newest first, and a line for each failure to read.
     """
-    found: dict[int, dict[int, dict[int, list[SegmentPlace]]]] = {}
+    places_by_run: dict[int, dict[int, dict[int, list[SegmentPlace]]]] = {}
     notes: list[str] = []
     files = {file: None for path in paths for file in _files_at(path)}
     for path in sorted(files, key=lambda file: file.name):
         try:
             for place in segments_in(path, notes):
-                found.setdefault(place.run_id, {}).setdefault(place.rank, {}).setdefault(place.nonce, []).append(place)
+                tapes = places_by_run.setdefault(place.run_id, {}).setdefault(place.rank, {})
+                tapes.setdefault(place.nonce, []).append(place)
         except OSError as error:
             notes.append(f"{path}: {reason(error)}")
-    shown = [readable(note) for note in notes]
-    runs = [ArchivedRun(run_id, _ranks(ranks)) for run_id, ranks in found.items()]
-    return sorted(runs, key=lambda run: -run.begun_ns), shown
+    runs = [ArchivedRun(run_id, _ranks(tapes_by_rank)) for run_id, tapes_by_rank in places_by_run.items()]
+    return sorted(runs, key=lambda run: -run.begun_ns), [readable(note) for note in notes]
 
 
-def _ranks(found: dict[int, dict[int, list[SegmentPlace]]]) -> tuple[ArchivedRank, ...]:
-    """Return the ranks of a run, each with the segments of the newest of its tapes."""
+def _ranks(tapes_by_rank: dict[int, dict[int, list[SegmentPlace]]]) -> tuple[ArchivedRank, ...]:
+    """Return the ranks of a run, with the segments of each rank's newest tape."""
     return tuple(
         ArchivedRank(rank, tuple(max(tapes.values(), key=lambda places: places[0].begun_ns)))
-        for rank, tapes in sorted(found.items())
+        for rank, tapes in sorted(tapes_by_rank.items())
     )
 
 
@@ -126,7 +125,7 @@ def _files_below(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 
 def segments_of(rank: ArchivedRank, notes: list[str]) -> Iterator[Columns]:
-    """Yield the segments of a rank in their order, those of a copy once; what cannot be read is noted in a line."""
+    """Yield the segments of a rank in order, without duplicates. Unreadable segments get a line in `notes`."""
     seen: set[tuple[int, int, int]] = set()
     skipped = 0
     for place in rank.places:
@@ -152,8 +151,8 @@ def history_of(rank: ArchivedRank, notes: list[str], most: int = MOST_OPERATIONS
 
     Args:
         rank: The rank.
-        notes: Gets what could not be read, in a line each.
-        most: How many operations are read at most, from the newest on; a line is added if there are more.
+        notes: Receives a line for each failure to read, and one if older operations are left out.
+        most: Upper bound on the operations read. The newest are kept.
 
     Returns:
         Its history; None if no segment can be read.
@@ -162,20 +161,20 @@ def history_of(rank: ArchivedRank, notes: list[str], most: int = MOST_OPERATIONS
     if len(newest) < len(rank.places):
         older = sum(place.operations for place in rank.places) - sum(place.operations for place in newest)
         notes.append(
-            f"rank {rank.rank}: the {older:,} oldest of its archived operations are left out, because the newest "
-            f"{most:,} fill the memory: `otel-torchdist export --parquet` writes all"
+            f"rank {rank.rank}: the {older:,} oldest archived operations are left out, to read at most {most:,} into "
+            "memory: `otel-torchdist export --parquet` writes all"
         )
-    collected = _Collected()
+    records = _TapeRecords()
     for columns in segments_of(ArchivedRank(rank.rank, newest), notes):
-        collected.add(columns, notes)
-    return collected.history(left_out=len(newest) < len(rank.places))
+        records.add(columns, notes)
+    return records.history(left_out=len(newest) < len(rank.places))
 
 
 def history_in(columns: Columns) -> RankHistory | None:
-    """Return what one segment holds, as a history; None if a row is not one that a tape has."""
-    collected = _Collected()
-    collected.add(columns, [])
-    return collected.history(left_out=True)
+    """Return the records of one segment as a history; None if no tape can contain one of its rows."""
+    records = _TapeRecords()
+    records.add(columns, [])
+    return records.history(left_out=True)
 
 
 def _newest(rank: ArchivedRank, most: int) -> tuple[SegmentPlace, ...]:
@@ -188,8 +187,8 @@ def _newest(rank: ArchivedRank, most: int) -> tuple[SegmentPlace, ...]:
     return rank.places[first:]
 
 
-class _Collected:
-    """The records that the segments of a tape hold together."""
+class _TapeRecords:
+    """The records of a tape, gathered from its segments."""
 
     def __init__(self) -> None:
         self._operations: dict[int, Operation] = {}
@@ -239,19 +238,20 @@ class _Collected:
 
 
 def fresh_rows(segments: Iterable[Columns]) -> Iterator[tuple[Columns, list[bool], bool]]:
-    """Yield segments of a tape, each with which of its ended operations no earlier one had, and whether it is the last.
+    """Yield each segment of a tape, a flag per ended operation, and whether the segment is the last.
 
-    An agent that could not see what another one had archived has archived some of it again.
+    The flag is False for operations already in an earlier segment: an agent that cannot read what another agent
+    archived archives it again.
     """
     before = Archived()
-    held: tuple[Columns, list[bool]] | None = None
+    pending: tuple[Columns, list[bool]] | None = None
     for columns in segments:
-        if held is not None:
-            yield (*held, False)
-        held = columns, [not before.has(number) for number in columns.ended[0]]
+        if pending is not None:
+            yield (*pending, False)
+        pending = columns, [not before.has(number) for number in columns.ended[0]]
         if columns.moment.through > before.through:
             before = Archived(columns.moment.through, columns.open_numbers)
         else:
             before = Archived(before.through, before.open.difference(columns.ended[0]))
-    if held is not None:
-        yield (*held, True)
+    if pending is not None:
+        yield (*pending, True)

@@ -1,4 +1,4 @@
-"""A segment of an archive: part of the records of one tape, with the names that they refer to."""
+"""A segment of an archive: some of a tape's records, with the names that they refer to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ class SegmentOrigin:
 
     Attributes:
         nonce: Nonce of the tape.
-        run_id: The run, 128 bits.
+        run_id: Id of the run, 128 bits.
         rank: Global rank.
-        world_size: Ranks of the run.
-        host: Host name.
-        boot_id: 128 bits of the kernel's boot id: the clock of all times.
-        begun_ns: When the tape was created, by the wall clock.
+        boot_id: The kernel's boot id, 128 bits. It identifies the clock of all times.
+        begun_ns: Creation time of the tape, by the wall clock.
     """
 
     nonce: int
@@ -39,12 +37,12 @@ class Moment:
     """The state of a rank when a segment was closed.
 
     Attributes:
-        taken_ns: Until when the rank was seen: now if its process was alive, else its last heartbeat.
+        taken_ns: Time of the segment if the rank's process was alive, otherwise its last heartbeat.
         wall_offset_ns: Add it to the times of records for nanoseconds since the epoch.
-        through: Number of the first record that had not been read; what was read before and had ended is archived.
-        lost: Records that were overwritten or damaged before they could be read.
-        state: The rank's own state; see `TapeState`.
-        failure: Type of the exception that ended it, or ''.
+        through: Number of the first unread record. All records below it that had ended are archived.
+        lost: Records overwritten or damaged before they could be read.
+        state: A `TapeState`.
+        failure: Type of the exception that ended the rank, or ''.
     """
 
     taken_ns: int
@@ -60,14 +58,12 @@ class Segment:
     """A segment.
 
     Attributes:
-        origin: The tape that it comes from.
-        moment: The state of its rank when it was closed.
-        archived: Operations of this tape that had been archived by then, with those of this segment.
-        ended: Operations that ended since the segment before, by ascending number.
-        open: Operations that had not ended when it was closed.
-        steps: Ends of steps since the segment before.
-        activities: Activities that ended since the segment before, and those that had not.
-        names: Groups, signatures, call sites and texts by their ids, as far as the records refer to them.
+        archived: Operations of this tape archived so far, including this segment.
+        ended: Operations that ended since the previous segment, by ascending number.
+        open: Operations in flight when the segment was closed.
+        steps: Ends of steps since the previous segment.
+        activities: Activities that ended since the previous segment, and activities still in progress.
+        names: Groups, signatures, call sites and texts that the records refer to, by id.
     """
 
     origin: SegmentOrigin
@@ -81,19 +77,19 @@ class Segment:
 
     @property
     def open_numbers(self) -> frozenset[int]:
-        """Numbers of what had not ended."""
+        """Numbers of operations and activities still in flight."""
         activities = (activity.number for activity in self.activities if activity.is_open)
         return frozenset([*(operation.number for operation in self.open), *activities])
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The records of a tape that are archived.
+    """The archived part of a tape.
 
     Attributes:
         through: As in `Moment`.
-        open: Numbers below it that are not, because they had not ended.
-        operations: How many operations are.
+        open: Numbers below `through` that are not archived, because they were in flight.
+        operations: Number of archived operations.
     """
 
     through: int = 0
@@ -101,25 +97,20 @@ class Archived:
     operations: int = 0
 
     def has(self, number: int) -> bool:
-        """Whether a record that has ended is archived."""
+        """Return whether a record that has ended is archived."""
         return number < self.through and number not in self.open
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """The place of a segment in a file, with the contents of its head.
+    """The place of a segment in a file, with the contents of its head. Fields not listed are as in `SegmentOrigin`.
 
     Attributes:
-        path: The file.
-        offset: Where its head begins.
-        size: Bytes of the body behind the head.
-        nonce: As in `SegmentOrigin`.
-        run_id: As in `SegmentOrigin`.
-        rank: As in `SegmentOrigin`.
-        operations: How many operations ended in it.
+        offset: Offset of its head.
+        size: Bytes of the body, which follows the head.
+        operations: Number of ended operations in it.
         through: As in `Moment`.
-        begun_ns: As in `SegmentOrigin`.
-        checksum: Of the body: equal segments are copies.
+        checksum: CRC-32 of the body. Segments with equal checksums are copies.
     """
 
     path: Path

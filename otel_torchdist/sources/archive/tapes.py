@@ -1,4 +1,4 @@
-"""Tapes in the form of segments: collected until a segment is due, and as a whole for readers of archives."""
+"""Tapes as segments: a live tape, archived segment by segment, or a whole tape at once for readers of archives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from otel_torchdist.tape.status import TapeStatus
 
 
 def origin_of(tape: TapeReader, status: TapeStatus) -> SegmentOrigin:
-    """Return the origin of a tape's segments; a run without an id gets one that no other run has."""
+    """Return the origin of a tape's segments. A run without an id gets a unique id."""
     identity = tape.identity
     return SegmentOrigin(
         nonce=identity.nonce,
@@ -38,7 +38,7 @@ def moment_of(tape: TapeReader, status: TapeStatus, cursor: TapeCursor, now_ns: 
     Args:
         tape: The tape.
         status: Its newest status.
-        cursor: How far it has been read.
+        cursor: Its read position.
         now_ns: The monotonic clock of its node.
     """
     return Moment(
@@ -52,10 +52,10 @@ def moment_of(tape: TapeReader, status: TapeStatus, cursor: TapeCursor, now_ns: 
 
 
 def rest_of(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list[Activity]]:
-    """Read a tape to where it ends now; returns what has ended.
+    """Read a tape to its current end, and return its ended operations, ends of steps, and ended activities.
 
     Raises:
-        TapeError: It cannot be read any more.
+        TapeError: The tape has become unreadable.
     """
     ended: list[Operation] = []
     steps: list[StepMark] = []
@@ -68,10 +68,10 @@ def rest_of(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list[Act
 
 
 def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
-    """Read a tape that was not polled before, to where it ends now.
+    """Read a tape, not polled before, to its current end, and return it as segments.
 
     Raises:
-        TapeError: It cannot be read any more.
+        TapeError: The tape has become unreadable.
     """
     ended, steps, activities = rest_of(tape)
     tape.names.refresh()
@@ -83,19 +83,19 @@ def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
 
 
 ROWS: Final = 16_384
-"""Larger segments take no fewer bytes for an operation, and these are about 10 MB as objects."""
+"""Operations of a segment, about 10 MB as objects. Larger segments do not compress better."""
 EVERY_NS: Final = 30_000_000_000
-"""What is lost at most if the node fails; tapes in memory are lost then as well."""
+"""Time between segments: upper bound on the loss if the node fails, which also loses the tapes in memory."""
 
 
 class TapeArchive:
     """The archive of one tape."""
 
     def __init__(self, tape: TapeReader, writer: ArchiveWriter) -> None:
-        """Archive a tape; segments go to `writer`."""
+        """Archive a tape. Its segments go to `writer`."""
         self._tape = tape
         self._writer = writer
-        self._names = NamesReader(tape.path.with_suffix(".names"), tape.owner)  # the writer's thread has its own
+        self._names = NamesReader(tape.path.with_suffix(".names"), tape.owner)  # for the writer's thread
         self._status: TapeStatus | None = None
         self._cut_ns = time.monotonic_ns()
         self._written: tuple[int, frozenset[int], int] | None = None
@@ -107,11 +107,11 @@ class TapeArchive:
         self._activities: list[Activity] = []
 
     def resume(self, past: Batch) -> None:
-        """Take what another reader had read: the writer leaves out what is archived already."""
+        """Add records that another reader read before. The writer skips records already archived."""
         self._take(past)
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
-        """Take what was read; a segment is due after `ROWS` operations, or `EVERY_NS` after the last one."""
+        """Add a batch. A segment is due after `ROWS` operations, or `EVERY_NS` after the previous segment."""
         self._take(batch)
         self._status = status
         is_due = status.run_id and now_ns - self._cut_ns >= EVERY_NS
@@ -119,7 +119,7 @@ class TapeArchive:
             self._cut(status, now_ns)
 
     def close(self) -> None:
-        """Make a segment of the rest."""
+        """Write the remaining records as a last segment."""
         if self._status is not None:
             self._cut(self._status, time.monotonic_ns())
         self._status = None

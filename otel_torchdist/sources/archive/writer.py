@@ -1,9 +1,9 @@
-"""Writes segments into an archive, on a thread of its own: the reader never waits for a file system.
+"""Writes segments into an archive, on its own thread: the reader never waits for a file system.
 
-A file is opened for each segment and closed after it, so that a directory may vanish and come back, and so that errors
-of a network file system, which shows some only then, are seen. What cannot be written waits, encoded, and is tried
-again; beyond a bound the oldest of it is dropped and counted. `fsync` is never called: segments survive every process,
-but not the failure of the node before its kernel has written them.
+Each segment opens and closes its file: the directory may vanish and come back, and a network file system reports some
+errors only on close. Segments that cannot be written are kept, encoded, and retried; beyond a bound the oldest are
+dropped and counted. `fsync` is never called: segments survive the end of any process, but not a failure of the node
+before its kernel has written them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from otel_torchdist.system.files.others import reason
 from otel_torchdist.tape.names.reader import NamesReader
 
 MAX_QUEUED_ROWS: Final = 131_072
-"""About 80 MB as objects, if the file system does not answer at all."""
+"""Bound for a file system that does not answer at all: about 80 MB as objects."""
 MAX_WAITING_BYTES: Final = 16 << 20
 MAX_TAPES: Final = 4096
 FILES: Final = 16
-"""Files into which a node's share of an archive is divided: the oldest is removed when it is full."""
+"""Files of a node's folder. When the folder is full, the oldest file is removed."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -44,13 +44,13 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass(slots=True)
 class _Tape:
-    """The archived records of a tape, and the groups that the current file contains.
+    """The archived part of a tape, and the groups that the current file contains.
 
     Attributes:
-        archived: What has been archived by now.
-        before: What another process had archived, until this one has read as far; None after that.
+        archived: The records archived so far.
+        before: The records archived by another process; None once this process has read past them.
         groups: Ids of the groups in `file`.
-        file: The file that the last segment was meant for.
+        file: The file of the last segment, written or not.
     """
 
     archived: Archived
@@ -61,7 +61,7 @@ class _Tape:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Encoded segments that are yet to be written."""
+    """Encoded segments still to be written."""
 
     folder: Path
     content: bytes
@@ -86,9 +86,9 @@ class ArchiveWriter:
 
         Args:
             directory: The archive; created with the first segment.
-            most_bytes: How many bytes the segments of one run and this node may take.
-            most_queued: Rows that may wait for the thread; beyond that the oldest segments are dropped.
-            write: Writes to a file, as `os.write` does.
+            most_bytes: Upper bound on the bytes of one run on this node.
+            most_queued: Upper bound on the rows queued for the thread. Beyond it, the oldest segments are dropped.
+            write: Replacement for `os.write`.
         """
         self._directory = directory
         self._most_bytes = most_bytes
@@ -99,7 +99,7 @@ class ArchiveWriter:
         self._queued = 0
         self._dropped = 0
         self._is_closing = False
-        # What follows belongs to the thread.
+        # The thread owns the fields below.
         self._tapes: dict[int, _Tape] = {}
         self._files: dict[Path, Path] = {}
         self._full: set[Path] = set()
@@ -117,16 +117,16 @@ class ArchiveWriter:
 
     @property
     def queued(self) -> int:
-        """Rows that wait for the thread."""
+        """Rows queued for the thread."""
         with self._changed:
             return self._queued
 
     def put(self, segment: Segment, names: NamesReader) -> None:
-        """Have a segment written; if too much waits, the oldest is dropped and counted.
+        """Queue a segment. If the queue is full, the oldest segments are dropped and counted.
 
         Args:
-            segment: The segment; `archived` and names are yet to be filled in.
-            names: The dictionary of its tape, for the writer's thread alone.
+            segment: The segment, without names and with `archived` still 0.
+            names: The dictionary of its tape, used only by the writer's thread.
         """
         with self._changed:
             if not self._is_started:
@@ -142,7 +142,7 @@ class ArchiveWriter:
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Write what is left, and stop; what cannot be written in time is counted as dropped."""
+        """Write the remaining segments and stop. Segments not written in time are counted as dropped."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -162,7 +162,7 @@ class ArchiveWriter:
             self._write()
 
     def _next(self) -> list[tuple[Segment, NamesReader]] | None:
-        """Wait for segments, or for another attempt; None is the end."""
+        """Wait for segments, or until the next attempt is due. Return None once the writer is closed."""
         with self._changed:
             if not self._queue and not self._is_closing:
                 self._changed.wait(self._pause_s if self._waiting else None)
@@ -171,7 +171,7 @@ class ArchiveWriter:
             self._queued = 0
             if taken or not self._is_closing:
                 return taken
-            self._dropped += sum(one.operations for one in self._waiting)
+            self._dropped += sum(waiting.operations for waiting in self._waiting)
             return None
 
     def _encode(self, segment: Segment, names: NamesReader) -> None:
@@ -180,7 +180,7 @@ class ArchiveWriter:
         tape = self._tapes.get(origin.nonce)
         if tape is None:
             if len(self._tapes) == MAX_TAPES:
-                del self._tapes[next(iter(self._tapes))]  # if it is not over, its segments are read again
+                del self._tapes[next(iter(self._tapes))]  # the archive is read again if this tape goes on
             archived = _archived(folder, origin)
             tape = self._tapes[origin.nonce] = _Tape(archived, archived)
         if tape.before is not None:
@@ -223,20 +223,20 @@ class ArchiveWriter:
             try:
                 self._append(oldest)
             except OSError as error:
-                self._files.pop(oldest.folder, None)  # what it holds now is not known
+                self._files.pop(oldest.folder, None)  # it may end with part of a segment
                 self._has_failed(error)
                 return
             self._waiting.popleft()
             self._waiting_bytes -= len(oldest.content)
         if self._pause_s:
-            _logger.info("%s: the archive is written again", self._directory)
+            _logger.info("%s: the archive is writable again", self._directory)
         self._pause_s = 0.0
 
     def _has_failed(self, error: OSError) -> None:
         if not self._pause_s:
             _logger.warning(
-                "%s: the archive cannot be written (%s). Training and telemetry are not affected; what does not fit "
-                "into memory until it can be written is dropped and counted. Further attempts are not logged until "
+                "%s: the archive cannot be written (%s). Training and telemetry are not affected. Segments wait in "
+                "memory; if they do not fit, the oldest are dropped and counted. Further attempts are not logged until "
                 "one succeeds.",
                 self._directory, reason(error),
             )  # fmt: skip
@@ -266,7 +266,7 @@ class ArchiveWriter:
             view = view[self._write_some(file, view) :]
 
     def _make_room(self, folder: Path, size: int, current: Path) -> None:
-        """Remove the oldest files of this node, whichever process has written them, if there are too many bytes."""
+        """Remove this node's oldest files, of any process, until the segment fits."""
         files = files_in(folder)
         total = sum(taken for _, taken in files) + size
         for path, taken in files:
@@ -279,32 +279,32 @@ class ArchiveWriter:
             if folder not in self._full:
                 self._full = {folder, *list(self._full)[:MAX_TAPES]}
                 _logger.info(
-                    "%s: the archive has reached its %d bytes: from now on its oldest segments are removed",
+                    "%s: the archive has reached its limit of %d bytes: its oldest segments are removed from now on",
                     folder, self._most_bytes,
                 )  # fmt: skip
 
 
 def archive_of(config: Config) -> ArchiveWriter | None:
-    """Return the writer of the archive that the settings ask for; None if they do not."""
+    """Return a writer if the settings name an archive, otherwise None."""
     return ArchiveWriter(config.archive, config.archive_bytes) if config.archive is not None else None
 
 
 def _without(segment: Segment, archived: Archived) -> Segment:
-    """Return a segment without the records that are archived already."""
+    """Return a segment without the records already archived."""
     return dataclasses.replace(
         segment,
-        ended=[one for one in segment.ended if not archived.has(one.number)],
-        steps=[one for one in segment.steps if not archived.has(one.number)],
-        activities=[one for one in segment.activities if one.is_open or not archived.has(one.number)],
+        ended=[operation for operation in segment.ended if not archived.has(operation.number)],
+        steps=[mark for mark in segment.steps if not archived.has(mark.number)],
+        activities=[each for each in segment.activities if each.is_open or not archived.has(each.number)],
     )
 
 
 def _archived(folder: Path, origin: SegmentOrigin) -> Archived:
-    """Return what another process has archived of a tape; nothing if that cannot be read."""
+    """Return the part of a tape that another process has archived; an empty part if it cannot be read."""
     with contextlib.suppress(OSError):
         for path, _ in reversed(files_in(folder)):
-            own = [place for place in segments_in(path, []) if place.nonce == origin.nonce]
-            for place in reversed(own):
+            places = [place for place in segments_in(path, []) if place.nonce == origin.nonce]
+            for place in reversed(places):
                 with contextlib.suppress(OSError, DamagedSegmentError):
                     last = decode(read_segment(place))
                     return Archived(last.moment.through, last.open_numbers, last.archived)

@@ -1,1 +1,1 @@
-"""Texts of other tools about a job: logs, stacks of processes, reports of NCCL, error files."""
+"""Text output of other tools about a job: logs, process stacks, NCCL reports, error files."""

@@ -1,1 +1,1 @@
-"""PyTorch's flight recorder: reads its dumps, and writes them."""
+"""PyTorch's flight recorder: reads and writes its dumps."""

@@ -1,1 +1,1 @@
-"""What ranks have called, one call after the other, wherever it was recorded."""
+"""Call histories of ranks, in columns, from any source."""

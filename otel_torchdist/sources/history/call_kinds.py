@@ -1,4 +1,4 @@
-"""The kinds of calls: their common properties, each once for the thousands of calls that share them."""
+"""Kinds of calls: the properties that thousands of calls share, stored once per kind."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.model.operations import EXACT, Operation
 
 DEVICE_THREAD: Final = -1
-"""Calls on a device are in the order of its stream, whichever thread has enqueued them."""
+"""Stands for the thread of calls on a device: they run in stream order, whichever thread enqueued them."""
 _COALESCED: Final = int(Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 ARRIVED: Final = 1
-"""Bit of `RankCalls.known`: `begun` is when the rank arrived at the call, as other ranks notice it."""
+"""Bit of `RankCalls.known`: `begun` is the rank's arrival at the call, as its peers observe it."""
 ARRIVED_ALONE: Final = 2
-"""Bit of `RankCalls.known`: the same, and it is not the arrival at other coalesced calls as well."""
+"""Bit of `RankCalls.known`: as `ARRIVED`, and the call was not coalesced with others."""
 TIMED: Final = 4
-"""Bit of `RankCalls.known`: the call has ended, and its begin and end are known well enough for a duration."""
+"""Bit of `RankCalls.known`: the call has ended, and its times are precise enough for a duration."""
 STARTED: Final = 8
-"""Bit of `RankCalls.known`: a device has started the call, at `begun`."""
+"""Bit of `RankCalls.known`: the device started the call at `begun`."""
 RETURNED: Final = 16
-"""Bit of `RankCalls.known`: the call has returned, and its thread did not wait in it for the operation's end."""
+"""Bit of `RankCalls.known`: the call returned without waiting for the end of the operation."""
 ENDED: Final = 32
-"""Bit of `RankCalls.known`: the operation has ended, in whichever way."""
+"""Bit of `RankCalls.known`: the operation has ended, successfully or not."""
 
 _Name = TypeVar("_Name", CallSiteName | None, SignatureName | None)
 
 
 class CallKind(NamedTuple):
-    """The properties that calls of one rank have in common.
+    """The properties shared by calls of one rank.
 
     Attributes:
         record_kind: `OPERATION` or `RENDEZVOUS`.
         operation: `all_reduce`, `send`, …
         group: The process group; None if unknown.
         signature: The tensors and the reduce op; None if unknown.
-        site: The calling line; None if unknown.
+        site: The call site; None if unknown.
         label: See `OperationView.label`.
         failure: Type of the exception that the calls raised, or ''.
         message_bytes: Bytes that the rank contributes.
@@ -73,12 +73,12 @@ class CallKind(NamedTuple):
 
     @property
     def is_on_device(self) -> bool:
-        """Whether the calls run on a device, in the order of its stream."""
+        """Whether the calls run on a device, in stream order."""
         return bool(self.flags & _ON_DEVICE)
 
     @property
     def course(self) -> int:
-        """The thread, or `DEVICE_THREAD`, whose order the calls follow."""
+        """Id of the thread that orders the calls; `DEVICE_THREAD` for calls on a device."""
         return DEVICE_THREAD if self.is_on_device else self.thread
 
 
@@ -95,24 +95,27 @@ class RankChannel(NamedTuple):
 
 
 class GroupPool:
-    """Process groups, each once: every rank has a copy, and those of a group with 4,096 members have 300 KB each."""
+    """Interned process groups.
+
+    Every rank has its own copy of a group; the member list of 4,096 ranks takes 300 KB.
+    """
 
     def __init__(self) -> None:
-        """Begin without a group."""
-        self._known: dict[str, GroupView] = {}
+        """Create an empty pool."""
+        self._pooled: dict[str, GroupView] = {}
 
     def shared(self, view: GroupView) -> GroupView:
-        """Return an equal group that was seen before, or one with the same set of members; else the group itself."""
-        known = self._known.setdefault(view.key, view)
-        if known is view or known.is_inferred != view.is_inferred or len(known.members) != len(view.members):
+        """Return the pooled equal of a group, or the group with the pooled list of members, or the group itself."""
+        pooled = self._pooled.setdefault(view.key, view)
+        if pooled is view or pooled.is_inferred != view.is_inferred or len(pooled.members) != len(view.members):
             return view
-        if known.name == view.name:
-            return known
-        return dataclasses.replace(view, members=known.members) if known.members == view.members else view
+        if pooled.name == view.name:
+            return pooled
+        return dataclasses.replace(view, members=pooled.members) if pooled.members == view.members else view
 
 
 class SharedFields(NamedTuple):
-    """The columns that are equal for calls with the same names and the same kind of end; see `RankCalls`."""
+    """Column values shared by calls with the same names and the same kind of end; see `RankCalls`."""
 
     kind: int
     channel: int
@@ -121,19 +124,19 @@ class SharedFields(NamedTuple):
 
 
 class Kinds:
-    """The kinds and channels of one rank's calls, each once.
+    """Index of the kinds and channels of one rank's calls.
 
     Attributes:
-        kinds: The kinds, in the order of their indices.
-        channels: The channels, likewise.
+        kinds: The kinds, by index.
+        channels: The index of each channel, in ascending order.
         groups: The groups, by key.
     """
 
     def __init__(self, pool: GroupPool) -> None:
-        """Begin without a kind.
+        """Create an empty index.
 
         Args:
-            pool: Groups of other ranks, which are shared where they are equal.
+            pool: Groups shared with other ranks.
         """
         self.kinds: list[CallKind] = []
         self.channels: dict[RankChannel, int] = {}
@@ -144,7 +147,7 @@ class Kinds:
         self._places: dict[tuple[object, ...], int] = {}
 
     def places_of(self, view: OperationView) -> SharedFields:
-        """Return the indices of a call's kind and channel, how its end is known, and which of its times are."""
+        """Return the indices of a call's kind and channel, its `How`, and the bits of its known times."""
         record, group = view.record, None if view.group is None else self._group(view.group)
         flags = int(record.flags)
         kind = CallKind(

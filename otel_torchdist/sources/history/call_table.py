@@ -1,7 +1,7 @@
-"""The calls of ranks in columns of numbers: a job's millions of calls do not fit in memory as objects.
+"""Calls of ranks in columns of numbers: a job's millions of calls do not fit in memory as objects.
 
-Every analysis reads these columns. What a record shows of a call (when its rank arrived, whether the call held it up,
-whether its duration is known) is decided here, once.
+Every analysis reads these columns. This module alone interprets records: when a rank arrived at a call, whether the
+call blocked it, whether its duration is known.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNMET: Final = frozenset(map(int, UNMET))
 
 
 class RankCalls:
-    """The history of one rank, with its calls in columns: entry `n` of each column is of call `n`.
+    """The history of one rank in columns: entry `n` of each column belongs to call `n`, the call at *place* `n`.
 
     Times are nanoseconds of the rank's own clock.
 
@@ -48,31 +48,28 @@ class RankCalls:
         rank: Global rank.
         world_size: Ranks of the job; 0 if unknown.
         host: Host name, or ''.
-        clock: Name of the rank's clock; '' if unknown. Never compare times of different clocks, or of unknown ones.
+        clock: Name of the rank's clock; '' if unknown. Times are comparable only within one known clock.
         wall_offset_ns: Add it to a time for nanoseconds since the epoch.
-        lost: Number of calls that are known to be missing.
+        lost: Number of calls known to be missing.
         until_ns: The rank's last sign of life; 0 if unknown.
         groups: The groups of its calls, by key.
         known_groups: All groups that its source knows, used or not.
         steps: The ends of its steps, ascending.
-        activities: Its activities.
         first_ns: Entry of the first call; None without calls.
         last_entered_ns: Entry of the last call, or 0.
         last_ns: The last entry or end of a call, or 0.
-        kinds: The kinds of its calls.
-        channels: The channels of its calls.
         kind: Index in `kinds`.
         channel: Index in `channels`.
         sequence: Position in the channel.
-        step: The rank's step.
-        begun: Entry of the call, or its start on the device where that is recorded.
-        returned: When the call returned; `UNKNOWN` for synchronous ones.
-        waited: When a wait for the call began; `UNKNOWN` without one.
-        resumed: When that wait returned; `UNKNOWN` if it is not recorded apart from the end.
-        ended: When the operation ended; `OPEN` if it has not.
-        how: How the end is known, a `How`; 0 while it is open.
-        known: Which times are known well: `ARRIVED`, `ARRIVED_ALONE`, `TIMED`.
-        splits: How uneven exchanges are split, by call.
+        step: Number of the rank's step.
+        begun: Start on the device if recorded, otherwise entry of the call.
+        returned: Return of the call; `UNKNOWN` for synchronous calls.
+        waited: Begin of the wait for the call; `UNKNOWN` without a wait.
+        resumed: Return of that wait; `UNKNOWN` if not recorded apart from the end.
+        ended: End of the operation; `OPEN` while in flight.
+        how: How the end is known, a `How`; 0 while in flight.
+        known: Bits for the times that are known precisely: `ARRIVED`, `ARRIVED_ALONE`, `TIMED`, …
+        splits: Splits of uneven exchanges, by place.
     """
 
     def __init__(self, history: RankHistory, groups: GroupPool | None = None) -> None:
@@ -80,7 +77,7 @@ class RankCalls:
 
         Args:
             history: The calls of the rank.
-            groups: Groups of other ranks, which are shared where they are equal.
+            groups: Groups shared with other ranks.
         """
         self.rank: Final = history.rank
         self.world_size: Final = history.world_size
@@ -117,18 +114,20 @@ class RankCalls:
             return
         records = [view.record for view in operations]
         self._fill_kinds(operations, records, Kinds(groups))
-        self.sequence = array("q", [one.sequence for one in records])
-        self.step = array("q", [one.step for one in records])
-        entered = [one.entered_ns for one in records]
-        ends = [(OPEN if one.completed_ns is None else one.completed_ns) for one in records]
-        self.begun = array("q", [one.entered_ns if one.started_ns is None else one.started_ns for one in records])
-        self.returned = array("q", [UNKNOWN if one.returned_ns is None else one.returned_ns for one in records])
-        self.waited = array("q", [UNKNOWN if one.wait_entered_ns is None else one.wait_entered_ns for one in records])
+        self.sequence = array("q", [call.sequence for call in records])
+        self.step = array("q", [call.step for call in records])
+        entered = [call.entered_ns for call in records]
+        ends = [(OPEN if call.completed_ns is None else call.completed_ns) for call in records]
+        self.begun = array("q", [call.entered_ns if call.started_ns is None else call.started_ns for call in records])
+        self.returned = array("q", [UNKNOWN if call.returned_ns is None else call.returned_ns for call in records])
+        self.waited = array(
+            "q", [UNKNOWN if call.wait_entered_ns is None else call.wait_entered_ns for call in records]
+        )
         self.resumed = array(
-            "q", [UNKNOWN if one.wait_returned_ns is None else one.wait_returned_ns for one in records]
+            "q", [UNKNOWN if call.wait_returned_ns is None else call.wait_returned_ns for call in records]
         )
         self.ended = array("q", ends)
-        self.splits = {place: one.splits for place, one in enumerate(records) if one.splits is not None}
+        self.splits = {place: call.splits for place, call in enumerate(records) if call.splits is not None}
         self.first_ns, self.last_entered_ns = min(entered), max(entered)
         newest = [
             entered_ns if ended_ns == OPEN else ended_ns for entered_ns, ended_ns in zip(entered, ends, strict=True)
@@ -136,9 +135,9 @@ class RankCalls:
         self.last_ns = max(newest)
 
     def _fill_kinds(self, operations: Sequence[OperationView], records: Sequence[Operation], kinds: Kinds) -> None:
-        # Names are shared by calls, and comparing their addresses is much faster than comparing them.
-        alike: dict[tuple[object, ...], SharedFields] = {}
-        found: list[SharedFields] = []
+        # Calls share the objects of their names: comparing addresses is much faster than comparing names.
+        fields_by_key: dict[tuple[object, ...], SharedFields] = {}
+        fields: list[SharedFields] = []
         for view, record in zip(operations, records, strict=True):
             key = (
                 id(view.signature),
@@ -159,24 +158,24 @@ class RankCalls:
                 record.started_ns is None,
                 record.returned_ns is None,
             )
-            places = alike.get(key)
-            if places is None:
-                places = alike[key] = kinds.places_of(view)
-            found.append(places)
-        self.kind = array("i", [one.kind for one in found])
-        self.channel = array("i", [one.channel for one in found])
-        self.how = array("b", [one.how for one in found])
-        self.known = array("b", [one.known for one in found])
+            shared = fields_by_key.get(key)
+            if shared is None:
+                shared = fields_by_key[key] = kinds.places_of(view)
+            fields.append(shared)
+        self.kind = array("i", [shared.kind for shared in fields])
+        self.channel = array("i", [shared.channel for shared in fields])
+        self.how = array("b", [shared.how for shared in fields])
+        self.known = array("b", [shared.known for shared in fields])
         self.kinds, self.channels, self.groups = kinds.kinds, list(kinds.channels), kinds.groups
 
     def condense(self) -> None:
-        """Forget what comparing ranks does not need: three columns, splits, steps, activities and unused groups."""
+        """Drop data not needed to compare ranks: three columns, splits, steps, activities and unused groups."""
         self.drop("step", "returned", "resumed")
         self.known_groups, self.steps, self.activities = (), (), ()
         self.splits = {}
 
     def drop(self, *columns: str) -> None:
-        """Empty some columns, which nobody may read any more."""
+        """Empty columns that are not read any more."""
         for name in columns:
             column: array[int] = getattr(self, name)
             del column[:]
@@ -184,19 +183,19 @@ class RankCalls:
     def only(self, places: Iterable[int]) -> RankCalls:
         """Return a copy with some of the calls, in the given order."""
         places = array("i", places)
-        found = copy.copy(self)
+        selected = copy.copy(self)
         for name in _COLUMNS:
             column: array[int] = getattr(self, name)
-            setattr(found, name, array(column.typecode, map(column.__getitem__, places)))
-        found.splits = {nth: self.splits[place] for nth, place in enumerate(places) if place in self.splits}
-        return found
+            setattr(selected, name, array(column.typecode, map(column.__getitem__, places)))
+        selected.splits = {nth: self.splits[place] for nth, place in enumerate(places) if place in self.splits}
+        return selected
 
     def has_arrived(self, place: int) -> bool:
-        """Return whether `begun` is when the rank arrived at a call, as other ranks notice it."""
+        """Return whether `begun` is the rank's arrival at a call, as its peers observe it."""
         return bool(self.known[place] & ARRIVED)
 
     def is_timed(self, place: int) -> bool:
-        """Return whether a call has ended, and its begin and end are known well enough for a duration."""
+        """Return whether a call has ended, and its times are precise enough for a duration."""
         return bool(self.known[place] & TIMED)
 
     def has_raised(self, place: int) -> bool:
@@ -204,11 +203,11 @@ class RankCalls:
         return self.how[place] in _RAISED
 
     def is_met(self, place: int) -> bool:
-        """Return whether a call has ended, and by its end all that it waits for had arrived."""
+        """Return whether a call has ended after every rank that it waits for arrived."""
         return self.ended[place] != OPEN and self.how[place] not in _UNMET
 
     def in_flight(self) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of the operations that have ended, where it is known when they were in flight."""
+        """Yield begin and end of the ended operations whose time in flight is known."""
         are_operations = [kind.record_kind is RecordKind.OPERATION for kind in self.kinds]
         flags_of = [kind.flags for kind in self.kinds]
         columns = zip(self.kind, self.begun, self.ended, self.how, self.known, strict=True)
@@ -224,7 +223,7 @@ class RankCalls:
                 yield since_ns, ended_ns
 
     def hold(self, place: int) -> tuple[int, int] | None:
-        """Return from when to when a call held its thread or device up; None if it did not, or if that is unknown."""
+        """Return begin and end of the time that a call blocked its thread or device; None if it did not, or unknown."""
         ended_ns, kind = self.ended[place], self.kinds[self.kind[place]]
         if ended_ns == OPEN:
             return None
@@ -235,35 +234,35 @@ class RankCalls:
         if waited_ns != UNKNOWN:
             end_ns = ended_ns if resumed_ns == UNKNOWN else resumed_ns
             return (waited_ns, end_ns) if end_ns >= waited_ns else None
-        # A synchronous collective is one wait from the call to the end.
+        # A synchronous collective blocks from its call to its end.
         is_call = not self.known[place] & RETURNED and self.how[place] in _BLOCKING
         return (self.begun[place], ended_ns) if is_call else None
 
     def wait_ns(self, place: int) -> int:
-        """Return how long a wait for a call lasted; `UNKNOWN` without one, or if that is not known."""
-        # A wait that ended the operation is recorded as its end alone.
+        """Return the duration of the wait for a call; `UNKNOWN` without a wait, or if it was not recorded."""
+        # The end of a wait that ended the operation is recorded only as the end of the operation.
         until_ns = self.ended[place] if self.how[place] in _AWAITED else self.resumed[place]
         since_ns = self.waited[place]
         return max(until_ns - since_ns, 0) if UNKNOWN not in (since_ns, until_ns) else UNKNOWN
 
     def is_awaited_unseen(self, place: int) -> bool:
-        """Return whether torch itself waits for a call where that is not seen, as DDP does in C++ after a backward."""
+        """Return whether torch may wait for a call unseen, as DDP does in C++ after a backward pass."""
         kind = self.kinds[self.kind[place]]
         is_async = bool(kind.flags & _ASYNC) and kind.phase is not Phase.OUTSIDE_BACKWARD
         return is_async and bool(self.known[place] & RETURNED) and self.waited[place] == UNKNOWN
 
     def joins(self) -> list[int]:
-        """Return when all gradients had been reduced, ascending: an optimizer takes its step then."""
+        """Return the begins of optimizer steps, ascending: all gradients are reduced by then."""
         kind = ActivityKind.OPTIMIZER_STEP
-        return sorted(one.entered_ns for one in self.activities if one.kind is kind)
+        return sorted(activity.entered_ns for activity in self.activities if activity.kind is kind)
 
     def by_channel(self) -> list[array[int]]:
-        """Return for each channel the places of its calls, in the order in which they were entered."""
-        found = [array("i") for _ in self.channels]
-        append = [places.append for places in found]
+        """Return the places of the calls of each channel, in order of entry."""
+        by_channel = [array("i") for _ in self.channels]
+        append = [places.append for places in by_channel]
         for place, channel in enumerate(self.channel):
             append[channel](place)
-        return found
+        return by_channel
 
 
 _COLUMNS: Final = (
@@ -276,26 +275,26 @@ class CallTable:
     """The calls of all ranks.
 
     Attributes:
-        ranks: By rank.
+        ranks: Columns of each rank, condensed.
     """
 
     def __init__(self) -> None:
-        """Begin without a rank."""
+        """Create an empty table."""
         self.ranks: dict[int, RankCalls] = {}
         self._groups = GroupPool()
 
     def columns_of(self, history: RankHistory) -> RankCalls:
-        """Reduce a history to columns, without keeping them."""
+        """Return a history as columns, without adding them to the table."""
         return RankCalls(history, self._groups)
 
     def keep(self, calls: RankCalls) -> None:
-        """Keep what comparing ranks needs of a rank's calls, which are condensed."""
+        """Condense the calls of a rank and add them to the table."""
         calls.condense()
         self.ranks[calls.rank] = calls
 
 
 def table_of(histories: Iterable[RankHistory]) -> CallTable:
-    """Reduce the histories of all ranks to columns, one after the other."""
+    """Reduce the histories of all ranks to columns, one history at a time."""
     table = CallTable()
     for history in histories:
         table.keep(table.columns_of(history))

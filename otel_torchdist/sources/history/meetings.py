@@ -1,4 +1,4 @@
-"""Meetings of ranks: the calls of all members at one position of a channel, who came last, and who waited for whom."""
+"""Meetings of ranks: all calls at one position of a channel, the last rank to arrive, and the ranks that wait."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from otel_torchdist.sources.history.call_table import RankCalls
 
 
 class Member:
-    """A rank that takes part in a channel, with its calls there.
+    """A rank with its calls in one channel.
 
     Attributes:
         calls: All calls of the rank.
-        places: Places of its calls in the channel, in the order in which they were entered; at least one.
+        places: Places of its calls in the channel, in order of entry; at least one.
         sequences: Their positions; a range if they are consecutive.
     """
 
     __slots__ = ("_by_sequence", "calls", "places", "sequences")
 
     def __init__(self, calls: RankCalls, places: array[int]) -> None:
-        """Take the calls of a rank in one channel."""
+        """Look up the positions of a rank's calls in one channel."""
         self.calls: Final = calls
         self.places: Final = places
         self._by_sequence: dict[int, int] | None = None
@@ -35,7 +35,7 @@ class Member:
         self.sequences: Final = consecutive if is_gapless else sequences
 
     def at(self, sequence: int) -> int | None:
-        """Return the place of the call at a position; None if there is none."""
+        """Return the place of the call at a position; None without a call."""
         if isinstance(self.sequences, range):
             return self.places[sequence - self.sequences.start] if sequence in self.sequences else None
         if self._by_sequence is None:
@@ -44,7 +44,7 @@ class Member:
 
     @property
     def whole_from(self) -> int:
-        """The position from which on no call is missing."""
+        """First position after the last gap."""
         if isinstance(self.sequences, range):
             return self.sequences.start
         ascending = sorted(set(self.sequences))
@@ -54,13 +54,13 @@ class Member:
         return ascending[0]
 
 
-class _LookedUp(NamedTuple):
-    """The columns of all calls of a meeting.
+class _MeetingColumns(NamedTuple):
+    """The columns of a meeting's calls.
 
     Attributes:
-        known: Bits that are set for all of them.
-        begun: When each has begun.
-        operations: Their operations.
+        known: Bits that are set for all calls.
+        begun: Begin of each call.
+        operations: Names of the operations that were called.
     """
 
     known: int
@@ -75,8 +75,8 @@ class Meeting:
         shared: The channel.
         sequence: The position.
         members: The ranks that have called, ascending.
-        places: The place of each one's call in its columns.
-        missing: Ranks that have not called, among those whose calls are known.
+        places: The place of each member's call in its columns.
+        missing: Ranks that have not called although their calls are known.
     """
 
     def __init__(
@@ -96,38 +96,41 @@ class Meeting:
 
     @cached_property
     def kinds(self) -> list[CallKind]:
-        """The kind of each call."""
-        return [one.calls.kinds[one.calls.kind[place]] for one, place in zip(self.members, self.places, strict=True)]
+        """The kind of each member's call."""
+        return [
+            member.calls.kinds[member.calls.kind[place]]
+            for member, place in zip(self.members, self.places, strict=True)
+        ]
 
     @property
     def operations(self) -> set[str]:
-        """What members have called: one operation, unless they called different ones."""
-        return self._looked_up.operations
+        """Names of the operations that members called; more than one for a mismatch."""
+        return self._columns.operations
 
     @cached_property
     def waiting(self) -> Waiting:
-        """Who waits for whom; unknown if members called different operations."""
-        found = [waiting_in(operation) for operation in self.operations]
-        return found[0] if found and all(one is found[0] for one in found) else Waiting.UNKNOWN
+        """Who waits for whom; `UNKNOWN` if members called different operations."""
+        rules = {waiting_in(operation) for operation in self.operations}
+        return rules.pop() if len(rules) == 1 else Waiting.UNKNOWN
 
     @property
     def arrived(self) -> list[int] | None:
-        """When each member arrived; None unless all have come, by one clock, at times that are known well."""
-        if self.missing or not self.shared.has_one_clock or not self._looked_up.known & ARRIVED_ALONE:
+        """Arrival of each member; None unless all have arrived, at precise times of one clock."""
+        if self.missing or not self.shared.has_one_clock or not self._columns.known & ARRIVED_ALONE:
             return None
-        return self._looked_up.begun
+        return self._columns.begun
 
     @property
     def inside(self) -> tuple[int, ...]:
-        """The ranks that have not left."""
-        if self._looked_up.known & ENDED:
+        """The ranks that are still in the operation."""
+        if self._columns.known & ENDED:
             return ()
         pairs = zip(self.members, self.places, strict=True)
-        return tuple(one.calls.rank for one, place in pairs if not one.calls.known[place] & ENDED)
+        return tuple(member.calls.rank for member, place in pairs if not member.calls.known[place] & ENDED)
 
     @cached_property
-    def _looked_up(self) -> _LookedUp:
-        """Look at all members once: this takes most of the time of an analysis."""
+    def _columns(self) -> _MeetingColumns:
+        """The columns, read once: this takes most of the time of an analysis."""
         known, operations = -1, set[str]()
         begun: list[int] = []
         for member, place in zip(self.members, self.places, strict=True):
@@ -135,14 +138,14 @@ class Meeting:
             known &= calls.known[place]
             begun.append(calls.begun[place])
             operations.add(calls.kinds[calls.kind[place]].operation)
-        return _LookedUp(known, begun, operations)
+        return _MeetingColumns(known, begun, operations)
 
     def last(self) -> LastArrival | None:
-        """Return who came last of all, if everyone waits for the last."""
+        """Return the last arrival if everyone waits for it, otherwise None."""
         return last_of(self.arrived) if self.arrived is not None and self.waiting is Waiting.EVERYONE else None
 
     def awaited(self) -> Sequence[int | None]:
-        """Return for each member when the rank arrived that it waits for; None if it waits for none, or if unknown."""
+        """Return, for each member, the arrival of the rank it waits for; None if it waits for none, or if unknown."""
         arrived = self.arrived
         if arrived is None:
             return [None] * len(self.members)
@@ -167,16 +170,14 @@ class Meeting:
 
 
 class SharedChannel:
-    """A channel with the calls of all ranks that take part in it, as far as they are known.
+    """A channel with the known calls of its ranks.
 
     Attributes:
-        channel: The channel.
-        group: Its group.
         expected: Ranks that take part, ascending.
-        members: Those that have called something in it, by ascending rank.
-        absent: Ranks that have called nothing in it, although all of their calls are known.
-        first: The position from which on the calls of all `members` are known.
-        has_one_clock: Whether the times of all ranks that take part are known and can be compared.
+        members: The ranks with a call in the channel, ascending.
+        absent: Ranks without a call in the channel, although all their calls are known.
+        first: First position from which all calls of `members` are known.
+        has_one_clock: Whether all expected ranks have called, by one known clock.
     """
 
     def __init__(
@@ -186,27 +187,28 @@ class SharedChannel:
         ranks: Mapping[int, RankCalls],
         places: Mapping[int, array[int]],
     ) -> None:
-        """Put the calls of all ranks together.
+        """Match the calls of all ranks.
 
         Args:
             channel: The channel.
             group: Its group.
             ranks: All ranks whose calls are known.
-            places: By rank, where its calls in the channel are in its columns.
+            places: Places of the calls in the channel, by rank.
         """
         ends = (channel.source, channel.destination) if channel.is_point_to_point else group.members
         self.channel: Final = channel
         self.group: Final = group
         self.expected: Final = tuple(sorted(set(ends)))
         known = [ranks[rank] for rank in self.expected if rank in ranks]
-        self.members: Final = {one.rank: Member(one, places[one.rank]) for one in known if one.rank in places}
-        self.absent: Final = tuple(one.rank for one in known if one.rank not in places and not one.lost)
-        self.first: Final = max((one.whole_from for one in self.members.values() if one.calls.lost), default=0)
-        clocks = {one.clock for one in known}
+        self.members: Final = {calls.rank: Member(calls, places[calls.rank]) for calls in known if calls.rank in places}
+        self.absent: Final = tuple(calls.rank for calls in known if calls.rank not in places and not calls.lost)
+        incomplete = (member for member in self.members.values() if member.calls.lost)
+        self.first: Final = max((member.whole_from for member in incomplete), default=0)
+        clocks = {calls.clock for calls in known}
         self.has_one_clock: Final = len(self.members) == len(self.expected) and len(clocks) == 1 and "" not in clocks
 
     def meetings(self, whole: bool = True) -> Iterator[Meeting]:
-        """Yield all meetings, in order; unless `whole` is false, only those from `first` on."""
+        """Yield the meetings in order, from `first` on; all of them if `whole` is false."""
         least = self.first if whole else 0
         members = list(self.members.values())
         together = self._together(least)
@@ -228,7 +230,7 @@ class SharedChannel:
             yield from (self.meeting_at(sequence) for sequence in ascending if sequence >= together.stop)
 
     def _together(self, least: int) -> range:
-        """Return consecutive positions at which all members have called, and advance together through their places."""
+        """Return the range of positions at which every member has called, without a gap."""
         members = self.members.values()
         if not members or not all(isinstance(member.sequences, range) for member in members):
             return range(0)
@@ -251,10 +253,10 @@ class SharedChannel:
 
 
 def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
-    """Return the channels in which the positions of different ranks can be compared, in a fixed order.
+    """Return the channels whose positions are comparable between ranks, in a fixed order.
 
-    Left out are groups that were in use before their first recorded call, so that ranks count from different
-    positions, groups that are not known, and what is sent to a rank that has accepted from any rank.
+    Three kinds of channels are left out: unknown groups, messages to a rank that receives from any rank, and groups
+    in use before the recording began, where ranks count from different positions.
 
     Args:
         ranks: All ranks whose calls are known, ascending.
@@ -273,16 +275,16 @@ def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
         places = users[channel]
         group = next(iter(ranks[rank] for rank in places)).groups.get(channel.group)
         if group is None or (channel.is_point_to_point and group.name.world):
-            continue  # the ends of a message in a world made by hand are no ranks of this run
+            continue  # in a world created by hand, source and destination are not ranks of this run
         if channel not in unaligned and inbox_of(channel) not in accepting:
             yield SharedChannel(channel, group, ranks, places)
 
 
 def accepting_inboxes(channels: Iterable[Channel]) -> set[tuple[str, int]]:
-    """Return where messages arrive that cannot be matched: the receiver has accepted from any rank."""
-    return {inbox_of(one) for one in channels if one.is_point_to_point and one.source == ANY_RANK}
+    """Return the inboxes whose messages cannot be matched, because the receiver accepts from any rank."""
+    return {inbox_of(channel) for channel in channels if channel.is_point_to_point and channel.source == ANY_RANK}
 
 
 def inbox_of(channel: Channel) -> tuple[str, int]:
-    """Return the group and the receiving rank of a channel; the rank is -1 for collectives."""
+    """Return the group and the receiving rank of a channel; -1 for collectives."""
     return channel.group, channel.destination

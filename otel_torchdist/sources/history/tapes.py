@@ -1,4 +1,4 @@
-"""The recorded calls of a run, from its tapes."""
+"""Call histories of a run, from its tapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def histories_of(run: Run) -> tuple[list[RankHistory], list[str]]:
     """Read all tapes of a run to their ends.
 
     Returns:
-        The histories by ascending rank, and for each tape that cannot be read a line that says why.
+        The histories by ascending rank, and one line for each unreadable tape, with the reason.
     """
     histories: list[RankHistory] = []
     unreadable: list[str] = []
@@ -30,10 +30,10 @@ def histories_of(run: Run) -> tuple[list[RankHistory], list[str]]:
 
 
 def history_of(tape: TapeReader) -> RankHistory:
-    """Read one tape that was not polled before, to where it ends now: its rank may be running.
+    """Read a tape, not polled before, to its current end: its rank may be running.
 
     Raises:
-        TapeError: It cannot be read any more.
+        TapeError: The tape has become unreadable.
     """
     recorder = TapeHistory(tape)
     for batch in tape.rest():
@@ -42,17 +42,17 @@ def history_of(tape: TapeReader) -> RankHistory:
 
 
 class TapeHistory:
-    """Keeps all that is read from a tape; whatever polls it from its first batch on must pass every batch on."""
+    """All records read from a tape. Whoever polls the tape must pass on every batch, from the first."""
 
     def __init__(self, tape: TapeReader) -> None:
-        """Keep what is read from a tape."""
+        """Begin without records."""
         self._tape = tape
         self._operations: dict[int, Operation] = {}
         self._activities: dict[int, Activity] = {}
         self._steps: list[StepMark] = []
 
     def observe(self, batch: Batch) -> None:
-        """Keep what one poll of the tape found."""
+        """Add the records of one batch."""
         for operation in (*batch.entered, *batch.ended):
             self._operations[operation.number] = operation
         for activity in (*batch.activities_entered, *batch.activities_ended):
@@ -60,21 +60,23 @@ class TapeHistory:
         self._steps += batch.steps
 
     def history(self) -> RankHistory:
-        """What was kept, up to where the tape ends now; without records that only a forged tape has."""
+        """Return the history so far, without records that only a forged tape can contain."""
         tape = self._tape
         names = ResolvedNames(tape.names, tape.identity.rank, tape.identity.world)
-        tape.names.refresh()  # no record may have referred to any of them yet
+        tape.names.refresh()  # includes groups that no record refers to yet
         groups = map(names.group, tape.names.group_ids())
         identity, status = tape.identity, tape.status()
-        possible = [one for _, one in sorted(self._operations.items()) if not _is_beyond(one.entered_ns, one.sequence)]
-        steps = [mark for mark in self._steps if not _is_beyond(mark.ended_ns, mark.sequence)]
+        operations = [
+            call for _, call in sorted(self._operations.items()) if not _overflows(call.entered_ns, call.sequence)
+        ]
+        steps = [mark for mark in self._steps if not _overflows(mark.ended_ns, mark.sequence)]
         return RankHistory(
             rank=identity.rank,
             world_size=identity.world_size,
             host=identity.host,
             wall_offset_ns=status.realtime_ns - status.monotonic_ns,
-            operations=tuple(map(names.operation, possible)),
-            lost=tape.lost + len(self._operations) - len(possible),
+            operations=tuple(map(names.operation, operations)),
+            lost=tape.lost + len(self._operations) - len(operations),
             clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
             until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
             groups=tuple(group for group in groups if group is not None),
@@ -83,6 +85,6 @@ class TapeHistory:
         )
 
 
-def _is_beyond(time_ns: int, sequence: int) -> bool:
-    """Whether a record has numbers that only a forged one has: what reads histories keeps them in signed 64 bits."""
+def _overflows(time_ns: int, sequence: int) -> bool:
+    """Return whether a number exceeds the signed 64-bit columns of histories, which only a forged record does."""
     return bool((time_ns | sequence) >> 63)

@@ -1,1 +1,1 @@
-"""Traces of PyTorch's profiler and execution traces: read without trusting them, as histories of ranks."""
+"""PyTorch profiler traces and execution traces: untrusted files, read as histories of ranks."""

@@ -51,7 +51,8 @@ def test_bound(tmp_path: Path, names: NamesReader, caplog: pytest.LogCaptureFixt
     [history] = histories_in(archive)
     assert (writer.dropped, history.lost) == (0, count * rows - len(times))
     assert [record.message for record in caplog.records] == [
-        f"{files[0].parent}: the archive has reached its {BOUND} bytes: from now on its oldest segments are removed"
+        f"{files[0].parent}: the archive has reached its limit of {BOUND} bytes: its oldest segments are removed "
+        "from now on"
     ]
 
 
@@ -104,10 +105,10 @@ def test_full_disk(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     archive = disk / "archive"
     assert found["warnings"] == [
-        f"{archive}: the archive cannot be written (No space left on device). Training and telemetry are not affected; "
-        "what does not fit into memory until it can be written is dropped and counted. Further attempts are not "
+        f"{archive}: the archive cannot be written (No space left on device). Training and telemetry are not affected. "
+        "Segments wait in memory; if they do not fit, the oldest are dropped and counted. Further attempts are not "
         "logged until one succeeds.",
-        f"{archive}: the archive is written again",
+        f"{archive}: the archive is writable again",
     ]
     assert 0 < found["dropped_while_full"] <= found["dropped"]
     assert (found["archived"] + found["dropped"], found["twice"], found["newest"]) == (44_000, 0, 44_000)
@@ -176,8 +177,8 @@ def test_more_rows_than_a_segment_has(tmp_path: Path, names: NamesReader) -> Non
     newest = history_of(rank, notes, most=50_000)
     assert newest is not None and len(newest.operations) == 8_928
     assert notes == [
-        "rank 0: the 131,072 oldest of its archived operations are left out, because the newest 50,000 fill the "
-        "memory: `otel-torchdist export --parquet` writes all"
+        "rank 0: the 131,072 oldest archived operations are left out, to read at most 50,000 into memory: "
+        "`otel-torchdist export --parquet` writes all"
     ]
 
 
