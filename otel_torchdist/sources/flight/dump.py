@@ -1,6 +1,6 @@
-"""A dump of PyTorch's flight recorder, as one rank has written it.
+"""A dump of PyTorch's flight recorder, written by one rank.
 
-The format is that of `torch/csrc/distributed/c10d/FlightRecorder.hpp`; versions 2.3 to 2.10 differ in optional keys.
+`torch/csrc/distributed/c10d/FlightRecorder.hpp` defines the format. Versions 2.3 to 2.10 differ in optional keys.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from otel_torchdist.model.names import CallSiteName
 
 
 class EntryState(Enum):
-    """The progress of an operation, as the recorder has seen it.
+    """The progress of an operation.
 
-    gloo's recorder leaves it at `scheduled`, and NCCL's knows `started` only where `TORCH_NCCL_ENABLE_TIMING` is set.
+    gloo's recorder always writes `scheduled`. NCCL's writes `started` only with `TORCH_NCCL_ENABLE_TIMING`.
     """
 
     SCHEDULED = "scheduled"
@@ -29,12 +29,12 @@ class EntryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlightGroup:
-    """A process group as `pg_config` describes it.
+    """A process group in `pg_config`.
 
     Attributes:
         name: torch's name, the same on all members.
-        description: What it is for, or ''.
-        ranks: Global ranks of the members, ascending; empty where the recorder does not say (gloo).
+        description: Its purpose, or ''.
+        ranks: Global ranks of the members, ascending; empty for gloo, whose recorder does not record them.
     """
 
     name: str
@@ -44,7 +44,7 @@ class FlightGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """The progress of one rank in a group, by sequence number; -1 if there is none or it was not recorded."""
+    """The progress of one rank in a group: last sequence numbers; -1 if none, or not recorded."""
 
     enqueued: int
     started: int
@@ -55,28 +55,26 @@ class FlightEntry(NamedTuple):
     """One recorded operation. Times are nanoseconds since the epoch, by the clock of the rank's host.
 
     Attributes:
-        record_id: Position among all that the recorder has seen, from 0.
+        record_id: Position among all recorded operations, from 0.
         pg_id: The group's number within this process.
         group: The group's name.
-        description: What the group is for, or ''.
+        description: The group's purpose, or ''.
         sequence: Position among the collectives of its group.
         p2p_sequence: Position among this rank's own point-to-point operations of the group.
         operation: Position among all operations of the group.
         profiling_name: `nccl:all_reduce`, `gloo:broadcast`, …
-        created_ns: When it was enqueued.
-        started_ns: When a watchdog saw that it had begun; None if it did not.
-        completed_ns: When a watchdog saw that it had ended; None if it did not.
-        duration_ms: How long it took on the device; None without timing.
-        state: See `EntryState`.
-        retired: Whether the recorder has finished with it. For gloo, what is not retired is open.
+        created_ns: Time of enqueueing.
+        started_ns: Time at which the watchdog noticed its start; None if it did not.
+        completed_ns: Time at which the watchdog noticed its end; None if it did not.
+        duration_ms: Duration on the device; None without timing.
+        retired: Whether the recorder has finished with it. gloo retires operations when they end.
         input_sizes: A shape for each input.
         input_dtypes: `Float`, `BFloat16`, …, one for each input.
         output_sizes: A shape for each output.
         output_dtypes: One for each output.
-        timeout_ms: Its timeout; None if it is not recorded.
-        is_p2p: Whether it is a point-to-point operation.
+        timeout_ms: Its timeout; None if not recorded.
         thread: Id of the calling thread, as text; '' before version 2.9.
-        frames: Where it was called, innermost first; empty if stacks were not recorded.
+        frames: Stack frames of the call, innermost first; empty if stacks were not recorded.
     """
 
     record_id: int
@@ -109,14 +107,14 @@ class FlightDump:
 
     Attributes:
         rank: Global rank.
-        path: Where it was read.
-        version: Of the format, such as (2, 10).
-        library_version: Of NCCL or another communication library, or ''.
+        path: Path that it was read from.
+        version: Version of the format, such as (2, 10).
+        library_version: Version of NCCL or another communication library, or ''.
         groups: By the keys of `pg_config`, which are torch's names.
         statuses: By the keys of `pg_status`, which are local numbers (`FlightEntry.pg_id`).
         entries: Ascending by `record_id`.
-        until_ns: Up to when nothing but this happened, in nanoseconds since the epoch; None in dumps of PyTorch, which
-            do not record when they were written.
+        until_ns: Time up to which the dump is complete, in nanoseconds since the epoch; None in PyTorch's own dumps,
+            which do not record when they were written.
     """
 
     rank: int
@@ -141,7 +139,7 @@ _RECORDED_DTYPES: Final = {ours: recorded for recorded, ours in _DTYPES.items()}
 _SENT: Final = re.compile(r"(?:send|isend) (\d{1,9})->(\d{1,9})")
 _RECEIVED: Final = re.compile(r"(?:recv|irecv) (\d{1,9})<-(\d{1,9})")
 COALESCED: Final = "coalesced"
-"""The end of a block of coalesced calls, which are recorded one by one with the same sequence number."""
+"""Marks the end of a block of coalesced calls. Each call is also recorded, with the block's sequence number."""
 GLOO: Final = "gloo"
 
 
@@ -150,10 +148,10 @@ class CalledName:
     """The contents of a `profiling_name`.
 
     Attributes:
-        library: `nccl`, `gloo`, `xccl`, `hccl`, …; '' if it does not say.
+        library: `nccl`, `gloo`, `xccl`, `hccl`, …; '' if missing.
         operation: Our name of the operation: `all_reduce`, `send`, …
-        source: Rank within the group that sends; -1 if it does not say.
-        destination: Rank within the group that receives; -1 if it does not say.
+        source: Rank of the sender within the group; -1 if missing.
+        destination: Rank of the receiver within the group; -1 if missing.
     """
 
     library: str
@@ -163,13 +161,13 @@ class CalledName:
 
     @property
     def is_point_to_point(self) -> bool:
-        """Whether it sends to, or receives from, one other rank."""
+        """Whether the operation is a send or a receive."""
         return self.operation in MESSAGES
 
 
 @lru_cache(maxsize=4_096)
 def called_name(profiling_name: str) -> CalledName:
-    """Read a profiling name; libraries that are not known are read in the same way."""
+    """Parse a profiling name of any library, known or not."""
     library, colon, called = profiling_name.partition(":")
     if not colon:
         library, called = "", profiling_name
@@ -183,7 +181,7 @@ def called_name(profiling_name: str) -> CalledName:
 
 
 def takes_outputs(operation: str) -> bool:
-    """Whether the outputs describe the call on every rank, and the inputs do not."""
+    """Return whether only the outputs, not the inputs, describe the call on every rank."""
     return operation in _FROM_OUTPUTS
 
 
@@ -198,19 +196,19 @@ def recorded_dtype(name: str) -> str:
 
 
 _LIBRARIES: Final = frozenset({"nccl", "ncclx", "xccl", "gloo", "rccl", "rcclx", "mccl", "hccl"})
-"""Those that torch 2.13 knows; 2.15 accepts any."""
+"""Libraries that torch 2.13 accepts; 2.15 accepts any."""
 _VARIANTS: Final = {"nccl2": "nccl", "nccl-lazy": "nccl"}
 UNKNOWN_LIBRARY: Final = "gloo"
 
 
 def recorded_operation(name: str) -> str | None:
-    """The recorder's name of an operation: `_all_gather_base` for `all_gather_into_tensor`; None if it has none."""
+    """Return the recorder's name of an operation: `_all_gather_base` for `all_gather_into_tensor`; None without one."""
     row = COLLECTIVES.get(name)
     return (row.recorded or None) if row is not None else None
 
 
 def backend_on(configured: str, device: str) -> str:
-    """Return the backend for a device type of a group that was created with `gloo`, or with `cpu:gloo,cuda:nccl`."""
+    """Return the backend of a device type, for a group created with `gloo` or with `cpu:gloo,cuda:nccl`."""
     if ":" not in configured:
         return configured.lower()
     by_device = dict(part.split(":", 1) for part in configured.lower().split(",") if ":" in part)
@@ -218,7 +216,7 @@ def backend_on(configured: str, device: str) -> str:
 
 
 def recorded_library(backend: str) -> str:
-    """Return the library under which calls of a backend are recorded, so that `torchfrtrace` accepts them."""
+    """Return the library name for calls of a backend, one that `torchfrtrace` accepts."""
     if backend in _LIBRARIES:
         return backend
     return _VARIANTS.get(backend, UNKNOWN_LIBRARY)

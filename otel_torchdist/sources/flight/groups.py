@@ -1,8 +1,8 @@
-"""The process groups of a job, as its dumps describe them.
+"""The process groups of a job, from its dumps.
 
-A group is its name and its members: torch's names agree between members, and a library may use one name for several
-groups. gloo's recorder does not say who the members are. Of the default group they are all ranks; of others, at least
-the ranks that have recorded a call in it.
+Name and members together identify a group: torch's names agree between members, but a library may reuse a name.
+gloo's recorder does not record the members. They are inferred: all ranks for the default group, otherwise the ranks
+that recorded a call in the group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 from otel_torchdist.sources.flight.dump import FlightDump, called_name
 
 _UNDEFINED: Final = "undefined"
-"""What torch writes as the description of a group that has none."""
+"""torch's description of a group without a description."""
 _Identity = tuple[str, tuple[int, ...]]
 
 
@@ -27,8 +27,8 @@ class RecordedGroups:
         """Collect the groups.
 
         Args:
-            dumps: Of all ranks of the job; entries may have been left out, if one of each group is there.
-            world_size: Ranks of the job, if that is known from elsewhere; else 0.
+            dumps: The dumps of all ranks of the job, with at least one entry of each group used.
+            world_size: Ranks of the job if known from elsewhere, otherwise 0.
         """
         used: dict[str, set[int]] = {}
         descriptions: dict[str, str] = {}
@@ -38,7 +38,7 @@ class RecordedGroups:
         seen: set[tuple[str, int]] = set()
         for dump in dumps:
             ranks.add(dump.rank)
-            # By identity first: thousands of ranks share lists of thousands of members.
+            # Compare identities first: thousands of ranks share lists of thousands of members.
             fresh = [group for group in dump.groups.values() if (group.name, id(group.ranks)) not in seen]
             seen |= {(group.name, id(group.ranks)) for group in fresh}
             recorded |= {(group.name, group.ranks) for group in fresh if group.ranks}
@@ -63,27 +63,27 @@ class RecordedGroups:
         self._by_object: dict[tuple[str, int, bool], tuple[tuple[int, ...], GroupView]] = {}
 
     def group(self, dump: FlightDump, name: str, aligned: bool = True) -> GroupView | None:
-        """Return the group that a rank calls `name`; None if no rank has recorded anything about it.
+        """Return a group of a rank; None if no rank has recorded anything about it.
 
         Args:
             dump: The rank's dump.
-            name: torch's name.
-            aligned: Whether its sequence numbers can be compared with those of other ranks.
+            name: torch's name of the group.
+            aligned: Whether its sequence numbers are comparable between ranks.
         """
         identity = self._identity(dump, name)
         if identity is None:
             return None
         key = (identity[0], id(identity[1]), aligned)
-        # With the members themselves, so that no other object can get their id.
-        known = self._by_object.get(key) or self._by_object.setdefault(
+        # The entry keeps the members alive, so that no other object can get their id.
+        entry = self._by_object.get(key) or self._by_object.setdefault(
             key, (identity[1], self._view(identity, aligned))
         )
-        return known[1]
+        return entry[1]
 
     def _identity(self, dump: FlightDump, name: str) -> _Identity | None:
-        found = dump.groups.get(name)
-        if found is not None and found.ranks:
-            return found.name, found.ranks
+        recorded = dump.groups.get(name)
+        if recorded is not None and recorded.ranks:
+            return recorded.name, recorded.ranks
         members = self._inferred.get(name)
         return (name, members) if members is not None else None
 
@@ -101,7 +101,7 @@ class RecordedGroups:
 
 
 def numbers_of(groups: set[_Identity]) -> Mapping[_Identity, int]:
-    """Number groups with the same members, in the order in which torch named them."""
+    """Number the groups with equal members, in the order of their names."""
     counts: dict[tuple[int, ...], int] = {}
     numbers: dict[_Identity, int] = {}
     for name, ranks in sorted(groups, key=lambda group: (_natural(group[0]), group[1])):
@@ -117,10 +117,11 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
 
 
 def names_by_id(dump: FlightDump) -> Mapping[int, str]:
-    """By `pg_id`, the names of the groups in which a rank has made a call.
+    """Return the names of a rank's groups by `pg_id`.
 
-    `pg_id` is a number within the process, which only entries connect with a name. Where entries are gone, both sets
-    ascend in the order in which the groups were created, so they fit if they are as many and no entry contradicts.
+    `pg_id` is a number within the process. Only entries connect it with a name. For groups whose entries are
+    overwritten, both numbers and names ascend in order of creation, so they are paired if their counts are equal and
+    no entry contradicts.
     """
     seen = {entry.pg_id: entry.group for entry in dump.entries}
     if len(dump.statuses) != len(dump.groups) or not all(name.isdecimal() for name in dump.groups):

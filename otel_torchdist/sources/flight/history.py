@@ -1,4 +1,4 @@
-"""The recorded calls of ranks, from dumps of the flight recorder: all of them, or the last ones of condensed dumps."""
+"""Call histories from flight recorder dumps: all recorded calls, or the last calls of condensed dumps."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from otel_torchdist.sources.flight.numbering import (
 from otel_torchdist.sources.flight.operations import group_of, operation_view
 
 KEPT_DONE: Final = 8
-"""Calls of a lane that are kept before the first one that is open: ranks that differ in one differ there."""
+"""Calls kept before the first open call of a lane: a mismatch between ranks shows up there."""
 KEPT_OPEN: Final = 512
+"""Calls kept from the first open call of a lane on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,13 @@ class CondensedDump:
     """A dump without its older calls.
 
     Attributes:
-        dump: The dump, with the entries that were kept.
-        calls: Those entries with their positions, in the order in which they were recorded.
-        is_whole: Whether the dump holds all calls since the recorder was started.
-        by_retiring: Whether what is retired has ended; see `numbering.ends_by_retiring`.
-        lost: How many calls are not in the dump.
-        oldest_ns: Its first time; 0 if it has none.
-        newest_ns: Its last time; 0 if it has none.
+        dump: The dump, with the kept entries.
+        calls: The kept entries with their positions, in order of recording.
+        is_whole: Whether the original dump holds all calls since the recorder was started.
+        by_retiring: Whether retired calls have ended; see `numbering.ends_by_retiring`.
+        lost: Number of calls missing from the original dump.
+        oldest_ns: First time in the original dump; 0 without entries.
+        newest_ns: Last time in the original dump; 0 without entries.
     """
 
     dump: FlightDump
@@ -55,21 +56,21 @@ class CondensedDump:
 
     @property
     def rank(self) -> int:
-        """The rank that has written it."""
+        """Global rank."""
         return self.dump.rank
 
     def is_open(self, call: NumberedEntry) -> bool:
-        """Whether a call is not known to have ended."""
+        """Return whether a call may still be in flight."""
         return is_open(call.entry, self.by_retiring)
 
     def up_to(self, until_ns: int) -> CondensedDump:
-        """Return the dump with a known end, in nanoseconds since the epoch."""
+        """Return the dump with the end set, in nanoseconds since the epoch."""
         dump = dataclasses.replace(self.dump, until_ns=until_ns)
         return dataclasses.replace(self, dump=dump, newest_ns=max(self.newest_ns, until_ns))
 
 
 def condense(dump: FlightDump) -> CondensedDump:
-    """Keep the calls of each lane that are open, and some before them."""
+    """Keep the open calls of each lane, and a few before them."""
     by_retiring = ends_by_retiring(dump)
     lanes: dict[EntryLane, list[NumberedEntry]] = {}
     for call in numbered(dump):
@@ -93,16 +94,16 @@ def _last_of(calls: list[NumberedEntry], by_retiring: bool) -> list[NumberedEntr
     return calls[max(first - KEPT_DONE, 0) : first + KEPT_OPEN]
 
 
-# With `TORCH_NCCL_ENABLE_TIMING` an entry has the time between the two events around the call on its device. Otherwise
-# begin and end are only known from the watchdog, which sees them late.
+# With `TORCH_NCCL_ENABLE_TIMING` an entry has the time between two device events around the call. Otherwise begin and
+# end come from the watchdog, which notices them late.
 
 
 def with_durations(history: RankHistory, dump: FlightDump) -> RankHistory:
-    """Return a history in which calls that were timed on their device have lasted that long.
+    """Return a history with device durations for the calls that were timed.
 
     Args:
-        history: Of a dump; its numbers are those of the records.
-        dump: That dump.
+        history: The history of the dump.
+        dump: The dump.
     """
     timed = {
         entry.record_id: round(entry.duration_ms * 1e6)
@@ -127,15 +128,15 @@ def _lasting(view: OperationView, duration_ns: int | None) -> OperationView:
 def history_of(dump: FlightDump, groups: RecordedGroups) -> RankHistory:
     """Return all recorded calls of a rank.
 
-    Ends are as late as the library's watchdog. For gloo and torchcomms, and where `How.UNTRACKED` says so, only that a
-    call has ended is known: its end is given as the time at which it was enqueued.
+    End times are as late as the library's watchdog. For gloo and torchcomms, the time of the end is unknown: the call
+    has `How.UNTRACKED`, and its end is the time of enqueueing.
 
     Args:
-        dump: With all its entries.
-        groups: Those of the job. Condensed dumps suffice for them.
+        dump: The dump, with all its entries.
+        groups: The groups of the job, from whole or condensed dumps.
     """
     by_retiring = ends_by_retiring(dump)
-    views = (operation_view(dump, one, group_of(groups, dump, one), by_retiring) for one in numbered(dump))
+    views = (operation_view(dump, call, group_of(groups, dump, call), by_retiring) for call in numbered(dump))
     return RankHistory(
         rank=dump.rank,
         world_size=groups.world_size,
@@ -152,15 +153,15 @@ def last_calls_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> list[R
 
     Args:
         dumps: One for each rank.
-        world_size: Ranks of the job, if that is known from elsewhere; as for `moment_of`.
+        world_size: Ranks of the job if known from elsewhere, otherwise 0.
     """
-    groups = RecordedGroups([one.dump for one in dumps], world_size)
-    return [_history(one, groups) for one in sorted(dumps, key=lambda one: one.rank)]
+    groups = RecordedGroups([condensed.dump for condensed in dumps], world_size)
+    return [_history(condensed, groups) for condensed in sorted(dumps, key=lambda condensed: condensed.rank)]
 
 
 def _history(condensed: CondensedDump, groups: RecordedGroups) -> RankHistory:
     dump = condensed.dump
-    # Positions were counted before older calls were dropped; counting again would give others.
+    # `calls` has the positions from before older calls were dropped. Counting again would give other positions.
     views = (
         operation_view(dump, call, group_of(groups, dump, call), condensed.by_retiring) for call in condensed.calls
     )

@@ -1,8 +1,8 @@
-"""The position of each recorded call among those that it must match on other ranks.
+"""Positions of recorded calls, comparable between ranks.
 
-Collectives are numbered by the recorder. Calls of send and recv are numbered per rank and group, whichever the peer is;
-peers agree on such a number only in groups of two. In larger groups the calls of each pair can be counted anew if the
-ring still holds all of them.
+The recorder numbers collectives. It numbers sends and receives per rank and group, without regard to the peer, so
+peers agree on these numbers only in groups of two. In larger groups the calls of each pair are counted again, if the
+ring buffer still holds all of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PAIR: Final = 2
 
 
 class EntryLane(NamedTuple):
-    """Calls that start one after the other: a group's collectives, or those from one of its ranks to another.
+    """A sequence of calls that start one after the other: a group's collectives, or the messages of one direction.
 
     Attributes:
         group: The group's name.
-        source: Rank within the group that sends; -1 for collectives.
-        destination: Rank within the group that receives; -1 for collectives.
-        is_unclear: Whether it is a send or receive that does not name its peer.
+        source: Rank of the sender within the group; -1 for collectives.
+        destination: Rank of the receiver within the group; -1 for collectives.
+        is_unclear: Whether it holds sends and receives without a recorded peer.
     """
 
     group: str
@@ -32,7 +32,7 @@ class EntryLane(NamedTuple):
 
     @property
     def is_collective(self) -> bool:
-        """Whether it holds the group's collectives."""
+        """Whether the lane holds the group's collectives."""
         return self.destination < 0 and not self.is_unclear
 
 
@@ -41,10 +41,10 @@ class NumberedEntry(NamedTuple):
 
     Attributes:
         entry: The call.
-        lane: Where it belongs.
-        sequence: Its position there, from 1.
-        aligned: Whether that position means the same on other ranks.
-        batch: Equal for calls of a rank that were coalesced.
+        lane: Its lane.
+        sequence: Its position in the lane, from 1.
+        aligned: Whether the position is comparable between ranks.
+        batch: Equal for coalesced calls of a rank.
     """
 
     entry: FlightEntry
@@ -55,10 +55,10 @@ class NumberedEntry(NamedTuple):
 
 
 def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
-    """Yield the entries of a dump in the order in which they were recorded, without those that only close a block."""
+    """Yield the entries of a dump in order of recording, without the entries that end a block of coalesced calls."""
     counts: dict[EntryLane, int] = {}
     counts_all, is_whole = counts_all_groups_together(dump), holds_first(dump)
-    lanes: dict[tuple[str, str, bool], EntryLane | None] = {}  # few, and thousands of entries
+    lanes: dict[tuple[str, str, bool], EntryLane | None] = {}  # a cache: thousands of entries share a few lanes
     for entry in dump.entries:
         key = entry.group, entry.profiling_name, entry.is_p2p
         lane = lanes[key] if key in lanes else lanes.setdefault(key, _lane_of(entry))
@@ -76,7 +76,7 @@ def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
 
 
 def _lane_of(entry: FlightEntry) -> EntryLane | None:
-    """Return the lane of an entry; None for the end of a block, whose calls are recorded one by one."""
+    """Return the lane of an entry; None for the end of a block of coalesced calls."""
     name = called_name(entry.profiling_name)
     if name.operation == COALESCED:
         return None
@@ -86,7 +86,7 @@ def _lane_of(entry: FlightEntry) -> EntryLane | None:
 
 
 def holds_first(dump: FlightDump) -> bool:
-    """Whether the dump holds all calls since the recorder was started."""
+    """Return whether the dump holds all calls since the recorder was started."""
     entries = dump.entries
     if not entries:
         return not dump.statuses
@@ -94,27 +94,27 @@ def holds_first(dump: FlightDump) -> bool:
 
 
 def missing_from(dump: FlightDump) -> int:
-    """Return the number of calls that the recorder has seen and its dump lacks: overwritten, ended, or damaged."""
+    """Return the number of recorded calls missing from the dump: overwritten, ended, or damaged."""
     if not dump.entries:
         return max((status.enqueued for status in dump.statuses.values()), default=0)
     return max(dump.entries[-1].record_id + 1 - len(dump.entries), 0)
 
 
 def is_pair_of(dump: FlightDump, group: str) -> bool:
-    """Whether a group is known to have two members."""
-    found = dump.groups.get(group)
-    return found is not None and len(found.ranks) == PAIR
+    """Return whether a group is known to have two members."""
+    recorded = dump.groups.get(group)
+    return recorded is not None and len(recorded.ranks) == PAIR
 
 
 def counts_all_groups_together(dump: FlightDump) -> bool:
-    """Whether the sequence numbers are those of the records, as torchcomms writes them; c10d counts from 1."""
+    """Return whether sequence numbers equal record ids, as torchcomms writes them. c10d counts per group, from 1."""
     return bool(dump.entries) and all(entry.sequence == entry.record_id and not entry.is_p2p for entry in dump.entries)
 
 
 def ends_by_retiring(dump: FlightDump) -> bool:
-    """Whether what is retired has completed.
+    """Return whether retired calls have completed.
 
-    gloo's recorder and that of torchcomms mark an end in no other way. NCCL's also retires what has timed out.
+    The recorders of gloo and torchcomms mark an end only by retiring the call. NCCL's also retires calls that time out.
     """
     if any(called_name(entry.profiling_name).library == GLOO for entry in dump.entries[:1]):
         return True
@@ -122,7 +122,7 @@ def ends_by_retiring(dump: FlightDump) -> bool:
 
 
 def is_open(entry: FlightEntry, by_retiring: bool) -> bool:
-    """Whether an operation is not known to have ended; see `ends_by_retiring`."""
+    """Return whether an operation may still be in flight; see `ends_by_retiring`."""
     if entry.completed_ns is not None or entry.state is EntryState.COMPLETED:
         return False
     return not (by_retiring and entry.retired)

@@ -1,4 +1,4 @@
-"""Converts entries of a flight recorder into operations."""
+"""Converts flight recorder entries into operations."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from otel_torchdist.sources.flight.numbering import EntryLane, NumberedEntry, is
 MAX_TENSORS: Final = 8
 NO_TAG: Final = -1
 UNCLEAR_TAG: Final = 1
-"""Keeps sends and receives whose peer is not recorded apart from the group's collectives."""
+"""Tag of sends and receives without a recorded peer, to separate them from the group's collectives."""
 UNKNOWN_GROUP: Final = ""
 _REDUCING: Final = operations_where(lambda row: row.family.reduces)
 
 
 def operation_view(
     dump: FlightDump,
-    one: NumberedEntry,
+    call: NumberedEntry,
     group: GroupView | None,
     by_retiring: bool,
     waits: bool = False,
@@ -35,23 +35,23 @@ def operation_view(
     """Convert one entry into an operation.
 
     Args:
-        dump: The dump that it is in.
-        one: The entry.
-        group: Its group; None if it is not known.
-        by_retiring: Whether what is retired has ended; see `numbering.ends_by_retiring`.
-        waits: Whether being open shows that its rank waits.
+        dump: The dump that contains it.
+        call: The entry.
+        group: Its group; None if unknown.
+        by_retiring: Whether retired calls have ended; see `numbering.ends_by_retiring`.
+        waits: Whether the rank waits in this call.
     """
-    entry, name = one.entry, called_name(one.entry.profiling_name)
-    channel = channel_of(one.lane, group)
+    entry, name = call.entry, called_name(call.entry.profiling_name)
+    channel = channel_of(call.lane, group)
     is_done = not is_open(entry, by_retiring)
-    # Only a device's operations are queued: gloo's threads have none of their own.
+    # Only operations on a device are queued. gloo has no device stream.
     on_device = Flag.ON_DEVICE if name.library != GLOO else Flag(0)
     splits = splits_of(entry, name.operation)
-    flags = on_device | (Flag.POINT_TO_POINT if not one.lane.is_collective else Flag(0))
+    flags = on_device | (Flag.POINT_TO_POINT if not call.lane.is_collective else Flag(0))
     flags |= Flag.UNEVEN if splits is not None else Flag(0)
     started_ns = entry.started_ns
     if waits and started_ns is None:
-        started_ns = entry.created_ns  # without timing the recorder does not know
+        started_ns = entry.created_ns  # the recorder knows starts only with timing
     ended_ns = (entry.completed_ns or entry.created_ns) if is_done else None
     peer = -1
     if channel.is_point_to_point:
@@ -62,7 +62,7 @@ def operation_view(
         kind=RecordKind.OPERATION,
         entered_ns=entry.created_ns,
         step=0,
-        sequence=one.sequence,
+        sequence=call.sequence,
         message_bytes=0 if name.operation == RECV else _bytes_of(signature),  # a receiver contributes nothing
         group=0,
         signature=0,
@@ -72,7 +72,7 @@ def operation_view(
         tag=channel.tag,
         thread=int(entry.thread) if entry.thread.isdecimal() and len(entry.thread) < 20 else 0,
         flags=flags,
-        # It is not known whether the call has returned. One that waits may well be what its thread is in.
+        # The recorder does not record returns. The thread of a waiting call may still be in it.
         returned_ns=None if waits else entry.created_ns,
         started_ns=started_ns,
         started_how=How.WATCHDOG if entry.started_ns is not None else None,
@@ -83,7 +83,7 @@ def operation_view(
     return OperationView(
         record=record,
         name=name.operation,
-        operation_id=OperationId(channel, one.sequence),
+        operation_id=OperationId(channel, call.sequence),
         group=group,
         signature=signature,
         call_site=call_site_of(entry.frames),
@@ -106,18 +106,18 @@ def channel_of(lane: EntryLane, group: GroupView | None) -> Channel:
     return Channel(RecordKind.OPERATION, key, ranks[lane.source], ranks[lane.destination], NO_TAG)
 
 
-def group_of(groups: RecordedGroups, dump: FlightDump, one: NumberedEntry) -> GroupView | None:
-    """Return the group of an entry; one whose numbers mean nothing to other ranks is marked so."""
-    return groups.group(dump, one.lane.group, one.aligned)
+def group_of(groups: RecordedGroups, dump: FlightDump, call: NumberedEntry) -> GroupView | None:
+    """Return the group of an entry, marked as not aligned if its numbers are not comparable between ranks."""
+    return groups.group(dump, call.lane.group, call.aligned)
 
 
 def arrival_of(view: OperationView) -> Arrival:
-    """Return the call that a rank entered, for comparison with other ranks."""
+    """Return the call as an arrival, to compare with other ranks."""
     return Arrival(view.operation_id.sequence, view.signature, ANY_RANK)
 
 
 def signature_of(entry: FlightEntry) -> SignatureName:
-    """Operation and tensors of an entry; the reduce op is not recorded."""
+    """Return operation and tensors of an entry. The reduce op is not recorded."""
     return _signature(
         called_name(entry.profiling_name).operation,
         entry.input_sizes,
@@ -137,9 +137,9 @@ def _signature(
 ) -> SignatureName:
     if takes_outputs(operation):
         input_sizes, input_dtypes = output_sizes, output_dtypes
-    if operation == BARRIER:  # NCCL's reduces a tensor of its own, which says nothing about the call
+    if operation == BARRIER:  # NCCL's barrier reduces an internal tensor
         input_sizes, input_dtypes = (), ()
-    dtypes = tuple(dtype_name(one) for one in input_dtypes[:MAX_TENSORS])
+    dtypes = tuple(dtype_name(dtype) for dtype in input_dtypes[:MAX_TENSORS])
     return SignatureName(
         operation=operation,
         reduce_op=UNREAD if operation in _REDUCING else "",
@@ -152,7 +152,7 @@ def _signature(
 
 @lru_cache(maxsize=16_384)
 def _bytes_of(signature: SignatureName) -> int:
-    """Return the bytes of the tensors that are described."""
+    """Return the bytes of the tensors in a signature."""
     dtypes = signature.dtypes
     if len(dtypes) == 1:
         dtypes *= len(signature.shapes)
@@ -160,9 +160,9 @@ def _bytes_of(signature: SignatureName) -> int:
 
 
 def splits_of(entry: FlightEntry, operation: str) -> Splits | None:
-    """Return the splits of an `all_to_all`, if its sizes show them; None if it seems to be even.
+    """Return the splits of an uneven `all_to_all`; None if its sizes look even.
 
-    Of one tensor that is split, the parts are not recorded.
+    For a single tensor, the recorder has only the total sizes, not the parts.
     """
     if operation not in EXCHANGES:
         return None

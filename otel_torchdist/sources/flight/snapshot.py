@@ -1,8 +1,8 @@
-"""Makes a snapshot of a job's last moment from its dumps, for the judge.
+"""Makes a snapshot of a job from its dumps, for the judge.
 
-A dump does not say when it was written, on which host, or whether its rank's process lives: every rank with a dump is
-taken to be alive, and nothing is said about its threads. The recorder does not know either which of several open
-operations of a group its device has reached: the first is taken to be waiting, and the others to be queued behind it.
+A dump does not record when or on which host it was written, nor whether its rank's process lives: every rank with a
+dump counts as alive, and the state of its threads is unknown. Nor does it record which of a group's open operations
+the device has reached: the first counts as waiting, and the others as queued behind it.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from otel_torchdist.sources.flight.numbering import NumberedEntry
 from otel_torchdist.sources.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
 
 DEFAULT_TIMEOUT_MS: Final = 600_000
-"""NCCL's, where an entry has none."""
+"""NCCL's default timeout, for entries without one."""
 _UNSURE: Final = -1
-"""As `Progress.losses`: more may have been entered than is known."""
+"""Value of `Progress.losses`: the rank may have entered more calls than known."""
 
 
 class MomentKind(Enum):
     """The moment that a snapshot of dumps shows."""
 
     FIRST_TIMEOUT = "first timeout"
-    """When the first timeout ran out: the dumps were written then at the latest."""
+    """The time when the first timeout expired. The dumps were written by then."""
     NEWEST_TIME = "newest time"
-    """The newest time in the dumps: they were written then at the earliest."""
+    """The newest time in the dumps. They were not written before it."""
     DUMPS = "dumps"
-    """Up to when the dumps reach: all of them state it, as those that we write."""
+    """The end that all dumps state, as dumps exported by us do."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobMoment:
-    """A job as its dumps show it.
+    """The state of a job at a moment, from its dumps.
 
     Attributes:
         world: The snapshot. Its times are nanoseconds since the epoch, each by the clock of its rank's host.
-        world_size: Ranks of the job, as far as the dumps show.
+        world_size: Ranks of the job; a lower bound if only dumps state it.
         unseen: Ranks without a dump, ascending.
-        kind: Which moment that is.
+        kind: The moment.
     """
 
     world: WorldSnapshot
@@ -62,34 +62,34 @@ def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
 
     Args:
         dumps: One for each rank; at least one.
-        world_size: Ranks of the job, if that is known from elsewhere; the dumps may show more.
+        world_size: Ranks of the job if known from elsewhere, otherwise 0. Dumps of higher ranks increase it.
     """
-    groups = RecordedGroups([one.dump for one in dumps], world_size)
+    groups = RecordedGroups([condensed.dump for condensed in dumps], world_size)
     knows_starts = any(map(_knows_starts, dumps))
-    ranks = {one.rank: _Rank(one, groups, knows_starts) for one in dumps}
-    shared = frozenset(channel.group for rank in ranks.values() for channel in rank.channels if _is_mixed(channel))
-    newest_ns = max(one.newest_ns for one in dumps)
+    ranks = {condensed.rank: _Rank(condensed, groups, knows_starts) for condensed in dumps}
+    mixed = frozenset(channel.group for rank in ranks.values() for channel in rank.channels if _is_mixed(channel))
+    newest_ns = max(condensed.newest_ns for condensed in dumps)
     until_ns = min((end for rank in ranks.values() for end in rank.timeouts_ns()), default=0)
     now_ns = max(newest_ns, until_ns) + 1
-    views = {number: rank.view(shared, now_ns) for number, rank in ranks.items()}
+    views = {number: rank.view(mixed, now_ns) for number, rank in ranks.items()}
     world = WorldSnapshot(0, now_ns, MappingProxyType(_with_all_channels(views, ranks)))
     unseen = tuple(rank for rank in range(groups.world_size) if rank not in views)
     return JobMoment(world, groups.world_size, unseen, _kind_of_moment(dumps, until_ns > newest_ns))
 
 
 def _kind_of_moment(dumps: Sequence[CondensedDump], is_timeout: bool) -> MomentKind:
-    if all(one.dump.until_ns is not None for one in dumps):
+    if all(condensed.dump.until_ns is not None for condensed in dumps):
         return MomentKind.DUMPS
     return MomentKind.FIRST_TIMEOUT if is_timeout else MomentKind.NEWEST_TIME
 
 
 def _is_mixed(channel: Channel) -> bool:
-    """Whether it shows that a group's counters in `pg_status` may be those of sends and receives."""
+    """Return whether a channel shows that its group's counters in `pg_status` may count sends and receives."""
     return channel.is_point_to_point or channel.tag == UNCLEAR_TAG
 
 
 class _Rank:
-    """One rank's dump, with its groups resolved."""
+    """One rank's dump with resolved groups."""
 
     def __init__(self, condensed: CondensedDump, groups: RecordedGroups, knows_starts: bool) -> None:
         self.condensed = condensed
@@ -100,7 +100,7 @@ class _Rank:
         self.channels = {channel_of(call.lane, group) for call, group in self._calls}
 
     def timeouts_ns(self) -> list[int]:
-        """When the operations in which it waits time out; nothing if the dump states up to when it reaches."""
+        """Return the deadlines of the operations in which the rank waits; none if the dump states its end."""
         if self.condensed.dump.until_ns is not None:
             return []
         return [
@@ -109,11 +109,11 @@ class _Rank:
             if call.entry.record_id in self._waiting
         ]
 
-    def view(self, shared: frozenset[str], now_ns: int) -> RankView:
-        """Return the rank in a snapshot; `shared` are the keys of groups in which ranks have sent or received."""
+    def view(self, mixed: frozenset[str], now_ns: int) -> RankView:
+        """Return the rank's view in a snapshot. `mixed` holds the keys of groups used for sends and receives."""
         condensed = self.condensed
         operations = [self._operation(call, group) for call, group in self._calls]
-        ended = [one for one in operations if one.record.completed_ns is not None]
+        ended = [operation for operation in operations if operation.record.completed_ns is not None]
         return RankView(
             rank=condensed.rank,
             nonce=condensed.rank + 1,
@@ -125,11 +125,11 @@ class _Rank:
             state=TapeState.RUNNING,
             failure="",
             gone_since_ns=None,
-            heartbeat_ns=now_ns,  # there is none: nothing is to be concluded from its age
+            heartbeat_ns=now_ns,  # dumps have no heartbeat: never stale
             step=0,
-            open=tuple(one for one in operations if one.record.completed_ns is None),
-            last=max(ended, key=lambda one: one.record.number, default=None),
-            progress=MappingProxyType(self._progress(operations, shared)),
+            open=tuple(operation for operation in operations if operation.record.completed_ns is None),
+            last=max(ended, key=lambda operation: operation.record.number, default=None),
+            progress=MappingProxyType(self._progress(operations, mixed)),
             losses=0,
             forgotten=not self._knows_all_groups(),
             wall_offset_ns=0,
@@ -142,47 +142,47 @@ class _Rank:
         return operation_view(self.condensed.dump, call, group, self.condensed.by_retiring, waits)
 
     def _knows_all_groups(self) -> bool:
-        """Whether a group that is not in the dump was not used by this rank."""
+        """Return whether the rank made no call in any group missing from its dump."""
         statuses = self.condensed.dump.statuses
         return self.condensed.is_whole or (bool(statuses) and all(number in self._names for number in statuses))
 
-    def _progress(self, operations: Sequence[OperationView], shared: frozenset[str]) -> dict[Channel, Progress]:
+    def _progress(self, operations: Sequence[OperationView], mixed: frozenset[str]) -> dict[Channel, Progress]:
         by_channel: dict[Channel, list[OperationView]] = {}
         for operation in operations:
             by_channel.setdefault(operation.operation_id.channel, []).append(operation)
-        found = {channel: _progress_of(calls) for channel, calls in by_channel.items()}
+        progress = {channel: _progress_of(calls) for channel, calls in by_channel.items()}
         for number, status in self.condensed.dump.statuses.items():
             name = self._names.get(number)
             group = self._groups.group(self.condensed.dump, name) if name is not None else None
             if group is None:
                 continue
             channel = Channel(RecordKind.OPERATION, group.key)
-            known = found.get(channel, Progress())
-            if group.key not in shared and known.entered <= max(status.enqueued, 0):
-                completed = max(known.completed, status.completed)
-                found[channel] = known._replace(
+            seen = progress.get(channel, Progress())
+            if group.key not in mixed and seen.entered <= max(status.enqueued, 0):
+                completed = max(seen.completed, status.completed)
+                progress[channel] = seen._replace(
                     entered=max(status.enqueued, 0), completed=completed, seen_out=completed
                 )
-            elif not self.condensed.is_whole and not known.entered:
-                found[channel] = known._replace(losses=_UNSURE)
-        return found
+            elif not self.condensed.is_whole and not seen.entered:
+                progress[channel] = seen._replace(losses=_UNSURE)
+        return progress
 
 
 def _knows_starts(condensed: CondensedDump) -> bool:
-    """Whether a recorder has seen anything start; the setting for that is the same on all ranks."""
+    """Return whether the recorder records starts. `TORCH_NCCL_ENABLE_TIMING` is the same on all ranks."""
     if any(status.started >= 0 for status in condensed.dump.statuses.values()):
         return True
     return any(call.entry.started_ns is not None for call in condensed.calls)
 
 
 def _waiting(condensed: CondensedDump, knows_starts: bool) -> list[NumberedEntry]:
-    """The calls in which a rank waits: the first that is open on each of its streams, with those coalesced with it.
+    """Return the calls in which a rank waits: the first open call of each stream, with the calls coalesced with it.
 
-    Each group has a stream for its collectives, and one for each pair of ranks. Where the recorder knows what has
-    started, a call that has not is queued behind another stream.
+    Each group has one stream for its collectives, and one for each pair of ranks. If the recorder records starts, a
+    call that has not started is queued behind another stream.
     """
     first: dict[tuple[str, frozenset[int], bool], int] = {}
-    found: list[NumberedEntry] = []
+    waiting: list[NumberedEntry] = []
     for call in condensed.calls:
         if not condensed.is_open(call):
             continue
@@ -190,12 +190,12 @@ def _waiting(condensed: CondensedDump, knows_starts: bool) -> list[NumberedEntry
         batch = first.setdefault((lane.group, frozenset((lane.source, lane.destination)), lane.is_unclear), call.batch)
         is_gloo = called_name(call.entry.profiling_name).library == GLOO
         if batch == call.batch and (is_gloo or not knows_starts or call.entry.started_ns is not None):
-            found.append(call)
-    return found
+            waiting.append(call)
+    return waiting
 
 
 def _progress_of(calls: Sequence[OperationView]) -> Progress:
-    """Return a rank's progress in a channel, from the last calls, which are still in its dump."""
+    """Return a rank's progress in a channel, from the calls still in its dump."""
     entered = max(call.operation_id.sequence for call in calls)
     still_open = [call.operation_id.sequence for call in calls if call.record.completed_ns is None]
     arrivals = {call.operation_id.sequence: arrival_of(call) for call in reversed(calls)}
@@ -211,7 +211,7 @@ def _progress_of(calls: Sequence[OperationView]) -> Progress:
 
 
 def _with_all_channels(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]) -> dict[int, RankView]:
-    """Return the ranks, unsure about sends and receives that they may have made before their dump begins."""
+    """Return the views, with an unaligned progress for messages that a rank may have exchanged before its dump."""
     channels = {channel for view in views.values() for channel in view.progress if channel.is_point_to_point}
     missing: dict[int, dict[Channel, Progress]] = {}
     for channel in channels:

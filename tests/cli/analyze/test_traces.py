@@ -74,7 +74,7 @@ def test_diagnose(base: Path, tmp_path: Path) -> None:
     answer = ask(base, tmp_path)
     assert answer.code == 2
     assert answer.err == (
-        f"otel-torchdist: warning: {path} is a trace of a profiler and holds {NO_STATE} it\n"
+        f"otel-torchdist: warning: {path} is a profiler trace and holds {NO_STATE} it\n"
         f"otel-torchdist: {tmp_path}: nothing that can be read\n"
     )
     write_json(tmp_path, {0: late_rank(2, late=1)[0]})

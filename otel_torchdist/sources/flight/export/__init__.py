@@ -1,1 +1,1 @@
-"""Makes dumps of a flight recorder from the calls that tapes hold, of any backend."""
+"""Exports recorded calls of any backend as flight recorder dumps."""

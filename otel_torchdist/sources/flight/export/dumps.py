@@ -1,4 +1,4 @@
-"""Makes dumps from histories of calls."""
+"""Makes dumps from call histories."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from otel_torchdist.sources.flight.dump import (
 )
 from otel_torchdist.sources.flight.export.selection import ExportChoice, LeftOut, Positions, in_order
 
-# The groups of a job as dumps name them: one name for all members, and no name twice.
+# In the dumps of a job, all members use the same name for a group, and names are unique.
 #
-# Each direction between two ranks that send gets a group of its own. In a group of more than two, `torchfrtrace`
-# takes all others for missing that take no part in a `send`; and only for each direction and tag do both sides count
-# alike.
+# Messages from one rank to another with one tag form a separate group. In a larger group, `torchfrtrace` reports all
+# other members as missing from a `send`; and sender and receiver count alike only per direction and tag.
 
 _UNDEFINED = "undefined"
-"""What torch writes for a group without a description."""
+"""torch's description of a group without a description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class NumberedGroup:
     """A group in dumps.
 
     Attributes:
-        number: Its `pg_id`; here it is the same on all ranks.
+        number: Its `pg_id`, the same on all ranks.
         group: Its name, description and members.
     """
 
@@ -50,13 +49,15 @@ class NumberedGroup:
 
 
 def groups_of(operations: Iterable[OperationView]) -> dict[Channel, NumberedGroup]:
-    """Name the groups of these operations, by their channels."""
+    """Return the named and numbered groups of these operations, by channel."""
     channels: dict[Channel, GroupView] = {}
-    for operation in operations:  # of the lowest rank first: a group may have another label on each
+    for operation in operations:  # lowest rank first: the label of a group may differ between ranks
         if operation.group is not None:
             channels.setdefault(operation.operation_id.channel, operation.group)
     names = _names({view.key: view for view in channels.values()})
-    ordered = sorted(channels, key=lambda one: (names[one.group], one.source, one.destination, one.tag))
+    ordered = sorted(
+        channels, key=lambda channel: (names[channel.group], channel.source, channel.destination, channel.tag)
+    )
     return {
         channel: NumberedGroup(number, _group(channel, channels[channel], names[channel.group]))
         for number, channel in enumerate(ordered)
@@ -64,7 +65,7 @@ def groups_of(operations: Iterable[OperationView]) -> dict[Channel, NumberedGrou
 
 
 def _names(views: dict[str, GroupView]) -> dict[str, str]:
-    """By key, the group's name; with the key where another group has that name."""
+    """Return the name of each group by its key. Duplicate names get the key as a suffix."""
     taken: set[str] = set()
     names: dict[str, str] = {}
     for key, view in sorted(views.items(), key=lambda item: (item[1].name.nth, item[0])):
@@ -86,7 +87,7 @@ def _group(channel: Channel, view: GroupView, name: str) -> FlightGroup:
 Shape = tuple[int, ...]
 
 NOTHING: Final[Shape] = (0,)
-"""What only the root has, on other ranks."""
+"""Shape, on other ranks, of a tensor that only the root has."""
 
 
 class Sides(NamedTuple):
@@ -97,14 +98,14 @@ class Sides(NamedTuple):
 
 
 def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: bool) -> Sides:
-    """Compute the side that the tape does not describe.
+    """Return the shapes on both sides. The tape records one side, and the other is computed.
 
-    What a rank receives in an `all_to_all` is taken to be as large as what it sends; see `exchanged` for uneven ones.
+    An `all_to_all` is assumed to be even; see `exchanged` for uneven exchanges.
 
     Args:
         operation: Our name of the operation.
-        shapes: Those on the tape, a shape for each tensor.
-        members: How many ranks the group has.
+        shapes: Shapes on the tape, one per tensor.
+        members: Number of ranks of the group.
         is_root: Whether this rank is the root, if there is one.
     """
     row = COLLECTIVES.get(operation)
@@ -128,8 +129,8 @@ def exchanged(shape: Shape, received: int) -> Sides:
     """Return the sizes of an uneven `all_to_all` of one tensor.
 
     Args:
-        shape: What a rank sends; its rows are split among the members.
-        received: How many elements it receives.
+        shape: Shape of the sent tensor, whose rows are split among the members.
+        received: Number of received elements.
     """
     row = math.prod(shape[1:])
     is_whole = bool(shape) and row > 0 and received % row == 0
@@ -141,16 +142,16 @@ def _concatenated(shape: Shape, members: int) -> Shape:
 
 
 def _share(shape: Shape, members: int) -> Shape:
-    """Return a rank's share of a tensor; flat if that is not a part of its first dimension."""
+    """Return the shape of a rank's share of a tensor; flat if the first dimension is not divisible."""
     if shape and shape[0] % members == 0:
         return (shape[0] // members, *shape[1:])
     return (math.prod(shape) // members,)
 
 
 VERSION: Final = (2, 10)
-"""That of torch 2.13 to 2.15."""
+"""Version written by torch 2.13 to 2.15."""
 _EXCHANGE: Final = "all_to_all_single"
-"""Of lists of tensors, analyses compare the first one alone, which uneven lists do not have in common."""
+"""The only exchange exported as uneven: analyses compare only the first tensor of a list, which differs if uneven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +160,8 @@ class Exported:
 
     Attributes:
         dumps: One for each rank, ascending.
-        left_out: Calls that are not in them.
-        renamed: By the backend of a call, the library that is written instead.
+        left_out: Calls that are not in the dumps.
+        renamed: The library written instead of a backend, by backend.
     """
 
     dumps: tuple[FlightDump, ...]
@@ -172,11 +173,11 @@ def dumps_of(histories: Sequence[RankHistory], choice: ExportChoice) -> Exported
     """Make a dump for each history.
 
     Args:
-        histories: Of ranks of one job, ascending.
-        choice: Which calls are written.
+        histories: Histories of ranks of one job, ascending.
+        choice: The calls to write.
     """
     positions = Positions(histories, choice)
-    operations = (one for calls in positions.calls.values() for _, one in sorted(calls.items()))
+    operations = (operation for calls in positions.calls.values() for _, operation in sorted(calls.items()))
     groups = groups_of(operations)
     unsized = frozenset(
         position for position, calls in positions.calls.items() if any(map(_lacks_sizes, calls.values()))
@@ -191,13 +192,13 @@ def dumps_of(histories: Sequence[RankHistory], choice: ExportChoice) -> Exported
 
 
 def _lacks_sizes(operation: OperationView) -> bool:
-    """Whether the sizes of a call were not recorded, because the tape's dictionary was full."""
+    """Return whether the shapes of a call were not recorded, because the tape's dictionary was full."""
     signature = operation.signature
     return signature is not None and signature.tensors > 0 and not signature.shapes
 
 
 def _shows_received(operation: OperationView) -> bool:
-    """Whether it is known how much the rank receives in an `all_to_all`: analyses add up what all members do."""
+    """Return whether the bytes received in an `all_to_all` are known. Analyses sum them over all members."""
     record = operation.record
     return operation.name == _EXCHANGE and (record.splits is not None or not record.flags & Flag.UNEVEN)
 
@@ -223,21 +224,23 @@ class _RankWriter:
     def dump(self) -> FlightDump:
         """Return the dump."""
         history = self._history
-        own = {channel: one for channel, one in self._groups.items() if history.rank in one.group.ranks}
+        groups = {
+            channel: numbered for channel, numbered in self._groups.items() if history.rank in numbered.group.ranks
+        }
         return FlightDump(
             rank=history.rank,
             path="",
             version=VERSION,
             library_version="",
-            groups={one.group.name: one.group for one in own.values()},
-            statuses=self._statuses(own),
-            # From 0 on every rank: torchfrtrace leaves out what is below the highest first number of any rank.
+            groups={numbered.group.name: numbered.group for numbered in groups.values()},
+            statuses=self._statuses(groups),
+            # From 0 on every rank: torchfrtrace drops entries below the highest first number of any rank.
             entries=tuple(self._entry(number, operation) for number, operation in enumerate(self._operations)),
             until_ns=history.until_ns + history.wall_offset_ns if history.until_ns else None,
         )
 
-    def _statuses(self, own: Mapping[Channel, NumberedGroup]) -> dict[int, GroupStatus]:
-        numbers = {channel: one.number for channel, one in own.items()}
+    def _statuses(self, groups: Mapping[Channel, NumberedGroup]) -> dict[int, GroupStatus]:
+        numbers = {channel: numbered.number for channel, numbered in groups.items()}
         enqueued, started, completed = (dict.fromkeys(numbers.values(), -1) for _ in range(3))
         for operation in self._history.operations:
             number, record = numbers.get(operation.operation_id.channel), operation.record
@@ -278,21 +281,21 @@ class _RankWriter:
             input_dtypes=dtypes[: len(sides.inputs)],
             output_sizes=sides.outputs,
             output_dtypes=dtypes[: len(sides.outputs)],
-            timeout_ms=None,  # it is not on the tape
+            timeout_ms=None,  # tapes do not record it
             is_p2p=is_p2p,
             thread=str(record.thread),
             frames=(operation.call_site,) if operation.call_site is not None else (),
         )
 
     def _is_open(self, operation: OperationView) -> bool:
-        """Whether a call has not ended, or was the last of a rank that failed in it."""
+        """Return whether a call has not ended, or is the failed last call of the rank."""
         record = operation.record
         if record.completed_ns is None:
             return True
         return record.how in RAISED and record.number == self._history.operations[-1].record.number
 
     def _tensors(self, operation: OperationView, members: int) -> tuple[Sides, tuple[str, ...]]:
-        """Return the sizes on both sides, and a dtype for each tensor."""
+        """Return the shapes on both sides, and a dtype for each tensor."""
         signature = operation.signature
         if operation.operation_id in self._unsized or signature is None:
             return Sides((NOTHING,), (NOTHING,)), ()
@@ -325,7 +328,7 @@ def _state(is_open: bool, started_ns: int | None) -> EntryState:
 
 
 def _duration_ms(operation: OperationView) -> float | None:
-    """Return the time that an operation ran on a device."""
+    """Return the duration of an operation on its device; None if unknown."""
     record = operation.record
     if not record.flags & Flag.ON_DEVICE or record.started_ns is None or record.completed_ns is None:
         return None

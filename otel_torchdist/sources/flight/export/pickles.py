@@ -1,4 +1,4 @@
-"""Writes a dump as the pickle that PyTorch's flight recorder would have written."""
+"""Writes a dump as a pickle, in the format of PyTorch's flight recorder."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.sources.flight.dump import FlightDump, FlightEntry, FlightGroup, GroupStatus
 
 PREFIX: Final = "comm_lib_trace_rank_"
-"""Of torch's own files, which end with the rank."""
+"""Prefix of torch's own dump files; the rank follows."""
 MARK: Final = "otel-torchdist"
 _MARK_KEY: Final = "exported_by"
 _PROTOCOL: Final = 2
-"""That of torch's own dumps."""
+"""Protocol of torch's own dumps."""
 _MARK_WITHIN: Final = 256
 
 
 def pickled(dump: FlightDump) -> bytes:
-    """Write a dump, with two keys that torch does not write: `exported_by` and `until_ns`."""
+    """Return a dump as a pickle, with two keys that torch does not write: `exported_by` and `until_ns`."""
     document: dict[str, Any] = {
         _MARK_KEY: MARK,
         "version": ".".join(map(str, dump.version)),
@@ -33,7 +33,7 @@ def pickled(dump: FlightDump) -> bytes:
 
 
 def is_marked(start: bytes) -> bool:
-    """Whether a file with this beginning was written by `pickled`."""
+    """Return whether a file that begins with `start` was written by `pickled`."""
     return MARK.encode() in start[:_MARK_WITHIN] and _MARK_KEY.encode() in start[:_MARK_WITHIN]
 
 
@@ -50,7 +50,7 @@ def _status(status: GroupStatus) -> dict[str, int]:
 
 
 def _entry(entry: FlightEntry) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "record_id": entry.record_id,
         "pg_id": entry.pg_id,
         "process_group": (entry.group, entry.description),
@@ -73,10 +73,10 @@ def _entry(entry: FlightEntry) -> dict[str, Any]:
         "frames": list(map(_frame, entry.frames)),
     }
     if entry.duration_ms is not None:
-        found["duration_ms"] = entry.duration_ms
+        document["duration_ms"] = entry.duration_ms
     if entry.timeout_ms is not None:
-        found["timeout_ms"] = entry.timeout_ms
-    return found
+        document["timeout_ms"] = entry.timeout_ms
+    return document
 
 
 def _frame(site: CallSiteName) -> dict[str, str | int]:

@@ -1,4 +1,4 @@
-"""Decides for all ranks together which calls are written, and counts those that are left out."""
+"""Selects the calls to export, for all ranks together, and counts the calls left out."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from otel_torchdist.sources.flight.dump import recorded_operation
 
 @dataclass(frozen=True, slots=True)
 class ExportChoice:
-    """The calls to write. With the defaults, all.
+    """The calls to export. By default, all.
 
     Attributes:
         kinds: Names of operations, or shell patterns such as `all_*`; empty for all.
-        newest: How many calls of each rank, the newest; None for all.
-        within_ns: How old a call may be when the newest call of the run is entered; None for any age.
+        newest: Upper bound on the calls of each rank, of which the newest are kept; None for no bound.
+        within_ns: Maximum age of a call when the newest call of the run was entered; None for any age.
     """
 
     kinds: tuple[str, ...] = ()
@@ -30,11 +30,11 @@ class ExportChoice:
     within_ns: int | None = None
 
     def is_of_kind(self, operation: OperationView) -> bool:
-        """Whether an operation is of a kind that is wanted."""
+        """Return whether an operation matches `kinds`."""
         return not self.kinds or _matches(operation.name, self.kinds)
 
     def starts(self, histories: Sequence[RankHistory]) -> dict[int, int]:
-        """By rank, the number of the first record that is recent enough."""
+        """Return the number of the first record that is recent enough, by rank."""
         newest_ns = max(map(_newest_ns, histories), default=0)
         return {history.rank: self._start(history, newest_ns) for history in histories}
 
@@ -44,7 +44,7 @@ class ExportChoice:
             operations = operations[max(len(operations) - self.newest, 0) :]
         if self.within_ns is not None:
             oldest_ns = newest_ns - self.within_ns - history.wall_offset_ns
-            operations = tuple(one for one in operations if one.record.entered_ns >= oldest_ns)
+            operations = tuple(operation for operation in operations if operation.record.entered_ns >= oldest_ns)
         if operations:
             return operations[0].record.number
         return history.operations[-1].record.number + 1 if history.operations else 0
@@ -60,7 +60,7 @@ def _matches(name: str, kinds: tuple[str, ...]) -> bool:
 
 
 class Reason(enum.Enum):
-    """Why calls are not in the dumps; the value completes `12 calls are left out: …`."""
+    """The reason for leaving out calls. The value completes `12 calls left out: …`."""
 
     UNKNOWN_OPERATION = "a flight recorder does not know these operations"
     OPEN_CREATION = (
@@ -73,7 +73,7 @@ class Reason(enum.Enum):
 
 
 class LeftOut:
-    """Counts calls that are left out."""
+    """Counts of calls left out, by reason and operation."""
 
     def __init__(self) -> None:
         self._counts: dict[Reason, Counter[str]] = {}
@@ -89,46 +89,46 @@ class LeftOut:
                 yield reason, self._counts[reason]
 
 
-# `torchfrtrace` takes a rank for missing that has no entry where others of its group have one. So a position in a
-# group's order is written for all members that have come there, or for none.
+# `torchfrtrace` reports a rank as missing if it lacks an entry that other members of its group have. So a position of
+# a group is written for every member that reached it, or for none.
 
 _ByRank = dict[int, OperationView]
 
 
 class Positions:
-    """The positions that are written, and the calls there.
+    """The positions to write, and their calls.
 
     Attributes:
-        calls: By position, the call of each rank that has come there.
-        left_out: What is left out although it was asked for.
+        calls: The calls at each position, by rank.
+        left_out: Selected calls that cannot be written.
     """
 
     def __init__(self, histories: Sequence[RankHistory], choice: ExportChoice) -> None:
-        """Collect them.
+        """Select the positions.
 
         Args:
             histories: One for each rank.
-            choice: What is asked for.
+            choice: The calls to export.
         """
         self.left_out = LeftOut()
         self._lossy = frozenset(history.rank for history in histories if history.lost)
         self._ranks = frozenset(history.rank for history in histories)
         self._newest: dict[tuple[Channel, int], int] = {}
         self._completed: dict[Channel, int] = {}
-        found: dict[OperationId, _ByRank] = {}
+        by_position: dict[OperationId, _ByRank] = {}
         from_any = _received_from_any(histories)
         for history in histories:
             for operation in history.operations:
                 reason = _why_not(operation, from_any)
                 if reason is None:
                     self._note(history.rank, operation)
-                    found.setdefault(operation.operation_id, {})[history.rank] = operation
+                    by_position.setdefault(operation.operation_id, {})[history.rank] = operation
                 elif reason is not Reason.OPEN_CREATION or operation.record.completed_ns is None:
                     self._leave_out(reason, operation, choice)
         starts = choice.starts(histories)
         self.calls = {
             position: calls
-            for position, calls in found.items()
+            for position, calls in by_position.items()
             if _is_wanted(calls, choice, starts) and self._is_known(position, calls)
         }
 
@@ -143,7 +143,7 @@ class Positions:
             self.left_out.add(reason, operation)
 
     def _is_known(self, position: OperationId, calls: _ByRank) -> bool:
-        """Whether each member has a call there or is known to have none."""
+        """Return whether each member either has a call at a position, or is known to have none."""
         members = _members(position.channel, next(iter(calls.values())))
         if all(rank in calls or self._is_absent(rank, position) for rank in members & self._ranks):
             return True
@@ -156,7 +156,7 @@ class Positions:
         newest = self._newest.get((channel, rank))
         if rank not in self._lossy:
             return True
-        # A rank that had come to an operation that is still open would have it on its tape.
+        # Open operations stay on the tape: a rank without one has not reached this position.
         return sequence > (newest if newest is not None else self._completed.get(channel, 0))
 
 
@@ -167,13 +167,17 @@ def _members(channel: Channel, operation: OperationView) -> frozenset[int]:
 
 
 def _received_from_any(histories: Sequence[RankHistory]) -> frozenset[tuple[str, int, int]]:
-    """Group, rank and tag with which a rank receives from any other."""
+    """Return the group, rank and tag of every receive from any rank."""
     channels = {operation.operation_id.channel for history in histories for operation in history.operations}
-    return frozenset((one.group, one.destination, one.tag) for one in channels if one.destination >= 0 > one.source)
+    return frozenset(
+        (channel.group, channel.destination, channel.tag)
+        for channel in channels
+        if channel.destination >= 0 > channel.source
+    )
 
 
 def _why_not(operation: OperationView, from_any: frozenset[tuple[str, int, int]]) -> Reason | None:
-    """Why a call cannot be written; None if it can."""
+    """Return the reason why a call cannot be written; None if it can."""
     channel = operation.operation_id.channel
     if channel.kind is RecordKind.RENDEZVOUS:
         return Reason.OPEN_CREATION
@@ -189,7 +193,7 @@ def _why_not(operation: OperationView, from_any: frozenset[tuple[str, int, int]]
 
 
 def _is_wanted(calls: _ByRank, choice: ExportChoice, starts: dict[int, int]) -> bool:
-    """Whether one of the calls at a position is of a wanted kind, and all are recent enough or one is still open."""
+    """Return whether a call at a position matches `kinds`, and all calls are recent enough or one is still open."""
     if not any(map(choice.is_of_kind, calls.values())):
         return False
     is_recent = all(operation.record.number >= starts[rank] for rank, operation in calls.items())
@@ -197,7 +201,7 @@ def _is_wanted(calls: _ByRank, choice: ExportChoice, starts: dict[int, int]) -> 
 
 
 def in_order(positions: Positions, history: RankHistory) -> Iterator[OperationView]:
-    """Yield the calls of a rank that are written, in the order in which it made them."""
+    """Yield the calls of a rank to write, in the order of its history."""
     for operation in history.operations:
         if positions.calls.get(operation.operation_id, {}).get(history.rank) is operation:
             yield operation

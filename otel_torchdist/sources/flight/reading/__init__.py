@@ -1,1 +1,1 @@
-"""Reads dumps of the flight recorder that anyone may have written, from folders, files and archives."""
+"""Reads untrusted flight recorder dumps, from folders, files and archives."""

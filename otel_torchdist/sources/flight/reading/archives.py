@@ -1,4 +1,4 @@
-"""Reads the members of an archive that anyone may have packed: no path is used, and sizes are bounded."""
+"""Reads the members of an untrusted archive: member paths are never opened, and sizes are bounded."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from otel_torchdist.sources.flight.reading.tars import read_tar
 from otel_torchdist.system.files.unpacking import Counted, GzipStream, Readable, UnpackBudget
 
 MAX_NAME: Final = 4096
-"""Characters of a member's name that are used, from its end; the longest path that Linux allows."""
+"""Characters kept at the end of a member's name: PATH_MAX of Linux."""
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _ZIP: Final = ".zip"
 _GZIP: Final = b"\x1f\x8b"
 _PIECE: Final = 64 << 10
 _SMALL_PIECE: Final = 4 << 10
-"""`zipfile` decompresses LZMA and Zstandard without a limit: as many compressed bytes at a time as are asked for."""
+"""For LZMA and Zstandard. `zipfile` decompresses the number of bytes asked for, without a limit on the output."""
 _BOUNDED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
 _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError)
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file is an archive, by its name."""
+    """Return whether a file is an archive, by its name."""
     return name.lower().endswith((*_TARS, _ZIP))
 
 
 def members_of(
     archive: Path, most: int, allowance: UnpackBudget, limits: ReadingLimits = USUAL
 ) -> Iterator[tuple[str, bytes | None]]:
-    """Yield name and content of each regular file in an archive; None for one that is larger than allowed.
+    """Yield name and content of each regular file in an archive; None for the content of more than `most` bytes.
 
     Args:
         archive: A file for which `is_archive` is true.
         most: Maximum bytes of one member.
-        allowance: Output that is still allowed.
+        allowance: Remaining budget for unpacked bytes.
         limits: The limits for one archive.
 
     Raises:
         UnreadableError: It is damaged or too large, or this Python cannot read its compression.
-        TooLargeError: It unpacks to more than is allowed.
+        TooLargeError: Its content exceeds the allowance.
         OSError: It cannot be read.
     """
     with open(archive, "rb") as file:
@@ -76,7 +76,7 @@ def _of_zip(file: BinaryIO, _name: str, most: int, limits: ArchiveLimits) -> _Me
             limits.add_member()
             if member.flag_bits & 1:
                 raise UnreadableError("it is encrypted")
-            with _member(opened, member) as stream:  # the length that it states may be a lie
+            with _member(opened, member) as stream:  # its stated length is not trusted
                 piece = _PIECE if member.compress_type in _BOUNDED else _SMALL_PIECE
                 yield member.filename, _bounded(stream, piece, most, limits)
 
@@ -87,16 +87,16 @@ def _member(opened: zipfile.ZipFile, member: zipfile.ZipInfo) -> Generator[Reada
         with opened.open(member) as stream:
             yield stream
         return
-    # 4 KiB of bzip2 can be gigabytes: open the compressed bytes themselves.
+    # 4 KiB of bzip2 can be gigabytes: open the compressed bytes, and decompress them within limits.
     stored = copy.copy(member)
     stored.compress_type, stored.file_size = zipfile.ZIP_STORED, member.compress_size
-    stored.CRC = cast(Any, None)  # it is that of the output
+    stored.CRC = cast(Any, None)  # it covers the decompressed bytes
     with opened.open(stored) as packed, bz2.open(packed) as stream:
         yield stream
 
 
 def _bounded(stream: Readable, piece: int, most: int, limits: ArchiveLimits) -> bytes | None:
-    """Return the content of a member of a zip, read in pieces; `None` if it has more than `most` bytes."""
+    """Return the content of a zip's member, read in pieces; None if it has more than `most` bytes."""
     content = io.BytesIO()
     while part := stream.read(min(piece, most + 1 - content.tell())):
         limits.add_output(len(part))
@@ -107,7 +107,7 @@ def _bounded(stream: Readable, piece: int, most: int, limits: ArchiveLimits) -> 
 
 
 class _Contents:
-    """The file of a zip. A large table of contents is not read."""
+    """The file of a zip. A large central directory is refused."""
 
     def __init__(self, file: BinaryIO, limits: ArchiveLimits) -> None:
         self._counted = Counted(file, limits)
@@ -151,7 +151,7 @@ def _zstd() -> Any:
 
 
 class _Bounded:
-    """The decompressed stream of a tar, which counts what it delivers."""
+    """The decompressed stream of a tar, with counted bytes."""
 
     def __init__(self, stream: Readable, limits: ArchiveLimits) -> None:
         self._stream = stream
@@ -159,6 +159,6 @@ class _Bounded:
 
     def read(self, size: int, /) -> bytes:
         """Read at most `size` bytes."""
-        found = self._stream.read(size)
-        self._limits.add_output(len(found))
-        return found
+        content = self._stream.read(size)
+        self._limits.add_output(len(content))
+        return content

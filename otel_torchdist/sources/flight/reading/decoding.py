@@ -1,4 +1,4 @@
-"""Decodes a dump: from what a pickle or JSON holds to the types of `flight.dump`, checking the type of each part."""
+"""Decodes a dump from a pickle or JSON into the types of `flight.dump`, and validates every part."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MAX_NAME: Final = 256
 MAJOR: Final = 2
 MAX_ENTRIES: Final = 1_000_000
 MAX_PARTS: Final = 4_000_000
-"""Shapes and frames of all entries. Shared ones count each time, as they are decoded each time."""
+"""Upper bound on the shapes and frames of all entries. Shared objects count, and are decoded, each time."""
 AT_ONCE: Final = 32
-"""Entries that are converted together."""
+"""Entries converted in one call."""
 OLDEST: Final = 3
-"""The first version that numbers collectives apart from sends and receives."""
+"""The first minor version that numbers collectives separately from sends and receives."""
 _VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _RANKS: Final = re.compile(r"\s*(?:\[\s*)?(?:(\d{1,7}(?:\s*,\s*\d{1,7})*)\s*)?(?:\]\s*)?")
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -40,11 +40,11 @@ _Dtypes = Annotated[tuple[_Text, ...], Meta(max_length=1 << 14)]
 
 
 class DumpError(TorchDistError):
-    """A file is no dump of a flight recorder, or is damaged; the message says why."""
+    """A file is not a flight recorder dump, or is damaged; the message gives the reason."""
 
 
 class NotADumpError(DumpError):
-    """A file is sound, and something else."""
+    """A file is intact, but not a flight recorder dump."""
 
 
 class _Frame(msgspec.Struct, frozen=True, gc=False):
@@ -91,13 +91,13 @@ class _Status(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class DecodedDump:
-    """A dump, and how much of it was no good.
+    """A dump without its invalid parts.
 
     Attributes:
-        dump: What could be read.
-        bad_parts: How many entries, groups and states of groups were left out.
-        first_fault: What was wrong with the first of them; '' if there are none.
-        rank: Its rank by its own account; None if it does not say, as usual.
+        dump: The valid parts.
+        bad_parts: Number of entries, groups and group states left out as invalid.
+        first_fault: The fault of the first of them; '' without any.
+        rank: The rank stated in the file; None if not stated, as in PyTorch's own dumps.
     """
 
     dump: FlightDump
@@ -117,15 +117,15 @@ class _Faults:
 
 
 def decode(content: bytes, rank: int, path: str) -> DecodedDump:
-    """Decode a dump of any version that is a pickle or JSON.
+    """Decode a dump of any supported version, as a pickle or JSON.
 
     Args:
         content: The whole file.
-        rank: Which rank has written it.
-        path: Where it was read, for reports.
+        rank: The rank that wrote it.
+        path: Path of the file, for reports.
 
     Raises:
-        DumpError: It is no such dump.
+        DumpError: The content is not a supported dump, or damaged.
     """
     document = _document(content)
     if not isinstance(document, dict):
@@ -134,7 +134,7 @@ def decode(content: bytes, rank: int, path: str) -> DecodedDump:
 
 
 def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> DecodedDump:
-    """Decode a dump whose file was unpickled or parsed; see `decode`."""
+    """Decode an unpickled or parsed dump; see `decode`."""
     version = _VERSION.fullmatch(version_text) if isinstance(version_text := document.get("version"), str) else None
     if version is None or not ("entries" in document or "pg_config" in document):
         raise NotADumpError("it is not a dump of a flight recorder")
@@ -157,7 +157,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
         and (status := _converted(value, _Status, f"the state of group {key}", faults)) is not None
     }
     library = document.get("comm_lib_version") or document.get("nccl_version")
-    own_rank, until_ns = document.get("rank"), document.get("until_ns")
+    stated_rank, until_ns = document.get("rank"), document.get("until_ns")
     dump = FlightDump(
         rank=rank,
         path=path,
@@ -168,8 +168,8 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
         entries=_entries(document.get("entries"), faults),
         until_ns=until_ns if type(until_ns) is int and 0 < until_ns <= MAX_TIME_NS else None,
     )
-    is_rank = type(own_rank) is int and 0 <= own_rank < MAX_RANKS
-    return DecodedDump(dump, faults.count, faults.first, own_rank if is_rank else None)
+    is_rank = type(stated_rank) is int and 0 <= stated_rank < MAX_RANKS
+    return DecodedDump(dump, faults.count, faults.first, stated_rank if is_rank else None)
 
 
 def _document(content: bytes) -> Any:
@@ -194,37 +194,37 @@ def _items(part: Any) -> list[tuple[Any, Any]]:
     return list(cast(dict[Any, Any], part).items()) if isinstance(part, dict) else []
 
 
-def _converted(value: Any, kind: type[Any], what: str, faults: _Faults) -> Any:
+def _converted(value: Any, kind: type[Any], label: str, faults: _Faults) -> Any:
     try:
         return msgspec.convert(value, kind, strict=False)
     except (msgspec.ValidationError, RecursionError, ValueError) as error:
-        faults.note(f"{readable(what, MAX_NAME)}: {readable(str(error), MAX_NAME)}")
+        faults.note(f"{readable(label, MAX_NAME)}: {readable(str(error), MAX_NAME)}")
         return None
 
 
 def _entries(part: Any, faults: _Faults) -> tuple[FlightEntry, ...]:
     if part is None:
-        return ()  # as JSON, an empty list is left out
+        return ()  # JSON dumps omit an empty list
     if not isinstance(part, list):
-        raise DumpError("its entries are no list")
+        raise DumpError("its entries are not a list")
     values = cast(list[Any], part)
     if len(values) > MAX_ENTRIES:
         raise DumpError("it holds too many objects")
-    found: dict[int, FlightEntry] = {}
+    entries: dict[int, FlightEntry] = {}
     parts = 0
     for first in range(0, len(values), AT_ONCE):
         for nth, raw in _raw_entries(values[first : first + AT_ONCE], first, faults):
             parts += len(raw.input_sizes) + len(raw.output_sizes) + len(raw.frames)
-            if raw.record_id in found:
-                faults.note(f"entry {nth}: record {raw.record_id} is there twice")
-            found[raw.record_id] = _entry(raw)
+            if raw.record_id in entries:
+                faults.note(f"entry {nth}: record {raw.record_id} is duplicated")
+            entries[raw.record_id] = _entry(raw)
         if parts > MAX_PARTS:
             raise DumpError("it holds too many objects")
-    return tuple(found[number] for number in sorted(found))
+    return tuple(entries[number] for number in sorted(entries))
 
 
 def _raw_entries(values: list[Any], first: int, faults: _Faults) -> Iterator[tuple[int, _Entry]]:
-    """Convert some entries: all at once, as usual, or one by one where one of them is no good."""
+    """Convert entries: all at once if all are valid, otherwise one by one."""
     try:
         yield from enumerate(msgspec.convert(values, list[_Entry]), first)
         return
@@ -241,7 +241,7 @@ def _raw_entries(values: list[Any], first: int, faults: _Faults) -> Iterator[tup
 
 def _entry(raw: _Entry) -> FlightEntry:
     group, description = raw.process_group
-    # By position, in the order of the fields: names take half as long again, for each of thousands of entries.
+    # Positional arguments: keywords take 1.5 times as long, for thousands of entries.
     return FlightEntry(
         raw.record_id,
         raw.pg_id,
@@ -274,14 +274,14 @@ def _group(raw: _Group) -> FlightGroup:
 
 @lru_cache(maxsize=1_024)
 def _ranks(text: str) -> tuple[int, ...]:
-    """Return the ranks in a text like `[0, 1]`, or `0,1` as torchcomms writes it; none if it is anything else.
+    """Return the ranks in a text like `[0, 1]`, or `0,1` of torchcomms; none for any other text.
 
-    gloo's recorder has a single group without a name, with ranks that count from 0 in whichever group came last.
+    gloo's recorder has a single unnamed group, with the ranks within the group that was created last.
     """
-    found = _RANKS.fullmatch(text)
-    if found is None or not found[1]:
+    match = _RANKS.fullmatch(text)
+    if match is None or not match[1]:
         return ()
-    ranks = {int(rank) for rank in found[1].split(",")}
+    ranks = {int(rank) for rank in match[1].split(",")}
     return tuple(sorted(ranks)) if max(ranks) < MAX_RANKS else ()
 
 

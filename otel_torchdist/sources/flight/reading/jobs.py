@@ -1,7 +1,8 @@
-"""Sorts dumps that lie together into jobs: a folder may hold what earlier jobs have left, and some ranks twice.
+"""Sorts dumps into jobs: a folder may hold dumps of earlier jobs, and several dumps of a rank.
 
-Files of a job with more ranks than the next one remain beside those that the next one has overwritten. Two dumps are of
-different jobs if they disagree on the members of a group that one of their ranks is in, or if hours lie between them.
+A job overwrites the files of the previous job, but leaves the files of higher ranks if the previous job had more.
+Two dumps belong to different jobs if they disagree on the members of a group that contains one of their ranks, or if
+more than an hour lies between them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from otel_torchdist.sources.flight.dump import GLOO, called_name
 from otel_torchdist.sources.flight.history import CondensedDump
 
 APART_NS: Final = 3_600_000_000_000
-"""Longer than ranks of one job differ in what they recorded last: by then the longest usual timeout has passed."""
+"""Time between dumps of different jobs. The last records of one job's ranks differ by at most a usual timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class FoundJob:
 
     Attributes:
         dumps: One for each rank, ascending.
-        replaced: Dumps of ranks of which there is a newer one, or one of another library.
+        replaced: Other dumps of these ranks: older, or of gloo beside a device's library.
     """
 
     dumps: tuple[CondensedDump, ...]
@@ -32,20 +33,20 @@ class FoundJob:
     @property
     def newest_ns(self) -> int:
         """The newest time in its dumps."""
-        return max(one.newest_ns for one in self.dumps)
+        return max(dump.newest_ns for dump in self.dumps)
 
 
 def sort_into_jobs(dumps: Iterable[CondensedDump]) -> list[FoundJob]:
-    """Return the jobs to which dumps belong, the one with most ranks first, and then the newest."""
-    found: list[_Job] = []
-    # Dumps without entries have no time, and go where their groups fit.
-    for one in sorted(dumps, key=lambda one: (not one.newest_ns, one.newest_ns, one.rank)):
-        home = next((job for job in reversed(found) if job.has_room_for(one)), None)
-        if home is None:
-            home = _Job()
-            found.append(home)
-        home.add(one)
-    jobs = [_finished(job.dumps) for job in found]
+    """Sort dumps into jobs. Jobs with more ranks come first, then newer jobs."""
+    drafts: list[_Job] = []
+    # Dumps without entries have no time. They come last, and join a job whose groups they match.
+    for dump in sorted(dumps, key=lambda dump: (not dump.newest_ns, dump.newest_ns, dump.rank)):
+        draft = next((draft for draft in reversed(drafts) if draft.accepts(dump)), None)
+        if draft is None:
+            draft = _Job()
+            drafts.append(draft)
+        draft.add(dump)
+    jobs = [_finished(draft.dumps) for draft in drafts]
     return sorted(jobs, key=lambda job: (-len(job.dumps), -job.newest_ns))
 
 
@@ -56,19 +57,20 @@ class _Job:
     members: dict[str, list[tuple[int, ...]]] = field(default_factory=dict[str, list[tuple[int, ...]]])
     ranks: set[int] = field(default_factory=set[int])
 
-    def add(self, one: CondensedDump) -> None:
-        self.dumps.append(one)
-        self.ranks.add(one.rank)
-        self.newest_ns = max(self.newest_ns, one.newest_ns)
-        for group in one.dump.groups.values():
+    def add(self, condensed: CondensedDump) -> None:
+        self.dumps.append(condensed)
+        self.ranks.add(condensed.rank)
+        self.newest_ns = max(self.newest_ns, condensed.newest_ns)
+        for group in condensed.dump.groups.values():
             known = self.members.setdefault(group.name, [])
             if group.ranks and not any(group.ranks is other for other in known):
                 known.append(group.ranks)
 
-    def has_room_for(self, one: CondensedDump) -> bool:
-        if one.newest_ns and self.newest_ns and one.oldest_ns - self.newest_ns > APART_NS:
+    def accepts(self, condensed: CondensedDump) -> bool:
+        if condensed.newest_ns and self.newest_ns and condensed.oldest_ns - self.newest_ns > APART_NS:
             return False
-        return not any(self._disagrees(group.name, group.ranks, one.rank) for group in one.dump.groups.values())
+        groups = condensed.dump.groups.values()
+        return not any(self._disagrees(group.name, group.ranks, condensed.rank) for group in groups)
 
     def _disagrees(self, name: str, ranks: tuple[int, ...], rank: int) -> bool:
         if not ranks:
@@ -82,18 +84,18 @@ class _Job:
 def _finished(dumps: Sequence[CondensedDump]) -> FoundJob:
     chosen: dict[int, CondensedDump] = {}
     replaced: list[CondensedDump] = []
-    for one in dumps:
-        other = chosen.get(one.rank)
+    for dump in dumps:
+        other = chosen.get(dump.rank)
         if other is None:
-            chosen[one.rank] = one
+            chosen[dump.rank] = dump
             continue
-        newer = max(other, one, key=_preference)
-        replaced.append(one if newer is other else other)
-        chosen[one.rank] = newer
+        preferred = max(other, dump, key=_preference)
+        replaced.append(dump if preferred is other else other)
+        chosen[dump.rank] = preferred
     return FoundJob(tuple(chosen[rank] for rank in sorted(chosen)), tuple(replaced))
 
 
-def _preference(one: CondensedDump) -> tuple[bool, int, int]:
-    """Return the sort key for dumps of one rank: a device's library counts first, then the newest record."""
-    libraries = {called_name(call.entry.profiling_name).library for call in one.calls}
-    return bool(libraries - {GLOO}), one.newest_ns, one.lost + len(one.calls)
+def _preference(condensed: CondensedDump) -> tuple[bool, int, int]:
+    """Return the sort key for dumps of one rank: a device's library before gloo, then newer before older."""
+    libraries = {called_name(call.entry.profiling_name).library for call in condensed.calls}
+    return bool(libraries - {GLOO}), condensed.newest_ns, condensed.lost + len(condensed.calls)

@@ -1,4 +1,4 @@
-"""Limits for reading an archive that anyone may have packed."""
+"""Limits for reading untrusted archives."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from otel_torchdist.system.files.unpacking import FREE_BYTES, UnpackBudget
 
 NO_MEMORY: Final = "there is not enough memory to read it"
 HEADERS_PER_MEMBER: Final = 4096
-"""Bytes of headers that an archive may have for each member, beyond those that are free."""
+"""Bytes of headers allowed per member, in addition to `ReadingLimits.free_headers`."""
 MAX_REPETITION: Final = 4
-"""Bytes of compressed members per byte of the archive, beyond those that are free: gzip's output does not shrink."""
+"""Bytes of compressed members allowed per byte of the archive, in addition to `ReadingLimits.free_compressed`.
+
+The output of gzip cannot be compressed much further.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingLimits:
-    """Bounds on what is read of files that anyone may have packed.
+    """Upper bounds for reading untrusted files.
 
     Attributes:
-        file_bytes: Bytes of one file, unpacked. The dump of a default ring with stacks has less than 2 MiB.
+        file_bytes: Bytes of one file, unpacked. The dump of a default ring buffer with stacks has less than 2 MiB.
         total_bytes: Bytes of all members of an archive.
         members: Members of an archive.
-        contents_bytes: Bytes of a zip's table of contents, which `zipfile` reads as a whole.
-        free_headers: Bytes of headers that any archive may have.
-        free_compressed: Bytes of compressed members that any archive may have.
-        free_bytes: Output that all files together may have, however small they are.
+        contents_bytes: Bytes of a zip's central directory, which `zipfile` reads as a whole.
+        free_headers: Bytes of headers, for an archive of any size.
+        free_compressed: Bytes of compressed members, for an archive of any size.
+        free_bytes: Unpacked bytes of all files together, for files of any size.
     """
 
     file_bytes: int = 64 << 20
@@ -42,24 +45,18 @@ USUAL: Final = ReadingLimits()
 
 
 class UnreadableError(TorchDistError):
-    """A file or an archive cannot be read; the message says why."""
+    """A file or an archive cannot be read; the message gives the reason."""
 
 
 class ArchiveLimits:
-    """Counts what one archive contains, and ends reading at a limit.
-
-    All methods raise `UnreadableError` or `TooLargeError` at a limit.
-
-    Attributes:
-        limits: The limits.
-    """
+    """Counters of one archive. All methods raise `UnreadableError` or `TooLargeError` at a limit."""
 
     def __init__(self, size: int, allowance: UnpackBudget, limits: ReadingLimits = USUAL) -> None:
-        """Begin to count.
+        """Start the counters at 0.
 
         Args:
             size: Bytes of the archive.
-            allowance: Output that is still allowed; shared with other archives.
+            allowance: Remaining budget for unpacked bytes, shared with other archives.
             limits: The limits.
         """
         self.limits = limits
@@ -72,7 +69,7 @@ class ArchiveLimits:
         self._compressed = 0
 
     def give(self, packed: int, /) -> None:
-        """Count bytes that were read from the archive. A hostile zip has the same bytes read again and again."""
+        """Count bytes read from the archive, up to its size: a hostile zip may refer to the same bytes repeatedly."""
         packed = min(packed, self._size - self._input)
         self._input += packed
         self._allowance.give(packed)
@@ -100,7 +97,7 @@ class ArchiveLimits:
             )
 
     def add_compressed(self, size: int) -> None:
-        """Count a member that is compressed by itself, of `size` bytes, which another limit applies to."""
+        """Count a member that is itself compressed, with its compressed size in bytes."""
         self._compressed += size
         if self._compressed > self.limits.free_compressed + MAX_REPETITION * self._input:
             raise UnreadableError(

@@ -1,4 +1,4 @@
-"""Reads many files in several processes: a dump takes 10 to 30 ms, and large jobs leave thousands."""
+"""Reads many files in several processes: a dump takes 10 to 30 ms, and a large job writes thousands."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Final, Protocol, TypeVar
 
 ALONE: Final = 64
-"""Up to so many files are read without starting processes, which takes half a second."""
+"""Number of files read without starting processes, which takes half a second."""
 MAX_PROCESSES: Final = 8
 CHUNK: Final = 8
-"""Files that a process is given at a time."""
+"""Files submitted to a process at a time."""
 MAX_WAITING_BYTES: Final = 256 << 20
-"""Contents that wait for a process, beyond one file: those inside archives are in memory."""
+"""Bytes of queued content above which no more files are submitted. Files from archives are held in memory."""
 
 
 class Weighed(Protocol):
@@ -37,13 +37,13 @@ _Result = TypeVar("_Result")
 def read_each(
     read: Callable[[_File], _Result], files: Iterable[_File], alone: int = ALONE, chunk: int = CHUNK
 ) -> Iterator[_Result]:
-    """Apply a function to files, in their order; only a few of them are in memory at the same time.
+    """Apply a function to files, in order. Only a few files are in memory at the same time.
 
     Args:
-        read: A function of a module.
-        files: What it is applied to, made one by one.
-        alone: Up to so many files are read without starting processes.
-        chunk: Files that a process is given at a time.
+        read: A module-level function, so that it can be pickled.
+        files: The files, consumed lazily.
+        alone: Number of files read without starting processes.
+        chunk: Files submitted to a process at a time.
     """
     remaining = iter(files)
     processes = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
@@ -61,7 +61,7 @@ def read_each(
 def _in_processes(
     read: Callable[[_File], _Result], files: Iterator[_File], processes: int, size: int
 ) -> Iterator[_Result]:
-    context = multiprocessing.get_context("spawn")  # forking a process with threads may lock it up
+    context = multiprocessing.get_context("spawn")  # forking a process with threads may deadlock
     weight = 0
     waiting: deque[tuple[list[_File], Future[list[_Result]]]] = deque()
     with ProcessPoolExecutor(processes, context, initializer=_leave_interrupts_alone) as pool:
@@ -74,17 +74,17 @@ def _in_processes(
             chunk, future = waiting.popleft()
             weight -= _weight(chunk)
             try:
-                found = future.result()
-            except BrokenProcessPool:  # killed, as by the kernel when memory runs out
+                results = future.result()
+            except BrokenProcessPool:  # a process was killed, such as by the OOM killer
                 break
-            yield from found
-    for unread in [chunk, *(one for one, _ in waiting)]:
+            yield from results
+    for unread in [chunk, *(queued for queued, _ in waiting)]:
         yield from map(read, unread)
     yield from map(read, files)
 
 
 def _chunk(files: Iterator[_File], size: int) -> list[_File]:
-    """Take the next files: `size` of them, or fewer if they are large."""
+    """Return the next `size` files, or fewer if they are large."""
     chunk: list[_File] = []
     while len(chunk) < size and _weight(chunk) < MAX_WAITING_BYTES // CHUNK and (file := next(files, None)) is not None:
         chunk.append(file)
@@ -100,5 +100,5 @@ def _read_all(read: Callable[[_File], _Result], files: list[_File]) -> list[_Res
 
 
 def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches all processes of a terminal: one of them reports it."""
+    """Ignore SIGINT: Ctrl-C reaches all processes of a terminal, and only the parent reports it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""Unpickles plain data that anyone may have written: dicts, lists, tuples, texts and numbers, and nothing else.
+"""Unpickles untrusted plain data: only dicts, lists, tuples, strings and numbers.
 
-`pickle` can be made to run any function, and even without that to exhaust memory (an index of the memo makes it
-allocate that many entries) or the C stack (the hash of a deeply nested key is computed recursively). So before anything
-is unpickled, its opcodes are checked: only those that a flight recorder or `pickle.dumps` needs for plain data.
+A pickle can call any function. It can also exhaust memory (a memo index makes `pickle` allocate as many entries) or
+the C stack (the hash of a deeply nested key is computed recursively). So all opcodes are checked first: only those
+that a flight recorder or `pickle.dumps` uses for plain data are allowed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Final, NoReturn
 from otel_torchdist.errors import TorchDistError
 
 MAX_OBJECTS: Final = 8_000_000
-"""Containers; an empty one takes a byte of the file and 60 bytes of memory."""
+"""Upper bound on containers. An empty container takes 1 byte of the file and 60 bytes of memory."""
 MAX_TUPLES: Final = 1_000_000
 SAFE_DEPTH: Final = 10_000
-"""Tuples that may be nested in each other without a stack of their own; each takes less than `FRAME_BYTES` of it."""
+"""Number of nested tuples that fit on the default stack. Each takes less than `FRAME_BYTES`."""
 FRAME_BYTES: Final = 512
 _STACK_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 128 << 10
@@ -27,11 +27,11 @@ _PROTOCOLS: Final = b"\x80[\x02-\x05]"
 
 
 class PickleError(TorchDistError):
-    """A pickle is damaged, or holds something other than plain data; the message says what."""
+    """A pickle is damaged, or holds something other than plain data; the message gives the reason."""
 
 
 def _texts(opcode: bytes, size: bytes) -> bytes:
-    """Return a pattern for short texts, whose length an expression cannot read: one alternative for each."""
+    """Return a pattern for short strings. A regular expression cannot read a length, so each has its alternative."""
     return opcode + b"(?:" + b"|".join(re.escape(bytes([n])) + size + b".{%d}" % n for n in range(128)) + b")"
 
 
@@ -54,7 +54,7 @@ def load(content: bytes) -> Any:
     """Unpickle plain data.
 
     Raises:
-        PickleError: It is not a pickle, is damaged, or holds anything else.
+        PickleError: It is not a pickle, is damaged, or holds anything but plain data.
     """
     check(content)
     tuples = _at_most(content, _TUPLES)
@@ -66,10 +66,10 @@ def load(content: bytes) -> Any:
 
 
 def check(content: bytes) -> None:
-    """Check that every opcode is one of plain data, up to the end.
+    """Check every opcode up to the end.
 
     Raises:
-        PickleError: One is not, or the pickle is damaged.
+        PickleError: An opcode is not allowed for plain data, or the pickle is damaged.
     """
     if not re.match(_PROTOCOLS, content):
         raise PickleError("it is not a pickle of protocol 2 to 5")
@@ -79,25 +79,25 @@ def check(content: bytes) -> None:
         raise PickleError("it is truncated, or not a pickle")
     at, end = 2, len(content)
     while at < end:
-        found = _TOKENS.match(content, at)
-        at = found.end() if found is not None else _after_long(content, at)
+        match = _TOKENS.match(content, at)
+        at = match.end() if match is not None else _after_long(content, at)
 
 
 def _at_most(content: bytes, opcodes: bytes) -> int:
-    """Return an upper bound on the number of these opcodes: their bytes may also be parts of texts and numbers."""
+    """Return an upper bound on the number of these opcodes. Their bytes also occur in strings and numbers."""
     return len(content) - len(content.translate(None, opcodes))
 
 
 def _after_long(content: bytes, at: int) -> int:
-    """Return the position after an opcode whose length, or whose index, no expression can check."""
-    opcode, follows = content[at : at + 1], content[at + 1 : at + 9]
-    if opcode == b"X" and len(follows) >= 4:
-        after = at + 5 + int.from_bytes(follows[:4], "little")
-    elif opcode == b"\x8c" and follows:
-        after = at + 2 + follows[0]
-    elif opcode in (b"r", b"j") and len(follows) >= 4:
+    """Return the position after an opcode whose length or memo index a regular expression cannot check."""
+    opcode, argument = content[at : at + 1], content[at + 1 : at + 9]
+    if opcode == b"X" and len(argument) >= 4:
+        after = at + 5 + int.from_bytes(argument[:4], "little")
+    elif opcode == b"\x8c" and argument:
+        after = at + 2 + argument[0]
+    elif opcode in (b"r", b"j") and len(argument) >= 4:
         after = at + 5
-        if int.from_bytes(follows[:4], "little") > at:  # each entry of the memo took a byte at least
+        if int.from_bytes(argument[:4], "little") > at:  # each memo entry takes at least one byte
             raise PickleError("it refers to an object that it does not hold")
     elif opcode in _KNOWN:
         raise PickleError("it is truncated")
@@ -112,7 +112,7 @@ _KNOWN: Final = frozenset(bytes([code]) for code in b"hqKMJGjrX\x8a\x8c\x95")
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that finds no class: a second line of defence, should an opcode slip through."""
+    """An unpickler that refuses all classes: a second line of defence behind the check of opcodes."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         """Refuse."""
@@ -125,16 +125,16 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def _load(content: bytes) -> Any:
     try:
-        # Buffered: the unpickler asks it for pieces of its own choice, and a plain one for a few bytes each.
+        # From a buffered reader the unpickler peeks large pieces; from a plain one it reads a few bytes at a time.
         return _PlainUnpickler(io.BufferedReader(io.BytesIO(content), _PIECE_BYTES)).load()
     except PickleError:
         raise
-    except Exception as error:  # what an unpickler raises for a damaged pickle is not limited
+    except Exception as error:  # an unpickler may raise any exception for a damaged pickle
         raise PickleError(f"it is damaged ({type(error).__name__})") from error
 
 
 def _load_with_stack(content: bytes, stack_bytes: int) -> Any:
-    """Unpickle on a thread with room for all tuples nested in one another."""
+    """Unpickle on a thread with a stack large enough for nested tuples."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -152,7 +152,7 @@ def _load_with_stack(content: bytes, stack_bytes: int) -> Any:
     finally:
         threading.stack_size(before)
     thread.join()
-    (found,) = outcome
-    if isinstance(found, PickleError):
-        raise found
-    return found
+    (result,) = outcome
+    if isinstance(result, PickleError):
+        raise result
+    return result

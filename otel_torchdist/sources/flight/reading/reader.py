@@ -1,4 +1,4 @@
-"""Reads the dumps of a job from whatever paths a user names, and reports what was left out and why."""
+"""Reads the dumps of a job from a user's paths, and reports the files left out, with reasons."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _PATTERNS: Final = (
 
 
 def rank_in(name: str) -> int | None:
-    """The rank that a file's name states, as in `nccl_trace_rank_3`, `_dump_3` or `rank3.json`; None for none."""
+    """Return the rank in a file name such as `nccl_trace_rank_3`, `_dump_3` or `rank3.json`; None without one."""
     stem = _without_endings(name)
     for pattern in _PATTERNS:
-        found = pattern.findall(stem)
-        if found and int(found[-1]) < MAX_RANKS:
-            return int(found[-1])
+        matches = pattern.findall(stem)
+        if matches and int(matches[-1]) < MAX_RANKS:
+            return int(matches[-1])
     return None
 
 
@@ -50,7 +50,7 @@ def _without_endings(name: str) -> str:
 
 
 MAX_LINES: Final = 10
-"""Files of one kind of fault that are reported one by one."""
+"""Upper bound on the lines for files with one kind of fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class FoundDumps:
     """The dumps found in some paths.
 
     Attributes:
-        dumps: Of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
-        notes: What was left out, and why; a line each.
-        others: Files that are no dumps, and may be texts of other tools.
-        traces: Traces of profilers, which other commands read.
+        dumps: Dumps of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
+        notes: A line for each file or group of files left out, with the reason.
+        others: Files that are not dumps. They may be text output of other tools.
+        traces: Paths of profiler traces, which other commands read.
     """
 
     dumps: tuple[CondensedDump, ...]
@@ -71,20 +71,20 @@ class FoundDumps:
 
 
 def read_dumps(paths: Sequence[Path], limits: ReadingLimits = USUAL) -> FoundDumps:
-    """Read the dumps of one job, keeping of each only what judging needs.
+    """Read the dumps of one job, condensed.
 
     Args:
         paths: Folders, files and archives.
-        limits: Bounds on what is unpacked.
+        limits: Bounds on unpacking.
     """
     skipped = Skipped()
     traces: list[str] = []
     files = _without_traces(find_files(paths, skipped, limits), traces)
     read = list(read_each(partial(_read_condensed, most=limits.file_bytes), files))
-    problems = [problem for one in read for problem in one.problems]
-    skipped.others += [one.other for one in read if one.other is not None]
-    skipped.others_inside += sum(one.is_other and one.other is None for one in read)
-    jobs = sort_into_jobs(_with_shared_members([one.dump for one in read if one.dump is not None]))
+    problems = [problem for file in read for problem in file.problems]
+    skipped.others += [file.other for file in read if file.other is not None]
+    skipped.others_inside += sum(file.is_other and file.other is None for file in read)
+    jobs = sort_into_jobs(_with_shared_members([file.dump for file in read if file.dump is not None]))
     notes = [*shortened(skipped.problems), *shortened(problems), *_others(skipped), *_of_traces(traces)]
     others = tuple(skipped.others)
     if not jobs:
@@ -94,16 +94,16 @@ def read_dumps(paths: Sequence[Path], limits: ReadingLimits = USUAL) -> FoundDum
 
 
 def read_whole(paths: Sequence[Path], chosen: Iterable[CondensedDump]) -> Iterator[FlightDump]:
-    """Read dumps again with all their entries, one after the other: those of a large job take gigabytes.
+    """Read dumps again with all their entries, one at a time: the dumps of a large job take gigabytes.
 
     Args:
-        paths: The folders, files and archives in which they were found.
+        paths: The folders, files and archives that contain them.
         chosen: The dumps.
     """
-    wanted = {(one.dump.path, one.rank) for one in chosen}
-    named = {path for path, _ in wanted}
+    wanted = {(condensed.dump.path, condensed.rank) for condensed in chosen}
+    wanted_paths = {path for path, _ in wanted}
     for file in find_files(paths, Skipped()):
-        if file.path not in named:
+        if file.path not in wanted_paths:
             continue
         dump = _read(file).dump
         if dump is not None and (dump.path, dump.rank) in wanted:
@@ -112,7 +112,7 @@ def read_whole(paths: Sequence[Path], chosen: Iterable[CondensedDump]) -> Iterat
 
 
 def _without_traces(files: Iterable[FoundFile], traces: list[str]) -> Iterator[FoundFile]:
-    """Yield what is no trace of a profiler; the paths of those are collected."""
+    """Yield the files that are not profiler traces. The paths of traces are added to `traces`."""
     for file in files:
         if file.is_trace:
             traces.append(file.path)
@@ -121,24 +121,24 @@ def _without_traces(files: Iterable[FoundFile], traces: list[str]) -> Iterator[F
 
 
 def _of_traces(traces: Sequence[str]) -> Iterator[str]:
-    read = "no state of a hang; `otel-torchdist analyze` reads"
+    hint = "no state of a hang; `otel-torchdist analyze` reads"
     if len(traces) == 1:
-        yield f"{traces[0]} is a trace of a profiler and holds {read} it"
+        yield f"{traces[0]} is a profiler trace and holds {hint} it"
     elif traces:
-        yield f"{len(traces):,} traces of a profiler, such as {traces[0]}, hold {read} them"
+        yield f"{len(traces):,} profiler traces, such as {traces[0]}, hold {hint} them"
 
 
 def _with_shared_members(dumps: Sequence[CondensedDump]) -> list[CondensedDump]:
-    """The same dumps, in which equal lists of members are one object: comparing thousands of them is expensive."""
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}
-    found: list[CondensedDump] = []
-    for one in dumps:
+    """Return the dumps with interned member lists: comparing thousands of equal lists by value is expensive."""
+    interned: dict[tuple[int, ...], tuple[int, ...]] = {}
+    shared: list[CondensedDump] = []
+    for condensed in dumps:
         groups = {
-            name: replace(group, ranks=known.setdefault(group.ranks, group.ranks))
-            for name, group in one.dump.groups.items()
+            name: replace(group, ranks=interned.setdefault(group.ranks, group.ranks))
+            for name, group in condensed.dump.groups.items()
         }
-        found.append(replace(one, dump=replace(one.dump, groups=groups)))
-    return found
+        shared.append(replace(condensed, dump=replace(condensed.dump, groups=groups)))
+    return shared
 
 
 _Dump = TypeVar("_Dump")
@@ -149,10 +149,10 @@ class _ReadFile(Generic[_Dump]):
     """The contents of a file.
 
     Attributes:
-        dump: The dump; None if it is none, or of no known rank.
-        problems: What was wrong with it.
-        is_other: Whether it is sound and not a dump.
-        other: The file, if it is such a one, and not inside an archive.
+        dump: The dump; None for another file, or if its rank is unknown.
+        problems: A line for each fault.
+        is_other: Whether the file is intact but not a dump.
+        other: The file, if `is_other` and not inside an archive.
     """
 
     dump: _Dump | None
@@ -174,7 +174,7 @@ def _read(file: FoundFile, most: int = USUAL.file_bytes) -> _ReadFile[FlightDump
     try:
         content = file.read(most)
         if not content and rank is None:
-            return _ReadFile(None, is_other=True, other=file.file)  # such as the standard output of a rank
+            return _ReadFile(None, is_other=True, other=file.file)  # such as a rank's empty standard output
         decoded = decode(content, rank if rank is not None else -1, file.path)
     except (DumpError, UnreadableError) as error:
         if isinstance(error, NotADumpError) and not content.startswith(PICKLE):
@@ -186,18 +186,18 @@ def _read(file: FoundFile, most: int = USUAL.file_bytes) -> _ReadFile[FlightDump
     dump = decoded.dump
     if rank is None and decoded.rank is None:
         return _ReadFile(None, (*problems, f"{file.path}: neither its name nor its content states a rank"))
-    # What it says itself outranks its name, which anyone may have changed.
+    # The content takes precedence over the name, since files may be renamed.
     dump = replace(dump, rank=decoded.rank) if decoded.rank is not None else dump
     return _ReadFile(dump, tuple(problems))
 
 
 def _faults(file: FoundFile, decoded: DecodedDump) -> str:
-    parts = "a part of it is" if decoded.bad_parts == 1 else f"{decoded.bad_parts} parts of it are"
-    return f"{file.path}: {parts} no good, and left out ({decoded.first_fault})"
+    parts = "1 part is" if decoded.bad_parts == 1 else f"{decoded.bad_parts} parts are"
+    return f"{file.path}: {parts} invalid and left out ({decoded.first_fault})"
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first of these lines, and how many more there are."""
+    """Return the first lines, and one that counts the rest."""
     if len(lines) <= MAX_LINES:
         return list(lines)
     return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]
@@ -213,11 +213,11 @@ def _others(skipped: Skipped) -> Iterator[str]:
 
 def _of_other_jobs(others: Sequence[FoundJob]) -> Iterator[str]:
     for job in others[:MAX_LINES]:
-        ranks = name_ranks(sorted(one.rank for one in job.dumps))
+        ranks = name_ranks(sorted(dump.rank for dump in job.dumps))
         count = len(job.dumps) + len(job.replaced)
         first = job.dumps[0].dump.path
         files = "1 file is" if count == 1 else f"{count} files are"
-        yield f"{files} left by another job, of {ranks}, and left out here; the first is {first}"
+        yield f"{files} from another job, of {ranks}, and left out here; the first is {first}"
     if len(others) > MAX_LINES:
         yield f"and files of {len(others) - MAX_LINES} more jobs"
 
@@ -225,7 +225,7 @@ def _of_other_jobs(others: Sequence[FoundJob]) -> Iterator[str]:
 def _of_replaced(job: FoundJob) -> Iterator[str]:
     if not job.replaced:
         return
-    ranks = sorted({one.rank for one in job.replaced})
-    paths = ", ".join(one.dump.path for one in job.replaced[:3])
+    ranks = sorted({dump.rank for dump in job.replaced})
+    paths = ", ".join(dump.dump.path for dump in job.replaced[:3])
     more = f" and {len(job.replaced) - 3} more" if len(job.replaced) > 3 else ""
-    yield f"{name_ranks(ranks)}: more than one dump, of which the newest is used; left out: {paths}{more}"
+    yield f"{name_ranks(ranks)}: more than one dump; the newest is used; left out: {paths}{more}"

@@ -1,4 +1,4 @@
-"""Finds the files that may be dumps: in folders, one by one, and in archives. Nothing is extracted to disk."""
+"""Finds files that may be dumps: in folders, one by one, and in archives. Nothing is extracted to disk."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _START_BYTES: Final = 4096
 _GZIP: Final = b"\x1f\x8b"
 _PICKLE: Final = b"\x80"
 _STARTS: Final = (_PICKLE, b"{", _GZIP)
-"""Of a pickle, of JSON, and of either compressed by gzip."""
+"""First bytes of a pickle, of JSON, and of a gzip file."""
 _TAPE: Final = ".tape"
 _OF_TRACES: Final = re.compile(
     rb'"(?:traceEvents|schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|displayTimeUnit|traceName)"\s*:'
     rb'|"schema"\s*:\s*"'
 )
-"""What stands near the beginning of a profiler's trace, of whatever tool, and of an execution trace."""
+"""Keys near the beginning of a profiler's trace, of any tool, and of an execution trace."""
 _OF_CHAKRA: Final = re.compile(rb"[\x80-\xff]{0,3}[\x03-\x7f]\n(?P<length>[\x01-\x20])(?P<version>\d[0-9A-Za-z.+-]*)")
-"""How Chakra's execution traces begin: with a message of protobuf whose first field is a version."""
+"""Beginning of a Chakra execution trace: a protobuf message whose first field is a version."""
 _OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|nccl_comm_state|entries")
 
 
@@ -41,11 +41,11 @@ class FoundFile:
     """A file that may be a dump.
 
     Attributes:
-        path: Where it is, for reports: `dumps.tar.gz/job/rank_3` inside an archive.
-        name: Its own name.
-        file: The file itself; None inside an archive.
-        packed: What an archive holds; None for a file.
-        start: How its content begins, unpacked if it was compressed by itself.
+        path: Path for reports: `dumps.tar.gz/job/rank_3` inside an archive.
+        name: The last component of the path.
+        file: The file; None inside an archive.
+        packed: The content of an archive's member; None for a file.
+        start: First bytes of the content, decompressed.
     """
 
     path: str
@@ -56,7 +56,7 @@ class FoundFile:
 
     @property
     def size(self) -> int:
-        """Its size in bytes, compressed or not; 0 if it is gone."""
+        """Stored size in bytes, compressed or not; 0 if the file has vanished."""
         if self.file is None:
             return len(self.packed or b"")
         with contextlib.suppress(OSError):
@@ -65,32 +65,32 @@ class FoundFile:
 
     @property
     def weight(self) -> int:
-        """The bytes of its content that are in memory."""
+        """Bytes of its content held in memory."""
         return len(self.packed or b"")
 
     @property
     def is_trace(self) -> bool:
-        """Whether it looks like a trace of a profiler."""
+        """Whether the first bytes look like a profiler trace."""
         return self.is_chakra or (not self.start.startswith(_PICKLE) and _OF_TRACES.search(self.start) is not None)
 
     @property
     def is_chakra(self) -> bool:
-        """Whether it looks like an execution trace in Chakra's own format."""
+        """Whether the first bytes look like an execution trace in Chakra's protobuf format."""
         return _is_chakra(self.start)
 
     @property
     def is_dump(self) -> bool:
-        """Whether it looks like a dump, and not only as if it might be one."""
+        """Whether keys in the first bytes, not just the file type, identify a dump."""
         return not self.is_trace and _OF_DUMPS.search(self.start) is not None
 
     def read(self, most: int) -> bytes:
-        """Return all of it, unpacked if it was compressed by itself.
+        """Return the content, decompressed.
 
         Args:
-            most: Maximum size in bytes, unpacked or not.
+            most: Maximum size in bytes, both compressed and decompressed.
 
         Raises:
-            UnreadableError: It cannot be read; the message says why.
+            UnreadableError: It cannot be read; the message gives the reason.
         """
         try:
             return _unzipped(self.read_as_it_is(most), most)
@@ -98,13 +98,13 @@ class FoundFile:
             raise UnreadableError(_reason(error)) from error
 
     def read_as_it_is(self, most: int) -> bytes:
-        """Return all of it, compressed or not.
+        """Return the stored content, compressed or not.
 
         Args:
             most: Maximum size in bytes.
 
         Raises:
-            UnreadableError: It cannot be read; the message says why.
+            UnreadableError: It cannot be read; the message gives the reason.
         """
         try:
             return (self.packed or b"") if self.file is None else read_regular(self.file.resolve(), most)
@@ -114,13 +114,13 @@ class FoundFile:
 
 @dataclass(slots=True)
 class Skipped:
-    """Files that were found and are no dumps.
+    """Files that are not dumps.
 
     Attributes:
-        others: Files that are no dumps, for other readers; those inside archives are only counted.
-        others_inside: How many files inside archives are no dumps.
-        tapes: How many are tapes of ours.
-        problems: Lines about those that could not be read, each with its path.
+        others: Files that are not dumps, for other readers.
+        others_inside: Number of files inside archives that are not dumps.
+        tapes: Number of tapes.
+        problems: A line for each unreadable file, with its path.
     """
 
     others: list[Path] = field(default_factory=list[Path])
@@ -130,12 +130,12 @@ class Skipped:
 
 
 def find_files(paths: Sequence[Path], skipped: Skipped, limits: ReadingLimits = USUAL) -> Iterator[FoundFile]:
-    """Yield what may be a dump or a trace, one file after the other, so that only a few are in memory.
+    """Yield files that may be dumps or traces. They are read lazily, so that only a few are in memory.
 
     Args:
         paths: Folders, which are searched to a depth of 8, files, and archives.
-        skipped: Collects what is left out.
-        limits: Bounds on what is unpacked.
+        skipped: Receives the files left out.
+        limits: Bounds on unpacking.
     """
     allowance = UnpackBudget(limits.free_bytes)
     for path in paths:
@@ -167,7 +167,7 @@ def _found_in(file: Path, skipped: Skipped, limits: ReadingLimits, allowance: Un
     try:
         resolved = file.resolve(strict=True)
         if not resolved.is_file():
-            return  # a named pipe, by which a dump is requested, lies beside the dumps
+            return  # torch requests dumps by a named pipe beside them
         if is_archive(file.name):
             yield from _found_inside(resolved, shown, skipped, limits, allowance)
             return
@@ -175,7 +175,7 @@ def _found_in(file: Path, skipped: Skipped, limits: ReadingLimits, allowance: Un
             start = stream.read(_START_BYTES)
             if start.startswith(_GZIP):
                 stream.seek(0)
-                start = gunzip_start(stream, _START_BYTES) or start  # it may be a log of gigabytes
+                start = gunzip_start(stream, _START_BYTES) or start  # not all of it: it may be a log of gigabytes
         if file.suffix == _TAPE:
             skipped.tapes += 1
             return
@@ -212,15 +212,15 @@ def _found_inside(
 
 
 def _unzipped(content: bytes, most: int) -> bytes:
-    """Return the content of a file that was compressed by itself."""
+    """Return the content of a file, decompressed if it is a gzip file."""
     if not content.startswith(_GZIP):
         return content
-    found, error = gunzip(content, most + 1)
+    unzipped, error = gunzip(content, most + 1)
     if error is not None:
         raise error
-    if len(found) > most:
+    if len(unzipped) > most:
         raise ValueError(f"it has more than {most} bytes")
-    return found
+    return unzipped
 
 
 def _may_be_dump(start: bytes) -> bool:
@@ -228,9 +228,9 @@ def _may_be_dump(start: bytes) -> bool:
 
 
 def _is_chakra(start: bytes) -> bool:
-    """Whether a version of the stated length comes first; a log may begin with a letter, a line break and a number."""
-    found = _OF_CHAKRA.match(start)
-    return found is not None and len(found["version"]) >= found["length"][0]
+    """Return whether a version of the stated length comes first: a log may begin with letter, newline, digit."""
+    match = _OF_CHAKRA.match(start)
+    return match is not None and len(match["version"]) >= match["length"][0]
 
 
 def _reason(error: Exception) -> str:

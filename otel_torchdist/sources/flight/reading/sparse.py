@@ -1,4 +1,4 @@
-"""Restores members of tar archives that are stored without their zeros, in the four formats of GNU tar."""
+"""Restores sparse members of tar archives, in the four formats of GNU tar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.sources.flight.reading.limits import UnreadableError
 
 Extents = list[tuple[int, int]]
-"""Offset and size in bytes of each part that is stored."""
+"""Offset and size in bytes of each stored part."""
 BLOCK: Final = 512
 _MAX_DIGITS: Final = 20
 _BAD: Final = "it is damaged (the map of a sparse member is wrong)"
@@ -19,40 +19,40 @@ def number_of(text: bytes) -> int:
     """Parse a decimal number.
 
     Raises:
-        UnreadableError: It is none, or has more than 20 digits.
+        UnreadableError: It is not a number, or has more than 20 digits.
     """
     if not text.isdigit() or len(text) > _MAX_DIGITS:
         raise UnreadableError(_BAD)
     return int(text)
 
 
-def extents_of_header(block: bytes, first: int, count: int, parsed: Callable[[bytes], int]) -> Extents:
-    """Return the parts that a header of GNU's old format lists.
+def extents_of_header(block: bytes, first: int, count: int, parse: Callable[[bytes], int]) -> Extents:
+    """Return the parts listed in a header of GNU's old format.
 
     Args:
         block: The header.
-        first: Offset of the first of its fields, each of 12 bytes.
+        first: Offset of its first field. Each field has 12 bytes.
         count: Maximum number of parts.
-        parsed: Parses a field.
+        parse: Parses a field.
     """
-    fields = [parsed(block[at : at + 12]) for at in range(first, first + 24 * count, 12)]
+    fields = [parse(block[at : at + 12]) for at in range(first, first + 24 * count, 12)]
     return [(offset, size) for offset, size in zip(fields[::2], fields[1::2], strict=True) if offset or size]
 
 
-def extents_of_pax(facts: Mapping[bytes, bytes], listed: list[bytes]) -> Extents | None:
-    """Return the parts that keywords of pax list, in the formats 0.0 and 0.1; `None` if there are no such keywords.
+def extents_of_pax(keywords: Mapping[bytes, bytes], repeated: list[bytes]) -> Extents | None:
+    """Return the parts listed in pax keywords, in the formats 0.0 and 0.1; None without such keywords.
 
     Args:
-        facts: Keywords and their values.
-        listed: The values of `GNU.sparse.offset` and `GNU.sparse.numbytes` in their order; format 0.0 repeats them.
+        keywords: Keywords and their values.
+        repeated: The values of `GNU.sparse.offset` and `GNU.sparse.numbytes` in order. Format 0.0 repeats them.
     """
-    listing = facts.get(b"GNU.sparse.map")
-    numbers = listed if listing is None else [number for number in listing.split(b",") if number]
+    listing = keywords.get(b"GNU.sparse.map")
+    numbers = repeated if listing is None else [number for number in listing.split(b",") if number]
     return _pairs(map(number_of, numbers), len(numbers)) if numbers or listing is not None else None
 
 
 def extents_of_content(read: Callable[[int], bytes]) -> Extents:
-    """Return the parts that the first blocks of the content list, in format 1.0.
+    """Return the parts listed in the first blocks of the content, in format 1.0.
 
     Args:
         read: Reads exactly `n` bytes, and counts them as a header.
@@ -62,7 +62,7 @@ def extents_of_content(read: Callable[[int], bytes]) -> Extents:
 
 
 def _lines(read: Callable[[int], bytes]) -> Iterator[int]:
-    """Yield the number on each line; blocks are read when they are needed."""
+    """Yield the number on each line. Blocks are read on demand."""
     rest = b""
     while True:
         *lines, rest = (rest + read(BLOCK)).split(b"\n")
@@ -79,7 +79,7 @@ def _pairs(numbers: Iterator[int], count: int) -> Extents:
 
 
 def filled(extents: Extents, size: int, read: Callable[[int], bytes]) -> bytes:
-    """Return the content of `size` bytes, with zeros between the parts.
+    """Return the content, with zeros between the parts.
 
     Args:
         extents: The parts.
@@ -87,7 +87,7 @@ def filled(extents: Extents, size: int, read: Callable[[int], bytes]) -> bytes:
         read: Reads exactly `n` bytes.
 
     Raises:
-        UnreadableError: The parts overlap, or lie behind the end.
+        UnreadableError: Parts overlap, or exceed `size`.
     """
     content = io.BytesIO(bytes(size))
     end = 0

@@ -1,8 +1,8 @@
-"""Reads tar archives of others, as a stream and within limits.
+"""Reads untrusted tar archives, as a stream and within limits.
 
-Python's `tarfile` reads headers of any length into memory, calls itself for each header of a member, and has had
-endless loops and quadratic patterns there (CVE-2019-20907, CVE-2024-6232, CVE-2025-8194). This reader takes time in
-proportion to the bytes. It knows the formats of V7, ustar, GNU and pax.
+Python's `tarfile` reads headers of any length into memory, recurses for each header of a member, and has had endless
+loops and quadratic patterns (CVE-2019-20907, CVE-2024-6232, CVE-2025-8194). This reader takes time linear in the
+bytes. It supports the formats of V7, ustar, GNU and pax.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from otel_torchdist.sources.flight.reading.sparse import (
 from otel_torchdist.system.files.unpacking import Readable
 
 MAX_EXTENDED: Final = 1 << 20
-"""Bytes of one header behind its first block: a long name, or the keywords of pax, which hold attributes of a file."""
+"""Upper bound on the bytes of an extended header: a long name, or pax keywords, which hold file attributes."""
 _MAX_SIZE: Final = 1 << 62
 _MAX_LENGTH: Final = 10
-"""Digits of a record's length, and the space behind them."""
+"""Upper bound on the digits of a pax record's length, with the space behind them."""
 _CUT_OFF: Final = "its end is missing"
 _SKIPPED_AT_ONCE: Final = 1 << 20
 _REGULAR: Final = (b"0", b"\0", b"7", b"S")
@@ -57,8 +57,8 @@ class _Head:
     Attributes:
         kind: The type flag.
         name: The name, with its prefix.
-        size: Bytes of the content, as they are stored.
-        block: The block itself.
+        size: Bytes of the stored content.
+        block: The raw block.
     """
 
     kind: bytes
@@ -68,16 +68,15 @@ class _Head:
 
 
 def read_tar(stream: Readable, most: int, limits: ArchiveLimits) -> Iterator[tuple[str, bytes | None]]:
-    """Yield name and content of each regular file; `None` for a file of more than `most` bytes.
+    """Yield name and content of each regular file; None for the content of more than `most` bytes.
 
     Args:
-        stream: The archive, decompressed.
+        stream: The decompressed archive. It counts its own bytes.
         most: Maximum bytes of one member.
-        limits: Ends reading; counts members and headers, and the zeros of sparse members. The bytes of the stream are
-            counted by the stream.
+        limits: Counts members, headers, and the zeros of sparse members.
 
     Raises:
-        UnreadableError: It is damaged, or at a limit.
+        UnreadableError: The archive is damaged, or exceeds a limit.
     """
     source = _Source(stream, limits)
     shared: dict[bytes, bytes] = {}
@@ -85,14 +84,14 @@ def read_tar(stream: Readable, most: int, limits: ArchiveLimits) -> Iterator[tup
     block = source.block()
     if not block:
         raise UnreadableError("it is empty")
-    while block.strip(b"\0"):  # a block of zeros is the end
+    while block.strip(b"\0"):  # a block of zeros ends the archive
         head = _head(block, source.limits)
         if head.kind in (_KEYWORDS, _KEYWORDS_OF_SOLARIS):
             _add_keywords(extended, source.extended(head.size))
         elif head.kind == _KEYWORDS_OF_ALL:
-            of_all = _Extended()
-            _add_keywords(of_all, source.extended(head.size))
-            shared.update(of_all.keywords)
+            global_header = _Extended()
+            _add_keywords(global_header, source.extended(head.size))
+            shared.update(global_header.keywords)
         elif head.kind == _LONG_NAME:
             extended.keywords.setdefault(b"path", _text(source.extended(head.size)))
         elif head.kind == _LONG_LINK:
@@ -106,7 +105,7 @@ def read_tar(stream: Readable, most: int, limits: ArchiveLimits) -> Iterator[tup
 
 
 class _Source:
-    """The stream of an archive, in exact pieces."""
+    """A stream that is read in pieces of exact sizes."""
 
     def __init__(self, stream: Readable, limits: ArchiveLimits) -> None:
         self._stream = stream
@@ -127,7 +126,7 @@ class _Source:
         return content
 
     def header(self, size: int) -> bytes:
-        """Return `size` bytes that are counted as headers."""
+        """Return the next `size` bytes, counted as a header."""
         self.limits.add_header(size)
         return self.exactly(size)
 
@@ -140,18 +139,18 @@ class _Source:
         return content
 
     def skip(self, size: int) -> None:
-        """Read `size` bytes, and forget them."""
+        """Skip `size` bytes."""
         while size > 0:
-            found = len(self._stream.read(min(size, _SKIPPED_AT_ONCE)))
-            if not found:
+            skipped = len(self._stream.read(min(size, _SKIPPED_AT_ONCE)))
+            if not skipped:
                 raise EOFError(_CUT_OFF)
-            size -= found
+            size -= skipped
 
     def _pieces(self, size: int) -> bytes:
         content = self._stream.read(size)
         if len(content) == size or not content:
             return content
-        whole = io.BytesIO()  # its value is not copied at the end, unlike that of joined parts
+        whole = io.BytesIO()  # `getvalue` does not copy, unlike a join of parts
         while content:
             whole.write(content)
             content = self._stream.read(size - whole.tell()) if whole.tell() < size else b""
@@ -165,13 +164,13 @@ def _head(block: bytes, limits: ArchiveLimits) -> _Head:
     name, prefix = _text(block[:100]), _text(block[345:500])
     if prefix and kind not in (_LONG_NAME, _LONG_LINK, _SPARSE):
         name = prefix + b"/" + name
-    if kind == b"\0" and name.endswith(b"/"):  # as V7 stores folders
+    if kind == b"\0" and name.endswith(b"/"):  # V7 stores folders so
         kind = b"5"
     return _Head(kind, name, _number(block[124:136]), block)
 
 
 def _check_sum(block: bytes) -> None:
-    """Check the sum of a block's bytes, which old programs computed with a sign."""
+    """Check the sum of a header's bytes. Old programs summed signed bytes."""
     expected = _number(block[148:156])
     others = block[:148] + b"        " + block[156:]
     unsigned = sum(others)
@@ -180,7 +179,7 @@ def _check_sum(block: bytes) -> None:
 
 
 def _read_member(source: _Source, head: _Head, extended: _Extended, most: int) -> Iterator[tuple[str, bytes | None]]:
-    """Yield a member, if it is a regular file, and read to the end of its content."""
+    """Yield a member if it is a regular file, and advance to the end of its content."""
     keywords = extended.keywords
     stored = number_of(keywords[b"size"]) if b"size" in keywords else head.size
     if head.kind in _WITHOUT_CONTENT:
@@ -205,7 +204,7 @@ def _read_member(source: _Source, head: _Head, extended: _Extended, most: int) -
 
 
 class _Stored:
-    """The content of a member as it is stored."""
+    """The stored content of a member."""
 
     def __init__(self, source: _Source, size: int) -> None:
         self._source = source
@@ -217,7 +216,7 @@ class _Stored:
         return self._take(size, self._source.exactly)
 
     def read_header(self, size: int) -> bytes:
-        """Read exactly `size` bytes of a map, which count as a header."""
+        """Read exactly `size` bytes of a sparse map, counted as a header."""
         return self._take(size, self._source.header)
 
     def _take(self, size: int, read: Callable[[int], bytes]) -> bytes:
@@ -228,7 +227,7 @@ class _Stored:
 
 
 def _extents(source: _Source, head: _Head, extended: _Extended, reader: _Stored) -> tuple[int, Extents | None]:
-    """Return the size of a sparse member and the parts that are stored; `None` for the parts of other members."""
+    """Return the size and the stored parts of a sparse member; None for the parts of other members."""
     if head.kind == _SPARSE:
         return _extents_of_gnu(head, source)
     keywords = extended.keywords
@@ -242,14 +241,14 @@ def _extents_of_gnu(head: _Head, source: _Source) -> tuple[int, Extents]:
     extents = extents_of_header(head.block, 386, _OLD_PARTS, _number)
     has_more = head.block[482]
     while has_more:
-        more = source.header(BLOCK)  # the stated size does not include it
+        more = source.header(BLOCK)  # not included in the stated size
         extents += extents_of_header(more, 0, _MORE_PARTS, _number)
         has_more = more[504]
     return _number(head.block[483:495]), extents
 
 
 def _add_keywords(extended: _Extended, content: bytes) -> None:
-    """Parse the records of pax: their length in decimal, a space, a keyword, `=`, a value, and a line break."""
+    """Parse pax records: the length in decimal, a space, a keyword, `=`, a value, and a line break."""
     at = 0
     while at < len(content) and content[at]:
         space = content.find(b" ", at, at + _MAX_LENGTH)
@@ -270,7 +269,7 @@ def _text(content: bytes) -> bytes:
 
 
 def _number(content: bytes) -> int:
-    """Parse a number: in octal, or in binary if the first bit is set."""
+    """Parse a number: octal, or binary if the first bit is set."""
     if content[0] == 0x80:
         return int.from_bytes(content[1:], "big")
     digits = content.partition(b"\0")[0].strip()

@@ -1,4 +1,4 @@
-"""Decoding: what a dump's dictionaries hold is checked part by part, and what is no good is left out."""
+"""Decoding: what a dump's dictionaries hold is checked part by part, and invalid parts are left out."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_unprintable_names() -> None:
         (b"{", "damaged"),
         (b"{}", "not a dump of a flight recorder"),
         (b'{"version": 2.1, "entries": []}', "not a dump of a flight recorder"),
-        (b'{"version": "2.10", "entries": {}}', "its entries are no list"),
+        (b'{"version": "2.10", "entries": {}}', "its entries are not a list"),
         (b'{"a":' * 100_000, "damaged"),
         (b"{" + b"[" * 9_000_000, "too many objects"),
         (b'{"version": "2.10", "entries": [' + b"9" * 5_000 + b"]}", "damaged"),
@@ -134,7 +134,7 @@ def test_not_a_dump(content: bytes, reason: str) -> None:
 
 @given(plain, st.sampled_from(["pickle", "json"]))
 def test_any_content(value: Any, kind: str) -> None:
-    """A dump with anything in its keys is decoded or refused, and leaves out what is no good."""
+    """A dump with anything in its keys is decoded or refused, and leaves out invalid parts."""
     dump = {"version": "2.9", "pg_config": {"0": value}, "pg_status": {"0": value}, "entries": [value, *call(1)]}
     for one in (dump, {**dump, "entries": value}, {**dump, "pg_config": value, "pg_status": value}):
         try:

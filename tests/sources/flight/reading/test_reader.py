@@ -184,7 +184,7 @@ def test_two_dumps_of_a_rank(tmp_path: Path) -> None:
     assert ranks_of(found) == [0, 1, 2, 3]
     assert found.dumps[1].newest_ns == START_NS + 4 * 10**9
     assert found.notes == (
-        f"rank 1: more than one dump, of which the newest is used; left out: {tmp_path}/later/nccl_trace_rank_1",
+        f"rank 1: more than one dump; the newest is used; left out: {tmp_path}/later/nccl_trace_rank_1",
     )
 
 
@@ -195,7 +195,7 @@ def test_files_of_an_earlier_job(tmp_path: Path) -> None:
     found = read_dumps([tmp_path])
     assert ranks_of(found) == [0, 1, 2, 3, 4]
     [note] = found.notes
-    assert note.startswith("3 files are left by another job, of ranks 5-7, and left out here; the first is ")
+    assert note.startswith("3 files are from another job, of ranks 5-7, and left out here; the first is ")
 
 
 def test_the_same_job_the_day_before(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_the_same_job_the_day_before(tmp_path: Path) -> None:
     write(tmp_path / "b", {rank: document(entries, {"0": range(4)}) for rank in range(4)})
     found = read_dumps([tmp_path])
     assert {Path(one.dump.path).parent.name for one in found.dumps} == {"b"}
-    assert found.notes[0].startswith("4 files are left by another job, of ranks 0-3")
+    assert found.notes[0].startswith("4 files are from another job, of ranks 0-3")
 
 
 def test_groups_of_one_name(tmp_path: Path) -> None:
