@@ -1,8 +1,8 @@
-"""The process groups of a job, as its traces describe them together.
+"""The process groups of a job, from all its traces together.
 
-A trace names the groups of its rank with their members, except that lists of more than 30 ranks are cut, and that older
-traces have only names or sizes. What one trace leaves out, another may have: a group that as many ranks have used as it
-has members is that of these ranks.
+A trace names the groups of its rank with their members. But lists of more than 30 ranks are cut, and older traces have
+only names or sizes. Other traces fill the gaps: if as many ranks have used a group as it has members, these ranks are
+its members.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class ProfiledGroups:
     """Resolves the groups of a job's traces."""
 
     def __init__(self, profiles: Iterable[RankProfile]) -> None:
-        """Collect what all traces say; their calls are not kept."""
-        self._own: dict[int, dict[str, ProfiledGroup]] = {}
+        """Collect the groups of all traces. Calls are not kept."""
+        self._by_rank: dict[int, dict[str, ProfiledGroup]] = {}
         self._members: dict[str, set[tuple[int, ...]]] = {}
         self._users: dict[tuple[str, int], set[int]] = {}
         self._descriptions: dict[str, str] = {}
@@ -31,12 +31,12 @@ class ProfiledGroups:
         highest = -1
         world_size = 0
         for profile in profiles:
-            own = self._own.setdefault(profile.rank, {})
+            by_name = self._by_rank.setdefault(profile.rank, {})
             world_size = max(world_size, profile.world_size)
             highest = max(highest, profile.rank)
             for group in profile.groups:
-                if group.name not in own or len(group.ranks) > len(own[group.name].ranks):
-                    own[group.name] = group
+                if group.name not in by_name or len(group.ranks) > len(by_name[group.name].ranks):
+                    by_name[group.name] = group
                 if group.ranks:
                     self._members.setdefault(group.name, set()).add(group.ranks)
                     highest = max(highest, group.ranks[-1])
@@ -53,25 +53,25 @@ class ProfiledGroups:
         self._nth = numbers_of(
             {
                 (group.name, ranks)
-                for rank, own in self._own.items()
-                for group in own.values()
+                for rank, by_name in self._by_rank.items()
+                for group in by_name.values()
                 if (ranks := self._ranks_of(rank, group.name, group.size)) is not None
             }
         )
 
     def groups_of(self, profile: RankProfile) -> tuple[GroupView, ...]:
-        """The groups of a rank whose members are known."""
-        own = self._own.get(profile.rank, {})
-        found = (self._view(profile.rank, group.name, group.size, True) for group in own.values())
-        return tuple(view for view in found if view is not None)
+        """Return the groups of a rank with known members."""
+        by_name = self._by_rank.get(profile.rank, {})
+        views = (self._view(profile.rank, group.name, group.size, True) for group in by_name.values())
+        return tuple(view for view in views if view is not None)
 
     def group_of(self, profile: RankProfile, arguments: CallArguments, aligned: bool) -> GroupView | None:
-        """The group of a call; None if its members are not known.
+        """Return the group of a call; None if its members are unknown.
 
         Args:
             profile: The rank's trace.
-            arguments: What was called.
-            aligned: Whether the call's position can be compared with those of other ranks.
+            arguments: The arguments of the call.
+            aligned: Whether the call's position is comparable between ranks.
         """
         key = (profile.rank, arguments.group, arguments.group_size, aligned)
         if key not in self._resolved:
@@ -83,13 +83,13 @@ class ProfiledGroups:
         return self._resolved[key]
 
     def _only_name(self, rank: int, size: int) -> str | None:
-        """The name of the rank's group of a size, if it has no other one of this size; 0 for any size."""
-        own = self._own.get(rank, {})
-        found = [group for group in own.values() if not size or group.size == size]
-        if len({group.ranks for group in found}) == 1:
-            return found[0].name
-        # A call in as many ranks as there are is in the default group, or does not differ from one that is.
-        return "" if not found and size and size == self.world_size else None
+        """Return the name of the rank's only group of a size (0 for any size); None if there are several or none."""
+        groups = self._by_rank.get(rank, {}).values()
+        candidates = [group for group in groups if not size or group.size == size]
+        if len({group.ranks for group in candidates}) == 1:
+            return candidates[0].name
+        # A group of all ranks is the default group, or has the same members.
+        return "" if not candidates and size and size == self.world_size else None
 
     def _view(self, rank: int, name: str, size: int, aligned: bool) -> GroupView | None:
         ranks = self._ranks_of(rank, name, size)
@@ -107,11 +107,11 @@ class ProfiledGroups:
         return view
 
     def _ranks_of(self, rank: int, name: str, size: int) -> tuple[int, ...] | None:
-        """The members of the group that a rank calls `name`; None if they are not known."""
-        own = self._own.get(rank, {}).get(name)
-        if own is not None and rank in own.ranks:
-            return own.ranks
-        size = size or (own.size if own is not None else 0)
+        """Return the members of a rank's group; None if unknown."""
+        group = self._by_rank.get(rank, {}).get(name)
+        if group is not None and rank in group.ranks:
+            return group.ranks
+        size = size or (group.size if group is not None else 0)
         for ranks in self._members.get(name, ()):
             if rank in ranks and size in (0, len(ranks)):
                 return ranks

@@ -1,4 +1,4 @@
-"""The recorded calls of ranks, from their traces."""
+"""Call histories of ranks, from their traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN_NAMES: Final = 8
 
 
 def gaps_in(profiles: Iterable[RankProfile], groups: ProfiledGroups) -> Iterator[str]:
-    """Describe how many calls have no known group, or no size, and why.
+    """Describe the numbers of calls without a known group, or without a size, with reasons.
 
     Args:
         profiles: One for each rank.
@@ -47,41 +47,41 @@ def gaps_in(profiles: Iterable[RankProfile], groups: ProfiledGroups) -> Iterator
                 users.add(profile.rank)
     if nameless:
         yield (
-            f"{nameless:,} of {total:,} calls are in no group that the traces name, as those of gloo, those of "
-            "2023, and kernels alone: neither their bytes nor what they are for can be attributed"
+            f"{nameless:,} of {total:,} calls have no group in the traces (calls of gloo, traces of 2023, kernels "
+            "without a call): neither their bytes nor their purpose can be attributed"
         )
     if sizeless:
         yield (
-            f"{sizeless:,} of {total:,} calls have no size: gloo's have one only in traces with shapes "
-            "(`profile(record_shapes=True)`), kernels alone have none"
+            f"{sizeless:,} of {total:,} calls have no size: calls of gloo have one only in traces with shapes "
+            "(`profile(record_shapes=True)`), kernels without a call never"
         )
     if unknown:
         names = ", ".join(sorted(unknown)[:SHOWN_NAMES]) + (", …" if len(unknown) > SHOWN_NAMES else "")
         yield (
-            f"{unknown.total():,} of {total:,} calls, of ranks {compress_ranks(users)}, are in groups of which no "
-            f"trace lists the members ({names}): they are left out"
+            f"{unknown.total():,} of {total:,} calls, of ranks {compress_ranks(users)}, are left out: no trace lists "
+            f"the members of their groups ({names})"
         )
 
 
 class ProfilePositions:
-    """The positions in each group that all traces of its users hold."""
+    """The range of positions in each group that the traces of all its users contain."""
 
     def __init__(self, profiles: Iterable[RankProfile]) -> None:
-        """Find, for each group, from where to where that is."""
+        """Intersect the ranges of all traces."""
         self._shared: dict[str, tuple[int, int]] = {}
         for profile in profiles:
-            own: dict[str, tuple[int, int]] = {}
+            ranges: dict[str, tuple[int, int]] = {}
             for call in profile.calls:
                 name, position = call.arguments.group, call.sequence
                 if name is not None and position:
-                    first, last = own.get(name, (position, position))
-                    own[name] = (min(first, position), max(last, position))
-            for name, (first, last) in own.items():
-                known = self._shared.get(name, (first, last))
-                self._shared[name] = (max(known[0], first), min(known[1], last))
+                    first, last = ranges.get(name, (position, position))
+                    ranges[name] = (min(first, position), max(last, position))
+            for name, (first, last) in ranges.items():
+                shared = self._shared.get(name, (first, last))
+                self._shared[name] = (max(shared[0], first), min(shared[1], last))
 
     def is_shared(self, call: ProfiledCall) -> bool:
-        """Whether the position of a call can be compared with those of other ranks."""
+        """Return whether the position of a call is comparable between ranks."""
         name = call.arguments.group
         if name is None or not call.sequence:
             return False
@@ -92,7 +92,7 @@ class ProfilePositions:
 MAX_TENSORS: Final = 8
 NO_TAG: Final = -1
 UNCLEAR_TAG: Final = 1
-"""Keeps calls whose position is not known apart from those that can be compared with other ranks'."""
+"""Tag of calls without a comparable position, to separate them from aligned calls."""
 _PHASES: Final = {None: Phase.UNKNOWN, True: Phase.BACKWARD, False: Phase.OUTSIDE_BACKWARD}
 _REDUCING: Final = operations_where(lambda row: row.family.reduces)
 _WITHOUT_BYTES: Final = operations_where(lambda row: row.contribution is Contribution.NOTHING)
@@ -119,7 +119,7 @@ def _history_of(profile: RankProfile, groups: ProfiledGroups, positions: Profile
         wall_offset_ns=0,
         operations=tuple(operations),
         lost=0,
-        # The clocks of processes on one host are one, and CUPTI gives times of devices on that clock.
+        # Processes of one host share a clock, and CUPTI converts device times to it.
         clock=f"host {profile.host}" if profile.host and profile.kind is TraceKind.PROFILER else "",
         groups=groups.groups_of(profile),
         steps=tuple(StepMark(nth, step.ended_ns, step.number, 0) for nth, step in enumerate(profile.steps, 1)),
@@ -186,7 +186,7 @@ def _operation(
 
 
 def _peer_of(arguments: CallArguments, group: GroupView | None) -> int:
-    """The global rank of the peer or root; -1 if there is none, or it is not known."""
+    """Return the global rank of the peer or root; -1 if there is none, or unknown."""
     if arguments.global_peer != NO_RANK:
         return arguments.global_peer
     ranks = group.name.ranks if group is not None else ()
@@ -216,7 +216,7 @@ def _signature(arguments: CallArguments) -> SignatureName:
 
 @lru_cache(maxsize=65_536)
 def _bytes_of(arguments: CallArguments) -> int:
-    """What this rank contributes: nothing to a receive, and a barrier of NCCL reduces a tensor of its own."""
+    """Return the bytes that this rank contributes: 0 for a receive, and for NCCL's barrier with its internal tensor."""
     if arguments.operation in _WITHOUT_BYTES:
         return 0
     elements = arguments.elements
@@ -227,11 +227,11 @@ def _bytes_of(arguments: CallArguments) -> int:
 
 @lru_cache(maxsize=65_536)
 def _splits(arguments: CallArguments) -> Splits | None:
-    """How an uneven `all_to_all` is split, in bytes."""
+    """Return the splits of an uneven `all_to_all`, in bytes; None if even or unknown."""
     if not arguments.is_uneven or arguments.received is None:
         return None
     item, rows = item_bytes(arguments.dtype), sum(arguments.splits)
-    # Traces count parts in rows of the tensor, whose length they do not have.
+    # Traces give the parts in rows of the tensor, but not the length of a row.
     unit = (arguments.elements or 0) * item // rows if rows else 0
     sent = tuple(part * unit for part in arguments.splits[:MAX_LISTED])
     is_whole = len(sent) == len(arguments.splits) and bool(rows)

@@ -1,4 +1,4 @@
-"""What operations and types are called in traces: `_allgather_base` is our `all_gather_into_tensor`."""
+"""Names of operations and dtypes in traces: `_allgather_base` is our `all_gather_into_tensor`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from otel_torchdist.model.collectives import operation_named
 from otel_torchdist.sources.flight.dump import called_name, dtype_name
 
 _NO_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})
-"""What is recorded in the form of a call and is none."""
+"""Names of records in the form of a call that are not calls."""
 _KERNEL: Final = re.compile(
     r"(?:nccl|rccl)(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)", re.IGNORECASE
 )
 _MESSAGE_KERNEL: Final = "sendrecv"
 _MESSAGE: Final = "send_recv"
-"""What a kernel is called that sends and receives; which of both the call was, is not known."""
+"""Operation of a kernel that sends or receives. The kernel's name does not tell which."""
 _AVERAGE: Final = re.compile(r"PreMulSum|SumPostDiv", re.IGNORECASE)
 _C_TYPES: Final = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
@@ -28,7 +28,7 @@ _C_TYPES: Final = {
 
 @lru_cache(maxsize=1_024)
 def operation_name(recorded: str) -> str:
-    """Return our name of an operation; '' for what is no call, such as a wait for one."""
+    """Return our name of an operation; '' for a record that is not a call, such as a wait."""
     if recorded in _NO_CALLS:
         return ""
     return called_name(recorded).operation
@@ -36,26 +36,26 @@ def operation_name(recorded: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def operator_name(operator: str) -> str:
-    """Return our name of the operation that an operator is, such as `c10d::allreduce_`; '' for any other operator."""
+    """Return our name of the operation of an operator such as `c10d::allreduce_`; '' for other operators."""
     space, _, name = operator.partition("::")
     return operation_name(name.rstrip("_")) if space == "c10d" and name else ""
 
 
 @lru_cache(maxsize=1_024)
 def operation_of_kernel(kernel: str) -> str:
-    """Return the operation that a kernel of NCCL or RCCL runs; '' for other kernels, and where its name is generic."""
-    found = _KERNEL.search(kernel)
-    if found is None:
+    """Return the operation of an NCCL or RCCL kernel; '' for other kernels, and for generic names."""
+    match = _KERNEL.search(kernel)
+    if match is None:
         return ""
-    return _MESSAGE if found[1].lower() == _MESSAGE_KERNEL else operation_named(found[1])
+    return _MESSAGE if match[1].lower() == _MESSAGE_KERNEL else operation_named(match[1])
 
 
 def averages(kernel: str) -> bool:
-    """Whether a kernel's name proves that it averages. That it sums is proved by none: NCCL shares kernels."""
+    """Return whether a kernel's name proves that it averages. No name proves a sum: NCCL shares these kernels."""
     return _AVERAGE.search(kernel) is not None
 
 
 def dtype_of(recorded: str) -> str:
-    """Return torch's own name of a type: `float32` for `Float`, `float` and `Tensor(float)`."""
+    """Return torch's own name of a dtype: `float32` for `Float`, `float` and `Tensor(float)`."""
     inner = recorded.removeprefix("Tensor(").removesuffix(")") if recorded.startswith("Tensor(") else recorded
     return _C_TYPES.get(inner) or dtype_name(inner)

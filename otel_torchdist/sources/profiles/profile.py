@@ -1,4 +1,4 @@
-"""What a trace of PyTorch's profiler shows of one rank's communication."""
+"""The communication of one rank in a PyTorch profiler trace or execution trace."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Final, NamedTuple
 
 
 class TraceKind(Enum):
-    """What has written a trace."""
+    """The format of a trace."""
 
     PROFILER = "trace of PyTorch's profiler"
-    """`torch.profiler`, whose format is Kineto's."""
+    """Written by `torch.profiler`, in Kineto's format."""
     EXECUTION = "execution trace"
-    """`ExecutionTraceObserver`, or Chakra, whose traces are made from its. They hold no times of calls."""
+    """Written by `ExecutionTraceObserver`, or converted from it by Chakra. It has no times of calls."""
 
 
 class ProfiledGroup(NamedTuple):
-    """A process group as one rank's trace describes it.
+    """A process group in one rank's trace.
 
     Attributes:
         name: torch's name; '' in traces of 2023, which do not name groups.
-        description: What it is for, or ''.
+        description: Its purpose, or ''.
         backend: `nccl`, `cpu:gloo,cuda:nccl`, … or ''.
-        size: Ranks that it has; 0 if that is not known.
-        ranks: Global ranks of the members, ascending; empty if they are not known.
+        size: Number of its ranks; 0 if unknown.
+        ranks: Global ranks of the members, ascending; empty if unknown.
     """
 
     name: str
@@ -38,23 +38,22 @@ NO_RANK: Final = -1
 
 
 class CallArguments(NamedTuple):
-    """What calls of one kind have in common, so that it is stored once.
+    """The arguments shared by calls of one kind.
 
     Attributes:
         operation: `all_reduce`, `send`, …
-        group: Name of the group; None if the trace does not show it (gloo).
-        group_size: Ranks of the group; 0 if that is not known.
-        reduce_op: `avg` if a kernel's name proves it; else ''.
-        dtype: `float32`, …; '' if it is not recorded.
-        elements: Elements of this rank's own tensors; None if they are not recorded.
-        received: Elements of the tensors that it receives; None if they are not recorded.
+        group: Name of the group; None if not recorded (gloo).
+        group_size: Ranks of the group; 0 if unknown.
+        reduce_op: `avg` if a kernel's name proves it, otherwise ''.
+        dtype: `float32`, …; '' if not recorded.
+        elements: Elements of this rank's input tensors; None if not recorded.
+        received: Elements of the tensors that it receives; None if not recorded.
         splits: Rows that an `all_to_all` sends to each member; empty if it is even, or if the list is cut.
-        is_uneven: Whether an `all_to_all` sends members parts of different size, or does not receive as much as it
-            sends.
-        shapes: Their shapes; empty unless the profiler recorded shapes.
-        peer: Rank within the group that sends, receives or is the root; -1 for none.
-        global_peer: The same as a global rank; -1 if only the other is known.
-        on_device: Whether it runs on a device.
+        is_uneven: Whether an `all_to_all` sends parts of different sizes, or receives a different total than it sends.
+        shapes: Shapes of the input tensors; empty unless the profiler recorded shapes.
+        peer: Rank of the peer or root within the group; -1 for none.
+        global_peer: Global rank of the peer; -1 for none, or if only `peer` is known.
+        on_device: Whether the call runs on a device.
     """
 
     operation: str
@@ -73,18 +72,18 @@ class CallArguments(NamedTuple):
 
 
 class ProfiledCall(NamedTuple):
-    """One call. Times are nanoseconds since the epoch by the clock of the host; in an execution trace, positions.
+    """One call. Times are nanoseconds since the epoch by the host's clock; in an execution trace, node ids.
 
     Attributes:
-        arguments: What was called.
-        entered_ns: When the thread entered the call.
-        returned_ns: When it returned.
-        started_ns: When it began to run, on the device or on a thread of gloo; None if that is not recorded.
-        ended_ns: When it ended there.
-        step: Number of the step; 0 if there is none.
-        thread: The calling thread.
-        sequence: Position in the group, the same on all members; 0 if it is not recorded.
-        in_backward: Whether a backward pass of autograd made the call; None if that is not known.
+        arguments: Operation, group and tensors.
+        entered_ns: Entry of the call.
+        returned_ns: Return of the call.
+        started_ns: Start on the device, or on gloo's thread; None if not recorded.
+        ended_ns: End on the device, or on gloo's thread; None if not recorded.
+        step: Number of the step; 0 for none.
+        thread: Id of the calling thread.
+        sequence: Position in the group, the same on all members; 0 if not recorded.
+        in_backward: Whether autograd made the call in a backward pass; None if unknown.
     """
 
     arguments: CallArguments
@@ -99,7 +98,7 @@ class ProfiledCall(NamedTuple):
 
 
 class ProfiledStep(NamedTuple):
-    """A step that the profiler has marked: `ProfilerStep#3`."""
+    """A step marked by the profiler: `ProfilerStep#3`."""
 
     number: int
     begun_ns: int
@@ -111,16 +110,16 @@ class RankProfile:
     """One rank's trace.
 
     Attributes:
-        kind: What has written it.
+        kind: The format.
         rank: Global rank.
-        path: Where it was read.
-        world_size: Ranks of the job; 0 if it does not say.
+        path: Path that it was read from.
+        world_size: Ranks of the job; 0 if not stated.
         host: Host name, or ''.
-        process: Id of the process; 0 if it is not known.
-        newest_ns: The newest time in it, which tells recordings apart.
+        process: Id of the process; 0 if unknown.
+        newest_ns: The newest time in it, to order recordings.
         groups: The groups that it describes, used or not.
         steps: Its steps, ascending.
-        calls: Its calls, in the order in which they were entered.
+        calls: Its calls, in order of entry.
     """
 
     kind: TraceKind
@@ -137,12 +136,12 @@ class RankProfile:
 
 @dataclass(frozen=True, slots=True)
 class DecodedTrace:
-    """A trace.
+    """A trace without its invalid parts.
 
     Attributes:
-        profile: What could be read.
-        bad: How many of its parts were left out.
-        first_fault: What was wrong with the first of them; '' if there are none.
+        profile: The valid parts.
+        bad: Number of parts left out as invalid.
+        first_fault: The fault of the first of them; '' without any.
     """
 
     profile: RankProfile

@@ -112,8 +112,8 @@ def test_other_tools(base: Path, tmp_path: Path) -> None:
     answer = analyze(base, tmp_path, only="graph")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == (
-        f"otel-torchdist: warning: {tmp_path}/chrome.json: it is a trace that PyTorch's profiler has not written\n"
-        f"otel-torchdist: warning: {tmp_path}/tf.trace.json: it is a trace that PyTorch's profiler has not written\n"
+        f"otel-torchdist: warning: {tmp_path}/chrome.json: it is not a trace of PyTorch's profiler\n"
+        f"otel-torchdist: warning: {tmp_path}/tf.trace.json: it is not a trace of PyTorch's profiler\n"
         f"otel-torchdist: {tmp_path}: no trace that can be read\n"
     )
 

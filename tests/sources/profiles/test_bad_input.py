@@ -89,7 +89,7 @@ def test_what_the_profiler_itself_writes_wrongly(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         ("{}", None),
-        ('{"traceEvents": 3}', "its events are no list"),
+        ('{"traceEvents": 3}', "its events are not a list"),
         ('{"traceEvents": [' + "[" * 100_000,
          "it is damaged (maximum recursion depth exceeded while deserializing an object)"),
         ('{"schemaVersion": 1, "distributedInfo": {"rank": 0}}', "it holds neither events nor nodes"),
@@ -97,9 +97,9 @@ def test_what_the_profiler_itself_writes_wrongly(tmp_path: Path) -> None:
         ('{"schemaVersion": 1, "distributedInfo": {"rank": -3, "world_size": 1e99}, "traceEvents": []}',
          "neither its name nor its `distributedInfo` states a rank"),
         ('{"traceEvents": [{"name": "TimerBase", "ph": "X", "cat": "blink", "ts": 1, "dur": 2}]}',
-         "it is a trace that PyTorch's profiler has not written"),
+         "it is not a trace of PyTorch's profiler"),
         ('{"displayTimeUnit": "ns", "metadata": {"highres-ticks": true}, "traceEvents": []}',
-         "it is a trace that PyTorch's profiler has not written"),
+         "it is not a trace of PyTorch's profiler"),
         ('{"schema": "1.1.1-chakra.0.0.4", "nodes": []}', "neither its name nor its calls state a rank"),
     ],
 )  # fmt: skip
@@ -137,7 +137,7 @@ def test_hostile_values(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.json"
     path.write_text(json.dumps(document_))
     [note] = notes_of(path)
-    assert note.startswith("PATH: 6 parts of it are no good, and left out (")
+    assert note.startswith("PATH: 6 parts are invalid and left out (")
     profiles = read_profiles([path]).profiles
     [history] = histories_of(profiles, ProfiledGroups(profiles))
     assert sum(view.name == "all_reduce" for view in history.operations) >= good
@@ -157,7 +157,7 @@ def test_a_billion_items(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.json.gz"
     path.write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": [1' + b",1" * (16 << 20) + b"]}", 1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert notes_of(path) == ["PATH: its events are no objects, or one of them has more than 16 MiB"]
+    assert notes_of(path) == ["PATH: its events are not objects, or one of them has more than 16 MiB"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
@@ -198,7 +198,7 @@ def test_a_value_without_end(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.json.gz"
     content = b'{"schemaVersion": 1, "traceEvents": [{"name": "' + rb"\x" * (12 << 20) + b'"}]}'
     path.write_bytes(gzip.compress(content, 1))
-    assert notes_of(path) == ["PATH: it is damaged, and a value in it has more than 15 MiB"]
+    assert notes_of(path) == ["PATH: it is damaged, and one of its values has more than 15 MiB"]
 
 
 def test_too_little_memory(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_cycles_of_a_schedule(tmp_path: Path) -> None:
     old.events = [{**event, "pid": 77, "ts": event["ts"] - 900} for event in old.events]
     path = old.write(tmp_path, "rank_0.old.json")
     found = read_profiles([tmp_path])
-    assert found.notes == (f"rank 0: traces of more than one recording, of which the newest is used; left out: {path}",)
+    assert found.notes == (f"rank 0: traces of more than one recording; the newest is used; left out: {path}",)
     assert [len(profile.calls) for profile in found.profiles] == [9, 3]
 
 
@@ -267,5 +267,5 @@ def test_jobs_of_another_size(tmp_path: Path) -> None:
         trace_of(rank).write(tmp_path, f"rank_{rank}.json")
     path = trace_of(3, world_size=4).write(tmp_path, "rank_3.json")
     found = read_profiles([tmp_path])
-    assert found.notes == (f"1 trace is of jobs of another size left out, such as {path}",)
+    assert found.notes == (f"1 trace is from jobs of another size and left out, such as {path}",)
     assert [profile.rank for profile in found.profiles] == [0, 1]

@@ -134,9 +134,7 @@ def test_members_from_users(tmp_path: Path) -> None:
     next(tmp_path.glob("*_10004.*")).unlink()
     profiles = read(tmp_path).profiles
     [line] = gaps_in(profiles, ProfiledGroups(profiles))
-    assert line == (
-        "2 of 2 calls, of ranks 0,3, are in groups of which no trace lists the members (9): they are left out"
-    )
+    assert line == ("2 of 2 calls, of ranks 0,3, are left out: no trace lists the members of their groups (9)")
 
 
 def test_uneven_exchanges(tmp_path: Path) -> None:

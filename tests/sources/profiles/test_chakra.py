@@ -81,7 +81,7 @@ def test_hostile_inputs(tmp_path: Path, values: str) -> None:
     write(tmp_path / "t.3.et", {}, [*nodes(), converted(bad)])
     found = read_profiles([tmp_path])
     [note] = found.notes
-    assert "a part of it is no good, and left out" in note
+    assert "1 part is invalid and left out" in note
     assert [len(profile.calls) for profile in found.profiles] == [4]
 
 

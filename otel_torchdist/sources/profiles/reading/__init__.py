@@ -1,1 +1,1 @@
-"""Reads traces that anyone may have written, from folders, files and archives."""
+"""Reads untrusted traces, from folders, files and archives."""

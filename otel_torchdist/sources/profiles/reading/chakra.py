@@ -1,8 +1,8 @@
-"""Decodes Chakra's own execution traces (`.et`), into which its converter and other tools turn those of PyTorch.
+"""Decodes Chakra's execution traces (`.et`), which its converter and other tools make from PyTorch's.
 
-A file is a series of messages of protobuf, each behind its length: one with the version, then one for each node. The
-converter writes the inputs of a node of PyTorch as the text of Python lists. The fields are those of MLCommons'
-`et_def.proto`; others are ignored.
+A file is a series of length-prefixed protobuf messages: one with the version, then one per node. The converter writes
+the inputs of a PyTorch node as the text of Python lists. MLCommons' `et_def.proto` defines the fields; unknown fields
+are ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from otel_torchdist.sources.profiles.reading.document import CUT_OFF, TraceError
 from otel_torchdist.sources.profiles.reading.trace_nodes import Attribute, Inputs, Node, Nodes, matters
 
 MAX_MESSAGE: Final = 16 << 20
-"""Bytes of a node."""
+"""Upper bound on the bytes of a node."""
 MAX_TEXT: Final = 1 << 18
-"""Characters of a node's inputs that are parsed."""
+"""Upper bound on the characters of a node's inputs."""
 _PYTHON: Final = re.compile(
     r"""(?P<quote>['"])(?P<string>(?:(?!(?P=quote))[^\\]|\\.)*)(?P=quote)|['"].*|-?\b(?:inf|nan)\b|\b(?:True|False|None)\b""",
     re.DOTALL,
 )
-"""What Python writes in another way than JSON."""
+"""Tokens that Python writes differently from JSON."""
 _WORDS: Final = {"True": "true", "False": "false"}
 _ESCAPE: Final = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t"}
@@ -72,34 +72,34 @@ def decode_chakra(content: bytes, path: str, rank: int | None) -> tuple[DecodedT
     """Decode a trace.
 
     Args:
-        content: The whole file, unpacked.
-        path: Where it was read.
-        rank: The rank that its name states, if it does.
+        content: The whole file, decompressed.
+        path: Path of the file.
+        rank: The rank in its name; None without one.
 
     Returns:
-        The trace, and what is wrong with the file, or ''.
+        The trace, and the damage of the file, or ''.
 
     Raises:
-        TraceError: It is none, or does not show of which rank it is.
+        TraceError: It is not a Chakra trace, or its rank is unknown.
     """
-    head_of, node_of = _classes()
-    head, nodes, damage = head_of(), Nodes(), ""
+    head_class, node_class = _classes()
+    head, nodes, damage = head_class(), Nodes(), ""
     messages = _messages_in(content)
     try:
         head.ParseFromString(next(messages))
         for message in messages:
-            _add(nodes, node_of, message)
+            _add(nodes, node_class, message)
     except DecodeError as error:
-        raise TraceError("it is no execution trace of Chakra") from error
+        raise TraceError("it is not an execution trace of Chakra") from error
     except EOFError:
         damage = CUT_OFF
     process = _attributes(head).get("pid", 0)
     return nodes.trace(path, rank, process if isinstance(process, int) else 0), damage
 
 
-def _add(nodes: Nodes, node_of: Any, message: bytes) -> None:
+def _add(nodes: Nodes, node_class: Any, message: bytes) -> None:
     try:
-        node = node_of.FromString(message)
+        node = node_class.FromString(message)
         if matters(node.name):
             nodes.add(_decoded(node))
     except (DecodeError, ValueError, OverflowError, RecursionError) as error:
@@ -110,25 +110,25 @@ def _messages_in(content: bytes) -> Iterator[bytes]:
     """Yield the messages.
 
     Raises:
-        EOFError: The last one is cut off, or claims to be larger than a node can be.
+        EOFError: The last message is truncated, or its length exceeds `MAX_MESSAGE`.
     """
-    view, place = memoryview(content), 0
-    while place < len(view):
-        size, place = _size_at(view, place)
-        if size > min(MAX_MESSAGE, len(view) - place):
+    view, offset = memoryview(content), 0
+    while offset < len(view):
+        size, offset = _size_at(view, offset)
+        if size > min(MAX_MESSAGE, len(view) - offset):
             raise EOFError
-        yield bytes(view[place : place + size])
-        place += size
+        yield bytes(view[offset : offset + size])
+        offset += size
 
 
-def _size_at(view: memoryview, place: int) -> tuple[int, int]:
-    """Decode the length of a message; returns it, and where the message begins."""
+def _size_at(view: memoryview, offset: int) -> tuple[int, int]:
+    """Decode the length of a message, a varint. Return it, and the offset of the message."""
     size = 0
-    for shift, byte in zip(range(0, 35, 7), view[place : place + 5], strict=False):
+    for shift, byte in zip(range(0, 35, 7), view[offset : offset + 5], strict=False):
         size |= (byte & 0x7F) << shift
-        place += 1
+        offset += 1
         if byte < 0x80:
-            return size, place
+            return size, offset
     raise EOFError
 
 
@@ -143,12 +143,12 @@ def _decoded(node: Any) -> Node:
 
 
 def _list(text: str) -> list[Any]:
-    """Parse the text of a Python list of what JSON can hold.
+    """Parse the text of a Python list that JSON can express.
 
-    `ast.literal_eval` would do, but long or deep texts crash the interpreter in it.
+    Long or deeply nested texts crash the interpreter in `ast.literal_eval`.
 
     Raises:
-        ValueError: It is too long, or no such list.
+        ValueError: The text is too long, or not such a list.
     """
     if not text:
         return []
@@ -157,28 +157,32 @@ def _list(text: str) -> list[Any]:
     return msgspec.json.decode(_PYTHON.sub(_as_json, text), type=list[Any])
 
 
-def _as_json(found: re.Match[str]) -> str:
-    word = found[0]
-    if found["string"] is not None:
-        return json.dumps(_ESCAPE.sub(_unescaped, found["string"]))
+def _as_json(match: re.Match[str]) -> str:
+    word = match[0]
+    if match["string"] is not None:
+        return json.dumps(_ESCAPE.sub(_unescaped, match["string"]))
     if word[0] in "'\"":
-        raise ValueError("a text without an end")
+        raise ValueError("an unterminated string")
     return _WORDS.get(word, "null")
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    what = found[1]
-    return chr(int(what[1:], 16)) if len(what) > 1 else _ESCAPED.get(what, what)
+def _unescaped(match: re.Match[str]) -> str:
+    escape = match[1]
+    return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPED.get(escape, escape)
 
 
 def _attributes(message: Any) -> dict[str, Any]:
-    """The attributes that are numbers or texts."""
-    return {one.name: getattr(one, one.WhichOneof("value")) for one in message.attr if one.WhichOneof("value")}
+    """Return the attributes with a number or a string."""
+    return {
+        attribute.name: getattr(attribute, attribute.WhichOneof("value"))
+        for attribute in message.attr
+        if attribute.WhichOneof("value")
+    }
 
 
 @functools.cache
 def _classes() -> tuple[Any, Any]:
-    """Classes for the head and for nodes, in a pool of their own: a user may have Chakra's."""
+    """Return classes for the head and for nodes, in a separate pool: the user's process may have loaded Chakra's."""
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)

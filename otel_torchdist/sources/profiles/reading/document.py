@@ -1,7 +1,7 @@
-"""Opens a trace: from a file's bytes to its parts, none of which is decoded before it is needed.
+"""Opens a trace: splits a file's bytes into parts, which are decoded on demand.
 
-A trace of a few steps has millions of events. They are taken from the file some megabytes at a time, and of those that
-are no communication, only kind and name are looked at.
+A trace of a few steps has millions of events. They are decoded a few megabytes at a time. Of events other than
+communication, only kind and name are read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from otel_torchdist.model.naming import readable
 from otel_torchdist.system.files.unpacking import gunzip
 
 MAX_TRACE_BYTES: Final = 1 << 30
-"""Unpacked. Reading takes little more memory than that, and a second time as much if it has to be mended."""
+"""Upper bound on a decompressed trace. Reading takes little more memory; repairing takes as much again."""
 MAX_MENDED_BYTES: Final = MAX_TRACE_BYTES + (MAX_TRACE_BYTES >> 2)
-"""Each bare backslash becomes two."""
+"""Upper bound on a repaired trace, where each bare backslash becomes two."""
 CHUNK_BYTES: Final = 4 << 20
 PIECE_BYTES: Final = 1 << 20
 MAX_REASON: Final = 200
@@ -29,24 +29,24 @@ CUT_OFF: Final = "its end is missing or damaged: it is read up to there"
 _GZIP: Final = b"\x1f\x8b"
 _END: Final = b"]}"
 _CUTS: Final = 16
-"""Places near the end of a truncated file that are tried as the end of its last whole event."""
+"""Number of positions near the end of a truncated file tried as the end of its last whole event."""
 _NO_NUMBERS: Final = re.compile(rb"(?<=[:\[,\s])-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
 _OF_UNICODE: Final = re.compile(rb"\\u(?=[0-9a-fA-F]{4})")
 _ESCAPED: Final = tuple(b"\\%c" % letter for letter in b'"/bfnrt')
 _CONTROLS: Final = bytes.maketrans(bytes(range(32)), b" " * 32)
 _PAIR, _BACKSLASH = b"\1", b"\2"
-"""Stand for two backslashes and for one while others are doubled; mended content has no such bytes."""
+"""Placeholders for two backslashes and for one, while bare backslashes are doubled. `_CONTROLS` removes these bytes."""
 
 
 class TraceError(TorchDistError):
-    """A file is no trace that can be read; the message says why."""
+    """A file is not a readable trace; the message gives the reason."""
 
 
 ABSENT: Final = msgspec.Raw()
 
 
 class TraceDocument(msgspec.Struct, gc=False):
-    """The parts of a trace, of either kind; those that it does not have are `ABSENT`."""
+    """The parts of a trace, of either kind; missing parts are `ABSENT`."""
 
     traceEvents: msgspec.Raw = ABSENT
     schemaVersion: msgspec.Raw = ABSENT
@@ -62,98 +62,98 @@ class TraceDocument(msgspec.Struct, gc=False):
 _DOCUMENTS: Final = msgspec.json.Decoder(TraceDocument)
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 MAX_SPAN: Final = 16 << 20
-"""Bytes in which an event ends: of a list of numbers, these are eight million objects."""
+"""Upper bound on the bytes of an event: enough for a list of eight million numbers."""
 _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
-"""Where one event ends and the next begins; in an event's arguments, too, if they hold a list of objects."""
+"""The border between two events. It may also match within an event's arguments that hold a list of objects."""
 MAX_BORDERS: Final = 256
 
 
 def unpacked(content: bytes, most: int = MAX_TRACE_BYTES) -> tuple[bytes, bool]:
-    """Unpack a file that was compressed by itself; of a truncated one, as much as there is.
+    """Decompress a gzip file, up to its end if it is truncated. Return other content unchanged.
 
     Args:
         content: The file.
-        most: Maximum bytes of its content.
+        most: Maximum decompressed bytes.
 
     Returns:
-        The content, and whether it is all of it.
+        The content, and whether it is complete.
 
     Raises:
         TraceError: It is too large, or damaged.
     """
     if not content.startswith(_GZIP):
         return content, True
-    found, error = gunzip(content, most + 1)
-    if error is not None and not found:
+    unzipped, error = gunzip(content, most + 1)
+    if error is not None and not unzipped:
         raise TraceError(f"it is damaged ({error})") from error
-    if len(found) > most:
+    if len(unzipped) > most:
         raise TraceError(f"it unpacks to more than {most >> 20} MiB; trace fewer steps")
-    return found, error is None
+    return unzipped, error is None
 
 
 def open_document(content: bytes) -> tuple[TraceDocument, str]:
-    """Find the parts of a trace; one that was cut off while it was written is read up to there.
+    """Find the parts of a trace. A truncated trace is read up to its last whole event.
 
     Args:
-        content: The whole file, unpacked.
+        content: The whole file, decompressed.
 
     Returns:
-        The parts, and what is wrong with the file, or ''.
+        The parts, and the damage of the file, or ''.
 
     Raises:
-        TraceError: It is not such a document.
+        TraceError: It is not a JSON trace, or damaged beyond repair.
     """
     if content.lstrip()[:1] != b"{":
         raise TraceError("it is not the JSON of a trace")
     try:
         return _DOCUMENTS.decode(content), ""
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        why = readable(str(error) or type(error).__name__, MAX_REASON)
-    sound = mended(content)
+        reason = readable(str(error) or type(error).__name__, MAX_REASON)
+    repaired = mended(content)
     try:
-        return _DOCUMENTS.decode(sound), ""  # the profiler itself writes `nan` and paths with bare backslashes
+        return _DOCUMENTS.decode(repaired), ""  # the profiler itself writes `nan` and paths with bare backslashes
     except (msgspec.DecodeError, RecursionError, ValueError):
         pass
-    found = _before_the_cut(sound)
-    if found is None:
-        raise TraceError(f"it is damaged ({why})")
-    return found, CUT_OFF
+    document = _before_the_cut(repaired)
+    if document is None:
+        raise TraceError(f"it is damaged ({reason})")
+    return document, CUT_OFF
 
 
 def mended(content: bytes, piece_bytes: int = PIECE_BYTES) -> bytearray:
-    """Replace what JSON does not allow and writers of traces write all the same.
+    """Replace invalid JSON that trace writers produce: `nan`, control characters, bare backslashes.
 
-    It is done in pieces, because `re.sub` and `bytes.replace` take memory for each of the parts between two matches.
+    Content is processed in pieces: `re.sub` and `bytes.replace` allocate memory for each part between two matches.
 
     Args:
         content: The content of a trace.
         piece_bytes: Minimum bytes of a piece.
 
     Raises:
-        TraceError: A piece has no end, or the outcome is too large.
+        TraceError: A piece has no end, or the result is too large.
     """
-    found = bytearray()
+    repaired = bytearray()
     begin = 0
     while begin < len(content):
         end = _end_of_piece(content, begin, piece_bytes)
-        # Each piece begins with the comma before it, by which a pattern knows that a number can follow.
+        # Each piece starts at the comma before it: `_NO_NUMBERS` looks behind for one.
         before = min(begin, 1)
-        found += memoryview(_mended_piece(content[begin - before : end]))[before:]
-        if len(found) > MAX_MENDED_BYTES:
-            raise TraceError(f"once it is mended, it has more than {MAX_MENDED_BYTES >> 20} MiB; trace fewer steps")
+        repaired += memoryview(_mended_piece(content[begin - before : end]))[before:]
+        if len(repaired) > MAX_MENDED_BYTES:
+            raise TraceError(f"once repaired, it has more than {MAX_MENDED_BYTES >> 20} MiB; trace fewer steps")
         begin = end
-    return found
+    return repaired
 
 
 def _end_of_piece(content: bytes, begin: int, least: int) -> int:
-    """Return the place behind a comma, which is part of no escape and no number."""
+    """Return the position behind a comma: a comma is never part of an escape or a number."""
     if len(content) - begin <= least:
         return len(content)
     comma = content.find(b",", begin + least, begin + MAX_SPAN)
     if comma >= 0:
         return comma + 1
     if len(content) - begin > MAX_SPAN:
-        raise TraceError(f"it is damaged, and a value in it has more than {(MAX_SPAN - least) >> 20} MiB")
+        raise TraceError(f"it is damaged, and one of its values has more than {(MAX_SPAN - least) >> 20} MiB")
     return len(content)
 
 
@@ -169,10 +169,10 @@ def _mended_piece(piece: bytes) -> bytes:
 
 
 def _before_the_cut(content: bytearray) -> TraceDocument | None:
-    """The parts of a file that ends too early, up to its last whole event; None if it is damaged in another way.
+    """Return the parts of a truncated file, up to its last whole event; None if it is damaged in another way.
 
     Args:
-        content: The content, which is changed: a copy for each try would be as large.
+        content: The content. It is changed in place, because each attempt would need a copy of it.
     """
     end = len(content)
     content += bytes(len(_END))
@@ -192,7 +192,7 @@ def _before_the_cut(content: bytearray) -> TraceDocument | None:
 
 
 def decoded(part: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
-    """Decode a part of a document; `otherwise` if it is absent, too large, or something else than expected."""
+    """Decode a part of a document; return `otherwise` if it is absent, too large, or of another type."""
     if part is ABSENT or memoryview(part).nbytes > MAX_SPAN:
         return otherwise
     try:
@@ -202,29 +202,29 @@ def decoded(part: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
 
 
 def items_of(part: msgspec.Raw, chunk_bytes: int = CHUNK_BYTES) -> Iterator[msgspec.Raw]:
-    """Yield the items of a list, some megabytes at a time: a short file could unpack to a list of a billion items.
+    """Yield the items of a list, decoded a few megabytes at a time: a small gzip file may hold a billion items.
 
     Args:
         part: The list.
-        chunk_bytes: Bytes that are decoded together, if an item ends soon behind them.
+        chunk_bytes: Minimum bytes decoded at a time.
 
     Raises:
-        TraceError: It is no list.
+        TraceError: The part is not a list of objects.
     """
     view = memoryview(part)
     if bytes(view[:1]) != b"[":
-        raise TraceError("its events are no list")
+        raise TraceError("its events are not a list")
     begin, end = 1, len(view) - 1
     while begin < end:
-        stop, following, found = _some(view, begin, end, chunk_bytes)
-        yield from found
+        stop, following, items = _chunk(view, begin, end, chunk_bytes)
+        yield from items
         if stop == following == end:
             return
         begin = following
 
 
-def _some(view: memoryview, begin: int, end: int, chunk_bytes: int) -> tuple[int, int, list[msgspec.Raw]]:
-    """Decode items from `begin` on; returns where they end, where the next one begins, and the items."""
+def _chunk(view: memoryview, begin: int, end: int, chunk_bytes: int) -> tuple[int, int, list[msgspec.Raw]]:
+    """Decode items from `begin` on. Return the end of the last item, the begin of the next, and the items."""
     if end - begin > chunk_bytes:
         borders = _BETWEEN.finditer(view, begin + chunk_bytes, min(begin + MAX_SPAN, end))
         for border in itertools.islice(borders, MAX_BORDERS):
@@ -232,5 +232,5 @@ def _some(view: memoryview, begin: int, end: int, chunk_bytes: int) -> tuple[int
             with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):
                 return stop, border.end(), _ITEMS.decode(b"[%b]" % view[begin:stop])
     if end - begin > MAX_SPAN:
-        raise TraceError(f"its events are no objects, or one of them has more than {MAX_SPAN >> 20} MiB")
+        raise TraceError(f"its events are not objects, or one of them has more than {MAX_SPAN >> 20} MiB")
     return end, end, _ITEMS.decode(b"[%b]" % view[begin:end])

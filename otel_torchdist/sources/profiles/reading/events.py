@@ -1,4 +1,4 @@
-"""The events of a profiler's trace that are about communication, steps, or backward passes."""
+"""The events of a profiler trace for communication, steps, and backward passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_torchdist.tape.layout import MAX_TIME_NS
 _STEP: Final = "ProfilerStep#"
 _EVALUATION: Final = "autograd::engine::evaluate_function"
 _NS: Final = 1_000
-"""Nanoseconds in the unit of a trace's times."""
+"""Nanoseconds per microsecond, the unit of a trace's times."""
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -53,13 +53,13 @@ class Arguments(
         "concrete": "Concrete Inputs",
     },
 ):
-    """What is recorded beside an event. All keys but the first ones are those of `record_param_comms`.
+    """The arguments of an event. `record_param_comms` writes all keys but the first two.
 
     Attributes:
-        rank: The root's or the peer's rank within the group, else this rank's own.
-        dims: Shapes of what was passed, in the order of the arguments; only if the profiler recorded shapes.
-        types: Types of the same.
-        concrete: Numbers among them, as text.
+        rank: Rank of the root or peer within the group; this rank otherwise.
+        dims: Shapes of the operator's arguments, in order; None unless the profiler recorded shapes.
+        types: Types of the operator's arguments.
+        concrete: Numbers among the operator's arguments, as text.
     """
 
     external_id: int = 0
@@ -95,7 +95,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class TraceEvent(NamedTuple):
-    """An event of interest; times in nanoseconds since the epoch."""
+    """A decoded event. Times are nanoseconds since the epoch."""
 
     name: str
     begun_ns: int
@@ -105,7 +105,7 @@ class TraceEvent(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """When something was the case."""
+    """A time interval, in nanoseconds since the epoch."""
 
     begun_ns: int
     ended_ns: int
@@ -116,7 +116,7 @@ _EVENTS: Final = msgspec.json.Decoder(_Event, strict=False)
 
 
 class _Kind(Enum):
-    """What an event is, of those that matter."""
+    """The kind of an event that is decoded or noticed."""
 
     RECORD = "a call"
     KERNEL = "a kernel of a communication library"
@@ -132,17 +132,17 @@ class TraceEvents:
     """The events of one trace.
 
     Attributes:
-        records: `record_param_comms`: a collective, or a wait for one.
+        records: `record_param_comms` events: a collective, or a wait for a collective.
         kernels: Kernels of a communication library.
-        operators: `c10d::…`, which other backends than NCCL have alone.
-        slices: `gloo:…`: when gloo's own threads ran a collective.
+        operators: `c10d::…` events, the only events of backends other than NCCL.
+        slices: `gloo:…` events: the execution of a collective on gloo's threads.
         steps: Steps, by number.
         backward: Parts of backward passes, by thread.
-        step_threads: Threads that the profiler's steps are on.
+        step_threads: Threads with the profiler's step events.
         process: Id of the process.
-        has_operators: Whether the trace has what threads did, not only what devices did.
-        bad: How many events could not be decoded.
-        first_fault: What was wrong with the first of them.
+        has_operators: Whether the trace has events of threads, not only of devices.
+        bad: Number of events that could not be decoded.
+        first_fault: The fault of the first of them; '' without any.
     """
 
     records: list[TraceEvent] = field(default_factory=list[TraceEvent])
@@ -158,7 +158,7 @@ class TraceEvents:
     first_fault: str = ""
 
     def add(self, kind: _Kind, event: TraceEvent) -> None:
-        """Add an event of a kind that matters."""
+        """Add an event of any kind but `OPERATION`."""
         if kind is _Kind.STEP:
             self._add_step(event, event.name.removeprefix(_STEP))
         elif kind is _Kind.BACKWARD:
@@ -171,7 +171,7 @@ class TraceEvents:
             (self.operators if kind is _Kind.OPERATOR else self.slices).append(event)
 
     def _add_step(self, event: TraceEvent, number: str) -> None:
-        """Add a step; where several threads have one, it lasts from the first begin to the last end."""
+        """Add a step. If several threads record it, it lasts from the first begin to the last end."""
         if not number.isdecimal() or len(number) > 9:
             return
         step = int(number)
@@ -181,37 +181,37 @@ class TraceEvents:
         self.step_threads.add(event.thread)
 
     def note(self, fault: str) -> None:
-        """Count an event that is no good."""
+        """Count an invalid event."""
         self.bad += 1
         self.first_fault = self.first_fault or readable(fault, MAX_REASON)
 
 
 def events_of(parts: Iterable[msgspec.Raw], base_ns: int) -> TraceEvents:
-    """Decode the events that matter.
+    """Decode the events for communication, steps, and backward passes.
 
     Args:
         parts: All events.
-        base_ns: Add it to their times for nanoseconds since the epoch.
+        base_ns: Offset of their times from the epoch.
     """
-    found = TraceEvents()
+    events = TraceEvents()
     for part in parts:
         try:
             kind = _kind_of(_HEADS.decode(part))
             if kind is _Kind.OPERATION:
-                found.has_operators = True
+                events.has_operators = True
             elif kind is not None:
-                found.add(kind, _event(_EVENTS.decode(part), base_ns, found))
+                events.add(kind, _event(_EVENTS.decode(part), base_ns, events))
         except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
-            found.note(str(error))
-    return found
+            events.note(str(error))
+    return events
 
 
 def _kind_of(head: _Head) -> _Kind | None:
-    """What an event is; None if it does not matter."""
+    """Return the kind of an event; None for events to skip."""
     name = head.name
     if head.ph != "X":
         return None
-    category = head.cat.lower()  # they were capitalized before 2022
+    category = head.cat.lower()  # capitalized before 2022
     if category == "kernel":
         return _Kind.KERNEL if "ccl" in name.lower() else None
     if category.startswith("gpu_"):
@@ -232,18 +232,18 @@ def _kind_of_annotation(name: str) -> _Kind | None:
         return _Kind.STEP
     if name.startswith("gloo:"):
         return _Kind.SLICE
-    # FSDP's hooks around a backward pass run outside of what autograd evaluates.
+    # FSDP annotates its backward hooks, which run outside of autograd's `evaluate_function`.
     text = name.lower()
     return _Kind.BACKWARD if "backward" in text and "forward" not in text else None
 
 
-def _event(raw: _Event, base_ns: int, found: TraceEvents) -> TraceEvent:
+def _event(raw: _Event, base_ns: int, events: TraceEvents) -> TraceEvent:
     begun_ns = base_ns + _nanoseconds(raw.ts)
     ended_ns = begun_ns + _nanoseconds(raw.dur)
     if not 0 <= begun_ns <= ended_ns <= MAX_TIME_NS:
-        raise ValueError(f"an event of {raw.name} at {raw.ts} is at no time that can be")
-    if type(raw.pid) is int and raw.pid > 0 and not found.process and raw.args.record:
-        found.process = raw.pid  # devices have small numbers in its place
+        raise ValueError(f"an event of {raw.name} has an impossible time, {raw.ts}")
+    if type(raw.pid) is int and raw.pid > 0 and not events.process and raw.args.record:
+        events.process = raw.pid  # device events have the device's index as pid
     thread = raw.tid if type(raw.tid) is int and 0 <= raw.tid < 1 << 32 else 0
     return TraceEvent(raw.name, begun_ns, ended_ns, thread, raw.args)
 
@@ -253,19 +253,19 @@ def _nanoseconds(microseconds: int | float) -> int:
 
 
 class StepMoments:
-    """Looks moments up."""
+    """An index from times to steps and backward passes."""
 
     def __init__(self, events: TraceEvents) -> None:
-        """Sort the steps and the backward passes of a trace."""
+        """Index the steps and the backward passes of a trace."""
         self.steps: Final = tuple(sorted(events.steps.values(), key=lambda step: (step.begun_ns, step.number)))
         self._begins = [step.begun_ns for step in self.steps]
         self._backward = _outermost(events.backward)
-        # Autograd has threads of its own for devices; on the main thread it runs only what is on the processor.
+        # Autograd has its own threads for devices. On the main thread it runs only CPU nodes.
         self._of_autograd = {*events.backward} - events.step_threads - {events.process}
         self._is_known = events.has_operators
 
     def step_at(self, moment_ns: int) -> int:
-        """Return the number of the step in which a moment lies; 0 for none."""
+        """Return the number of the step at a time; 0 for none."""
         place = bisect_right(self._begins, moment_ns) - 1
         if place < 0:
             return 0
@@ -274,7 +274,7 @@ class StepMoments:
         return 0 if is_last and moment_ns > step.ended_ns else step.number
 
     def in_backward(self, thread: int, moment_ns: int) -> bool | None:
-        """Return whether a thread was in a backward pass; None if the trace does not show what threads did."""
+        """Return whether a thread was in a backward pass; None if the trace has no events of threads."""
         if not self._is_known:
             return None
         if thread in self._of_autograd:
@@ -284,10 +284,10 @@ class StepMoments:
         return place >= 0 and moment_ns <= ends[place]
 
 
-def _outermost(found: Mapping[int, list[Interval]]) -> dict[int, tuple[Sequence[int], Sequence[int]]]:
-    """By thread, begins and ends of the intervals that are in no other one, ascending."""
-    result: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
-    for thread, intervals in found.items():
+def _outermost(by_thread: Mapping[int, list[Interval]]) -> dict[int, tuple[Sequence[int], Sequence[int]]]:
+    """Return, for each thread, begins and ends of its merged intervals, ascending."""
+    merged: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
+    for thread, intervals in by_thread.items():
         begins: list[int] = []
         ends: list[int] = []
         for begun_ns, ended_ns in sorted(intervals):
@@ -296,5 +296,5 @@ def _outermost(found: Mapping[int, list[Interval]]) -> dict[int, tuple[Sequence[
             else:
                 begins.append(begun_ns)
                 ends.append(ended_ns)
-        result[thread] = (begins, ends)
-    return result
+        merged[thread] = (begins, ends)
+    return merged

@@ -1,4 +1,4 @@
-"""Groups as traces describe them: in their head, in a node of their own, or beside each call."""
+"""Decodes groups of traces: from the head of a trace, from a separate node, or from the arguments of a call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Configured(msgspec.Struct, gc=False):
 
 
 class DistributedInfo(msgspec.Struct, gc=False):
-    """What a trace says of its rank and its groups; -1 and 0 for what it does not say."""
+    """The `distributedInfo` of a trace. `rank` is -1 and `world_size` 0 if not stated."""
 
     rank: int = -1
     world_size: int = 0
@@ -43,16 +43,16 @@ _CONFIGURED: Final = msgspec.json.Decoder(_Configured, strict=False)
 
 
 def distributed_info(part: msgspec.Raw) -> DistributedInfo:
-    """Decode that part of a trace; what is no good in it counts as absent."""
-    found = decoded(part, DistributedInfo, None)
-    if found is None:  # one bad field must not take the others with it
-        loose = decoded(part, dict[str, Any], {})
-        found = DistributedInfo(_number(loose.get("rank"), -1), _number(loose.get("world_size"), 0))
-    if not 0 <= found.rank < MAX_RANKS:
-        found.rank = -1
-    if not 0 <= found.world_size <= MAX_RANKS:
-        found.world_size = 0
-    return found
+    """Decode the `distributedInfo` of a trace. Invalid fields count as absent."""
+    info = decoded(part, DistributedInfo, None)
+    if info is None:  # keep the valid fields if another is invalid
+        fields = decoded(part, dict[str, Any], {})
+        info = DistributedInfo(_number(fields.get("rank"), -1), _number(fields.get("world_size"), 0))
+    if not 0 <= info.rank < MAX_RANKS:
+        info.rank = -1
+    if not 0 <= info.world_size <= MAX_RANKS:
+        info.world_size = 0
+    return info
 
 
 def _number(value: Any, otherwise: int) -> int:
@@ -60,17 +60,17 @@ def _number(value: Any, otherwise: int) -> int:
 
 
 def configured_groups(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> list[ProfiledGroup]:
-    """Decode `pg_config`; entries that are no good are left out."""
-    found: list[ProfiledGroup] = []
+    """Decode `pg_config`. Invalid entries are left out."""
+    groups: list[ProfiledGroup] = []
     for group in _configured(parts):
         ranks = listed(group.ranks) if isinstance(group.ranks, str) else members_of(group.ranks)
         size = group.pg_size or group.group_size or len(ranks)
-        found.append(group_of(group.pg_name, group.pg_desc, group.backend_config, size, ranks))
-    return found
+        groups.append(group_of(group.pg_name, group.pg_desc, group.backend_config, size, ranks))
+    return groups
 
 
 def names_by_id(parts: list[msgspec.Raw]) -> dict[str, str]:
-    """Return the names of groups by the numbers that stood for them in calls until 2023."""
+    """Return the names of groups by their ids, which calls of traces until 2023 refer to."""
     ids = ((str(group.uid or group.backend_id), group.pg_name) for group in _configured(parts))
     return {number: name for number, name in ids if number}
 
@@ -84,38 +84,38 @@ def _configured(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> Ite
 
 @lru_cache(maxsize=4_096)
 def described(name: str, description: str, size: int, ranks: str, start: int, stride: int) -> ProfiledGroup:
-    """The group that is described beside a call.
+    """Return the group described in the arguments of a call.
 
     Args:
         name: torch's name.
-        description: What it is for, or ''.
-        size: How many ranks it has.
-        ranks: Their list, which may be cut, or ''.
-        start: The first of them; -1 if that is not recorded.
-        stride: How far apart they are; -1 if that differs, or is not recorded.
+        description: Its purpose, or ''.
+        size: Number of its ranks.
+        ranks: List of its ranks, which may be cut, or ''.
+        start: Its first rank; -1 if not recorded.
+        stride: Distance between its ranks; -1 if it varies, or is not recorded.
     """
-    found = listed(ranks)
-    if len(found) != size and start >= 0 and stride > 0 and 0 < size <= MAX_MEMBERS:
-        found = members_of(range(start, start + size * stride, stride))
-    return group_of(name, description, "", size, found)
+    members = listed(ranks)
+    if len(members) != size and start >= 0 and stride > 0 and 0 < size <= MAX_MEMBERS:
+        members = members_of(range(start, start + size * stride, stride))
+    return group_of(name, description, "", size, members)
 
 
 def group_of(name: str, description: str, backend: str, size: int, ranks: tuple[int, ...]) -> ProfiledGroup:
-    """A group; the ranks count only if they are as many as it has."""
-    shown = (readable(text, MAX_NAME) for text in (name, description, backend))
+    """Return a group with sanitized texts, and without ranks if their number differs from `size`."""
+    texts = (readable(text, MAX_NAME) for text in (name, description, backend))
     size = size if 0 <= size <= MAX_RANKS else 0
-    return ProfiledGroup(*shown, size=size, ranks=ranks if len(ranks) == size else ())
+    return ProfiledGroup(*texts, size=size, ranks=ranks if len(ranks) == size else ())
 
 
 def members_of(ranks: Iterable[int]) -> tuple[int, ...]:
-    """Ranks in ascending order; none if one of them cannot be a rank, or is there twice."""
-    found = list(ranks)
-    if len(found) > MAX_MEMBERS or not found or min(found) < 0 or max(found) >= MAX_RANKS:
+    """Return ranks in ascending order; none if one is out of range or duplicated."""
+    members = list(ranks)
+    if len(members) > MAX_MEMBERS or not members or min(members) < 0 or max(members) >= MAX_RANKS:
         return ()
-    return tuple(sorted(found)) if len({*found}) == len(found) else ()
+    return tuple(sorted(members)) if len({*members}) == len(members) else ()
 
 
 @lru_cache(maxsize=1_024)
 def listed(text: str) -> tuple[int, ...]:
-    """The ranks in a text such as `[0, 1]`; none if it is cut, or anything else."""
+    """Return the ranks in a text such as `[0, 1]`; none if it is cut, or anything else."""
     return members_of(numbers_in(text))

@@ -1,4 +1,4 @@
-"""Decodes a trace of PyTorch's profiler, in Kineto's format."""
+"""Decodes a PyTorch profiler trace, in Kineto's format."""
 
 from __future__ import annotations
 
@@ -28,51 +28,53 @@ from otel_torchdist.tape.layout import MAX_TIME_NS
 
 MAX_ELEMENTS: Final = 1 << 48
 _KERNELS_OF_ONE: Final = "init"
-"""Creates a communicator; it describes a group, and calls nothing."""
+"""Record of a communicator's creation. It describes a group, but is not a call."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """A recorded call, with the ids of whatever was recorded within it."""
+    """A recorded call, with the external ids of all records within it."""
 
     event: TraceEvent
     ids: list[int] = field(default_factory=list[int])
 
 
 def device_calls(events: TraceEvents, moments: StepMoments) -> Iterator[ProfiledCall]:
-    """Yield the calls of a trace, each once."""
+    """Yield the calls of a trace, without duplicates."""
     kernels: dict[int, list[TraceEvent]] = {}
     for kernel in events.kernels:
         kernels.setdefault(kernel.arguments.external_id, []).append(kernel)
     nameless = kernels.pop(0, [])
     is_described = False
     for record in _outermost(events.records):
-        launched = [kernel for one in record.ids if one for kernel in kernels.pop(one, ())]
+        launched = [kernel for external_id in record.ids if external_id for kernel in kernels.pop(external_id, ())]
         is_described = True
         yield _call(record.event, launched, moments)
-    # Graphs of CUDA launch kernels again without a call; they may carry what the call was.
-    left = [*kernels.values(), *([one] for one in nameless)]
-    for launched in left:
+    # CUDA graphs launch kernels again without a call. These kernels may carry the arguments of the captured call.
+    remaining = [*kernels.values(), *([kernel] for kernel in nameless)]
+    for launched in remaining:
         if launched[0].arguments.collective is not None:
             is_described = True
             yield _call(launched[0], launched, moments, has_call=False)
     if not is_described:
-        yield from _from_names((one for launched in left for one in launched), moments)
+        yield from _from_names((kernel for launched in remaining for kernel in launched), moments)
 
 
 def groups_beside(events: TraceEvents) -> Iterator[ProfiledGroup]:
-    """Yield the groups that are described beside calls and kernels."""
-    known: set[tuple[object, ...]] = set()
+    """Yield the groups described in the arguments of calls and kernels."""
+    seen: set[tuple[object, ...]] = set()
     for event in (*events.records, *events.kernels):
-        found = event.arguments
-        # A wait is recorded with a group of one rank, whatever its group is.
-        if found.group is None or found.collective is None or _is_wait(found.collective):
+        recorded = event.arguments
+        # The record of a wait always has a group of one rank.
+        if recorded.group is None or recorded.collective is None or _is_wait(recorded.collective):
             continue
-        ranks = str(found.ranks)
-        key = (found.group, found.group_size, ranks, found.start, found.stride)
-        if key not in known:
-            known.add(key)
-            yield described(found.group, found.description, found.group_size, ranks, found.start, found.stride)
+        ranks = str(recorded.ranks)
+        key = (recorded.group, recorded.group_size, ranks, recorded.start, recorded.stride)
+        if key not in seen:
+            seen.add(key)
+            yield described(
+                recorded.group, recorded.description, recorded.group_size, ranks, recorded.start, recorded.stride
+            )
 
 
 def _is_wait(collective: str) -> bool:
@@ -80,25 +82,25 @@ def _is_wait(collective: str) -> bool:
 
 
 def _outermost(events: Iterable[TraceEvent]) -> Iterator[_Record]:
-    """Join what is recorded within a call with it: a barrier is also recorded as the all_reduce that it is made of."""
-    calls = [one for one in events if operation_name(one.arguments.collective or "unknown")]
-    calls.sort(key=lambda one: (one.thread, one.begun_ns, -one.ended_ns))
-    found: list[_Record] = []
+    """Join nested records into the outermost call: a barrier also records the all_reduce that implements it."""
+    calls = [event for event in events if operation_name(event.arguments.collective or "unknown")]
+    calls.sort(key=lambda event: (event.thread, event.begun_ns, -event.ended_ns))
+    records: list[_Record] = []
     for event in calls:
-        last = found[-1] if found else None
+        last = records[-1] if records else None
         if last is not None and last.event.thread == event.thread and event.ended_ns <= last.event.ended_ns:
             last.ids.append(event.arguments.external_id)
         else:
-            found.append(_Record(event, [event.arguments.external_id]))
-    found.sort(key=lambda one: one.event.begun_ns)
-    yield from found
+            records.append(_Record(event, [event.arguments.external_id]))
+    records.sort(key=lambda record: record.event.begun_ns)
+    yield from records
 
 
 def _call(event: TraceEvent, launched: list[TraceEvent], moments: StepMoments, has_call: bool = True) -> ProfiledCall:
-    found = event.arguments
-    arguments = _device_arguments(found, launched)
-    # Each rank numbers its own messages.
-    is_shared = arguments.operation not in MESSAGES and 0 < found.sequence < 1 << 62
+    recorded = event.arguments
+    arguments = _device_arguments(recorded, launched)
+    # Numbers of messages are not comparable: each rank counts its own.
+    is_shared = arguments.operation not in MESSAGES and 0 < recorded.sequence < 1 << 62
     return ProfiledCall(
         arguments=arguments,
         entered_ns=event.begun_ns,
@@ -107,37 +109,40 @@ def _call(event: TraceEvent, launched: list[TraceEvent], moments: StepMoments, h
         ended_ns=max((kernel.ended_ns for kernel in launched), default=None),
         step=moments.step_at(event.begun_ns),
         thread=event.thread if has_call else 0,
-        sequence=found.sequence if is_shared else 0,
+        sequence=recorded.sequence if is_shared else 0,
         in_backward=moments.in_backward(event.thread, event.begun_ns) if has_call else None,
     )
 
 
-def _device_arguments(found: Arguments, launched: list[TraceEvent]) -> CallArguments:
-    operation = operation_name(found.collective or "unknown")
-    elements = found.elements if found.elements is not None and 0 <= found.elements <= MAX_ELEMENTS else None
-    received = found.received if found.received is not None and 0 <= found.received <= MAX_ELEMENTS else None
-    parts = split_parts(operation, str(found.sent_parts), found.group_size)
+def _device_arguments(recorded: Arguments, launched: list[TraceEvent]) -> CallArguments:
+    operation = operation_name(recorded.collective or "unknown")
+    elements, received = _possible(recorded.elements), _possible(recorded.received)
+    parts = split_parts(operation, str(recorded.sent_parts), recorded.group_size)
     is_message = operation in MESSAGES
     has_peer = is_message or operation in ROOTED
     return CallArguments(
         operation=readable(operation, MAX_NAME),
-        group=readable(found.group, MAX_NAME) if found.group is not None else None,
-        group_size=found.group_size,
+        group=readable(recorded.group, MAX_NAME) if recorded.group is not None else None,
+        group_size=recorded.group_size,
         reduce_op="avg" if any(averages(kernel.name) for kernel in launched) else "",
-        dtype=readable(dtype_of(found.dtype), MAX_NAME),
+        dtype=readable(dtype_of(recorded.dtype), MAX_NAME),
         elements=elements,
         received=received,
         splits=parts,
-        is_uneven=is_uneven(operation, elements, received, str(found.sent_parts), str(found.received_parts)),
-        shapes=shapes_at(found.dims, 0, elements),
-        peer=found.rank if has_peer and 0 <= found.rank < 1 << 20 else NO_RANK,
-        global_peer=max(found.source, found.destination) if is_message else NO_RANK,
+        is_uneven=is_uneven(operation, elements, received, str(recorded.sent_parts), str(recorded.received_parts)),
+        shapes=shapes_at(recorded.dims, 0, elements),
+        peer=recorded.rank if has_peer and 0 <= recorded.rank < 1 << 20 else NO_RANK,
+        global_peer=max(recorded.source, recorded.destination) if is_message else NO_RANK,
     )
 
 
+def _possible(elements: int | None) -> int | None:
+    return elements if elements is not None and 0 <= elements <= MAX_ELEMENTS else None
+
+
 def _from_names(kernels: Iterable[TraceEvent], moments: StepMoments) -> Iterator[ProfiledCall]:
-    """Calls of which nothing but the kernel was recorded, as before 2023 and without the profiler's CPU activities."""
-    for kernel in sorted(kernels, key=lambda one: one.begun_ns):
+    """Yield calls from kernels alone, for traces before 2023 or without the profiler's CPU activities."""
+    for kernel in sorted(kernels, key=lambda kernel: kernel.begun_ns):
         operation = operation_of_kernel(kernel.name)
         if operation:
             yield ProfiledCall(
@@ -151,9 +156,9 @@ def _from_names(kernels: Iterable[TraceEvent], moments: StepMoments) -> Iterator
 
 
 INPUT_IS_SECOND: Final = operations_where(lambda row: not row.family.is_in_place)
-"""Operators whose first argument is the output."""
+"""Operations whose operator takes the output first, and the input second."""
 _PEERS: Final = {"send": 2, "recv": 2}
-"""Where an operator has the rank of its peer."""
+"""Index of an operator's argument with the rank of its peer."""
 
 
 def host_calls(events: TraceEvents, moments: StepMoments) -> Iterator[ProfiledCall]:
@@ -176,17 +181,20 @@ def host_calls(events: TraceEvents, moments: StepMoments) -> Iterator[ProfiledCa
 
 
 def _slices_of(operators: Iterable[TraceEvent], slices: Iterable[TraceEvent]) -> dict[int, TraceEvent]:
-    """By the id of an operator, when it ran: its slice gets its own id while the operator is being called."""
+    """Return the slice of each operator, by the operator's id.
+
+    A slice gets its id during the call of the operator, so it lies between this operator's id and the next one's.
+    """
     by_id = sorted(slices, key=lambda event: event.arguments.record)
-    ids = [event.arguments.record for event in by_id]
-    found: dict[int, TraceEvent] = {}
-    own = sorted(event.arguments.record for event in operators)
-    for nth, record in enumerate(own):
-        place = bisect_left(ids, record)
-        following = own[nth + 1] if nth + 1 < len(own) else 1 << 62
-        if place < len(ids) and ids[place] < following:
-            found[record] = by_id[place]
-    return found
+    slice_ids = [event.arguments.record for event in by_id]
+    matched: dict[int, TraceEvent] = {}
+    operator_ids = sorted(event.arguments.record for event in operators)
+    for nth, operator_id in enumerate(operator_ids):
+        place = bisect_left(slice_ids, operator_id)
+        following = operator_ids[nth + 1] if nth + 1 < len(operator_ids) else 1 << 62
+        if place < len(slice_ids) and slice_ids[place] < following:
+            matched[operator_id] = by_id[place]
+    return matched
 
 
 def _host_arguments(event: TraceEvent, ran: TraceEvent | None) -> CallArguments:
@@ -206,15 +214,15 @@ def _host_arguments(event: TraceEvent, ran: TraceEvent | None) -> CallArguments:
 
 
 def _number(values: Any, place: int | None) -> int:
-    """The number at a place of an operator's arguments; -1 if there is none, or it was not recorded."""
+    """Return the number in an operator's argument; -1 if it is not a number, or not recorded."""
     if place is None or not isinstance(values, list) or place >= len(cast(list[Any], values)):
         return NO_RANK
-    found = cast(list[Any], values)[place]
-    return int(found) if isinstance(found, str) and found.isdecimal() and len(found) < 8 else NO_RANK
+    value = cast(list[Any], values)[place]
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 8 else NO_RANK
 
 
 _DEFAULT_NAME: Final = re.compile(r"(.{1,128})_(\d{1,10})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
-"""What `tensorboard_trace_handler` calls a file unless it is given a name: host and process."""
+"""Default file name of `tensorboard_trace_handler`: host and process id."""
 _NO_HOST: Final = ("localhost", "")
 
 
@@ -222,22 +230,23 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
     """Decode a trace.
 
     Args:
-        document: Its parts.
-        name: The file's own name.
-        path: Where it was read, for reports.
-        rank: The rank that the name states; None if it states none.
+        document: The parts of the trace.
+        name: The last component of the path.
+        path: Path of the file, for reports.
+        rank: The rank in the name; None without one.
 
     Raises:
-        TraceError: It does not show of which rank it is.
+        TraceError: The trace is of another tool, or its rank is unknown.
     """
     base_ns = decoded(document.baseTimeNanoseconds, int, 0)
     events = events_of(items_of(document.traceEvents), base_ns if 0 <= base_ns <= MAX_TIME_NS else 0)
     info = distributed_info(document.distributedInfo)
     is_of_torch = document.schemaVersion is not ABSENT or document.deviceProperties is not ABSENT
     if not is_of_torch and document.distributedInfo is ABSENT and not (events.records or events.operators):
-        raise TraceError("it is a trace that PyTorch's profiler has not written")
-    own = info.rank if info.rank >= 0 else rank
-    if own is None:
+        raise TraceError("it is not a trace of PyTorch's profiler")
+    if info.rank >= 0:
+        rank = info.rank
+    if rank is None:
         raise TraceError("neither its name nor its `distributedInfo` states a rank")
     moments = StepMoments(events)
     calls = sorted(device_calls(events, moments), key=lambda call: call.entered_ns)
@@ -246,7 +255,7 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
     newest_ns = max([*(call.returned_ns for call in calls), *(step.ended_ns for step in moments.steps)], default=0)
     profile = RankProfile(
         kind=TraceKind.PROFILER,
-        rank=own,
+        rank=rank,
         path=path,
         world_size=info.world_size,
         host=_host_of(document, name, events),
@@ -260,9 +269,9 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
 
 
 def _host_of(document: TraceDocument, name: str, events: TraceEvents) -> str:
-    """The host, from the trace (2025 and later), or from a name that states the process of the trace as well."""
+    """Return the host, from the trace (2025 and later), or from a default file name with the trace's process id."""
     host = decoded(document.host_name, str, "")
-    found = _DEFAULT_NAME.fullmatch(name)
-    if not host and found is not None and int(found[2]) == events.process:
-        host = found[1]
+    match = _DEFAULT_NAME.fullmatch(name)
+    if not host and match is not None and int(match[2]) == events.process:
+        host = match[1]
     return "" if host in _NO_HOST else readable(host, MAX_NAME)

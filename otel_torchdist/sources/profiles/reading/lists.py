@@ -1,4 +1,4 @@
-"""Lists of numbers, and shapes and types of tensors, as traces have them."""
+"""Decodes lists of numbers, and shapes and dtypes of tensors, in traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers_in(text: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1_024)
 def differ(text: str) -> bool:
-    """Return whether two numbers of a list differ, as far as it is not cut."""
+    """Return whether two numbers of a list differ. The list may be cut."""
     parts = (part.strip(" []") for part in text[:MAX_TEXT].split(","))
     return len({part for part in parts if _is_number(part)}) > 1
 
@@ -34,26 +34,26 @@ def _is_number(text: str) -> bool:
 
 
 def split_parts(operation: str, rows: str, members: int) -> tuple[int, ...]:
-    """Return the rows for each member; empty if they are not recorded, or not all of them.
+    """Return the rows for each member of an exchange; empty if the list is missing or cut.
 
     Args:
-        operation: What was called.
-        rows: The list as it is recorded.
-        members: Ranks of the group.
+        operation: Name of the operation.
+        rows: The recorded list.
+        members: Number of ranks of the group.
     """
     parts = numbers_in(rows) if operation in EXCHANGES else ()
     return parts if len(parts) == members else ()
 
 
 def is_uneven(operation: str, sent: int | None, received: int | None, rows: str, others: str) -> bool:
-    """Whether members get parts of different size, or this rank receives more or less than it sends.
+    """Return whether an exchange has parts of different sizes, or this rank receives a different total than it sends.
 
     Args:
-        operation: What was called.
-        sent: Elements that this rank sends, itself included.
-        received: Elements that it receives.
-        rows: The list of rows for each member as it is recorded, which may be cut.
-        others: The same from each member.
+        operation: Name of the operation.
+        sent: Elements that this rank sends, including to itself.
+        received: Elements that this rank receives.
+        rows: The recorded list of rows sent to each member, which may be cut.
+        others: The recorded list of rows received from each member, which may be cut.
     """
     if operation not in EXCHANGES:
         return False
@@ -68,22 +68,22 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def shapes_at(dims: Any, place: int, elements: int | None = None) -> Shapes:
-    """Return the shapes of the tensor, or of the list of tensors, at a place of an operator's arguments.
+    """Return the shapes of an operator's argument, a tensor or a list of tensors.
 
     Args:
-        dims: What is recorded: for each argument a shape, or a list of shapes.
-        place: Which argument.
-        elements: How many elements there are, if that is known: shapes that contradict it do not count.
+        dims: The recorded shapes: for each argument a shape, or a list of shapes.
+        place: Index of the argument.
+        elements: Number of elements, or None if unknown. Shapes that contradict it are discarded.
 
     Returns:
-        The shapes; empty if they are not recorded.
+        The shapes; empty if not recorded.
     """
     if not isinstance(dims, list) or place >= len(cast(list[Any], dims)):
         return ()
-    found = _shapes(cast(list[Any], dims)[place])
-    if elements is not None and sum(map(math.prod, found)) != elements:
+    shapes = _shapes(cast(list[Any], dims)[place])
+    if elements is not None and sum(map(math.prod, shapes)) != elements:
         return ()
-    return found
+    return shapes
 
 
 def _shapes(part: Any) -> Shapes:
@@ -109,9 +109,9 @@ def _shape(part: Any) -> tuple[int, ...] | None:
 
 
 def dtype_at(types: Any, place: int) -> str:
-    """Return the type of the tensor at a place; '' if it is not recorded, as for lists of tensors."""
+    """Return the dtype of an operator's argument; '' if not recorded, as for lists of tensors."""
     if not isinstance(types, list) or place >= len(cast(list[Any], types)):
         return ""
-    found = cast(list[Any], types)[place]
-    is_type = isinstance(found, str) and found not in ("", "TensorList", "Scalar", "GenericList")
-    return dtype_of(found) if is_type and len(found) < 64 else ""
+    recorded = cast(list[Any], types)[place]
+    is_type = isinstance(recorded, str) and recorded not in ("", "TensorList", "Scalar", "GenericList")
+    return dtype_of(recorded) if is_type and len(recorded) < 64 else ""

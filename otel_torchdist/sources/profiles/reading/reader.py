@@ -1,4 +1,4 @@
-"""Reads the traces of a job from whatever paths a user names, and reports what was left out and why."""
+"""Reads the traces of a job from a user's paths, and reports the files left out, with reasons."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _LIMITS: Final = ReadingLimits(file_bytes=MAX_TRACE_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class FoundKinds:
-    """What lies at some paths.
+    """The kinds of files at some paths, by their first bytes.
 
     Attributes:
-        traces: Paths of files that look like traces of a profiler.
-        dumps: Paths of files that look like dumps of the flight recorder.
-        trace_bytes: Size of the traces, as they are.
+        traces: Paths of files that look like profiler traces.
+        dumps: Paths of files that look like flight recorder dumps.
+        trace_bytes: Stored size of the traces in bytes, compressed or not.
     """
 
     traces: tuple[str, ...]
@@ -46,7 +46,7 @@ class FoundKinds:
 
 
 def kinds_in(paths: Sequence[Path]) -> FoundKinds:
-    """Look at the files in folders and archives, and at how each of them begins."""
+    """Classify the files in folders and archives by their first bytes."""
     traces: list[str] = []
     dumps: list[str] = []
     size = 0
@@ -61,11 +61,11 @@ def kinds_in(paths: Sequence[Path]) -> FoundKinds:
 
 @dataclass(frozen=True, slots=True)
 class FoundProfiles:
-    """What the paths hold.
+    """The traces found at some paths.
 
     Attributes:
-        profiles: Of one job, one for each rank, ascending; empty if there is no trace.
-        notes: What was left out, and why; a line each.
+        profiles: Traces of one job, one for each rank, ascending; empty if there is no trace.
+        notes: A line for each file or group of files left out, with the reason.
     """
 
     profiles: tuple[RankProfile, ...]
@@ -77,13 +77,13 @@ def read_profiles(paths: Sequence[Path], size: int = 0) -> FoundProfiles:
 
     Args:
         paths: Folders, files and archives.
-        size: Bytes of the traces, if that is known: large ones are read by several processes.
+        size: Bytes of the traces, or 0 if unknown. Several processes read large traces.
     """
     skipped = Skipped()
     files = (file for file in find_files(paths, skipped, _LIMITS) if file.is_trace)
     read = list(read_each(_read, files, alone=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files))
-    notes = [*shortened(skipped.problems), *shortened([problem for one in read for problem in one.problems])]
-    profiles = [one.profile for one in read if one.profile is not None]
+    notes = [*shortened(skipped.problems), *shortened([problem for file in read for problem in file.problems])]
+    profiles = [file.profile for file in read if file.profile is not None]
     chosen, left_out = _of_one_job(profiles)
     return FoundProfiles(chosen, (*notes, *left_out))
 
@@ -98,19 +98,19 @@ def _read(file: FoundFile) -> _ReadFile:
     with without_collecting_garbage():
         try:
             content, is_whole = unpacked(file.read_as_it_is(MAX_TRACE_BYTES))
-            found, damage = _decoded(file, content)
+            trace, damage = _decoded(file, content)
         except (TraceError, UnreadableError) as error:
             return _ReadFile(None, (f"{file.path}: {error}",))
-        except MemoryError:  # with a limit on this process or its container, a file within our limits is too large
+        except MemoryError:  # a process or container may have less memory than our limits assume
             return _ReadFile(None, (f"{file.path}: {NO_MEMORY}",))
         problems = [f"{file.path}: {damage}"] if damage else []
         if not is_whole and not damage:
             problems.append(f"{file.path}: the end of the compressed file is missing")
-        return _ReadFile(found.profile, (*problems, *_faults(file, found)))
+        return _ReadFile(trace.profile, (*problems, *_faults(file, trace)))
 
 
 def _decoded(file: FoundFile, content: bytes) -> tuple[DecodedTrace, str]:
-    """Decode a trace of whatever kind; returns it, and what is wrong with the file, or ''."""
+    """Decode a trace of any kind. Return it, and the damage of the file, or ''."""
     rank = rank_in(file.name)
     if file.is_chakra:
         return decode_chakra(content, file.path, rank)
@@ -122,71 +122,71 @@ def _decoded(file: FoundFile, content: bytes) -> tuple[DecodedTrace, str]:
     raise TraceError("it holds neither events nor nodes")
 
 
-def _faults(file: FoundFile, found: DecodedTrace) -> Iterator[str]:
-    if found.bad:
-        parts = "a part of it is" if found.bad == 1 else f"{found.bad:,} parts of it are"
-        yield f"{file.path}: {parts} no good, and left out ({found.first_fault})"
+def _faults(file: FoundFile, trace: DecodedTrace) -> Iterator[str]:
+    if trace.bad:
+        parts = "1 part is" if trace.bad == 1 else f"{trace.bad:,} parts are"
+        yield f"{file.path}: {parts} invalid and left out ({trace.first_fault})"
 
 
 def _of_one_job(profiles: Sequence[RankProfile]) -> tuple[tuple[RankProfile, ...], list[str]]:
-    """Choose one trace for each rank of one job, and describe what is left out."""
+    """Choose one trace for each rank of one job, and describe the traces left out."""
     notes: list[str] = []
     kinds = {profile.kind for profile in profiles}
-    if len(kinds) > 1:  # written together, as `profile(execution_trace_observer=...)` does; only one has times
+    if len(kinds) > 1:  # `profile(execution_trace_observer=...)` writes both, but only profiler traces have times
         execution = [profile for profile in profiles if profile.kind is TraceKind.EXECUTION]
         profiles = [profile for profile in profiles if profile.kind is TraceKind.PROFILER]
         notes.append(
-            f"{_traces(execution, 'execution trace')} left out, because there are traces of the profiler, which have "
-            "times; name them alone to have them read"
+            f"{_traces(execution, 'execution trace')} left out, because profiler traces, which have times, are given "
+            "too; to analyze execution traces, name only these"
         )
-    sizes = Counter(profile.world_size for profile in {(one.rank, one.world_size): one for one in profiles}.values())
+    sizes = Counter(size for _, size in {(profile.rank, profile.world_size) for profile in profiles})
     if len(sizes) > 1:
         size, _ = max(sizes.items(), key=lambda item: (item[1], item[0]))
         others = [profile for profile in profiles if profile.world_size != size]
         profiles = [profile for profile in profiles if profile.world_size == size]
-        notes.append(f"{_traces(others)} of jobs of another size left out, such as {others[0].path}")
-    of_rank: dict[int, list[RankProfile]] = {}
+        notes.append(f"{_traces(others)} from jobs of another size and left out, such as {others[0].path}")
+    by_rank: dict[int, list[RankProfile]] = {}
     for profile in profiles:
-        of_rank.setdefault(profile.rank, []).append(profile)
+        by_rank.setdefault(profile.rank, []).append(profile)
     chosen: list[RankProfile] = []
     replaced: list[RankProfile] = []
-    for rank in sorted(of_rank):
-        one, rest = _joined(of_rank[rank])
-        chosen.append(one)
+    for rank in sorted(by_rank):
+        joined, rest = _joined(by_rank[rank])
+        chosen.append(joined)
         replaced += rest
     if replaced:
-        ranks = sorted({one.rank for one in replaced})
+        ranks = sorted({profile.rank for profile in replaced})
         notes.append(
-            f"{name_ranks(ranks)}: traces of more than one recording, of which the newest is used; left out: "
-            + ", ".join(one.path for one in replaced[:3])
+            f"{name_ranks(ranks)}: traces of more than one recording; the newest is used; left out: "
+            + ", ".join(profile.path for profile in replaced[:3])
             + (f" and {len(replaced) - 3} more" if len(replaced) > 3 else "")
         )
     return tuple(chosen), notes
 
 
-def _traces(profiles: Sequence[RankProfile], what: str = "trace") -> str:
-    return f"1 {what} is" if len(profiles) == 1 else f"{len(profiles)} {what}s are"
+def _traces(profiles: Sequence[RankProfile], noun: str = "trace") -> str:
+    return f"1 {noun} is" if len(profiles) == 1 else f"{len(profiles)} {noun}s are"
 
 
 def _joined(profiles: Iterable[RankProfile]) -> tuple[RankProfile, list[RankProfile]]:
     """Join the traces of a rank's recording, which has one file for each cycle of a schedule.
 
     Returns:
-        The newest recording, and traces of others.
+        The newest recording, and the traces of other recordings.
     """
-    newest_first = sorted(profiles, key=lambda one: (one.newest_ns, len(one.calls)), reverse=True)
+    newest_first = sorted(profiles, key=lambda profile: (profile.newest_ns, len(profile.calls)), reverse=True)
     joined, rest = newest_first[0], list[RankProfile]()
-    for one in newest_first[1:]:
-        known = {step.number for step in joined.steps}
-        # A file is also written where a schedule is cut short; it may hold nothing.
-        is_part = one.process == joined.process and known.isdisjoint(step.number for step in one.steps)
-        if one.calls and not (is_part and one.steps):
-            rest.append(one)
+    for older in newest_first[1:]:
+        steps = {step.number for step in joined.steps}
+        # A schedule that is cut short also writes a file, which may be empty.
+        is_part = older.process == joined.process and steps.isdisjoint(step.number for step in older.steps)
+        if older.calls and not (is_part and older.steps):
+            rest.append(older)
             continue
         joined = replace(
             joined,
-            groups=tuple(dict.fromkeys((*joined.groups, *one.groups))),
-            steps=(*one.steps, *joined.steps) if one.calls else joined.steps,
-            calls=(*one.calls, *joined.calls),
+            groups=tuple(dict.fromkeys((*joined.groups, *older.groups))),
+            steps=(*older.steps, *joined.steps) if older.calls else joined.steps,
+            calls=(*older.calls, *joined.calls),
         )
     return joined, rest

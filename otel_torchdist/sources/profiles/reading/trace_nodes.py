@@ -1,4 +1,4 @@
-"""What the nodes of an execution trace say of communication, whatever their file's format."""
+"""Decodes the communication nodes of an execution trace, in either file format."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _RECORD: Final = "record_param_comms"
 _FUNCTIONAL: Final = "_c10d_functional::"
 _TENSOR: Final = re.compile(r"Tensor\(([^()]{1,64})\)")
 _NAME_AT: Final = (3, 4)
-"""Where the arguments of `record_param_comms` have the name: behind tensors, if any, sequence, group and rank."""
+"""Index of the name in the arguments of `record_param_comms`: behind the tensors if any, sequence, group and rank."""
 
 
 class Inputs(msgspec.Struct, gc=False):
-    """What a node was called with: a value, a shape and a type for each argument."""
+    """The inputs of a node: a value, a shape and a type for each argument."""
 
     values: list[Any] = []
     shapes: list[Any] = []
@@ -51,14 +51,14 @@ class Inputs(msgspec.Struct, gc=False):
 
 
 class Attribute(msgspec.Struct, gc=False):
-    """One of a node's attributes."""
+    """An attribute of a node."""
 
     name: str
     value: Any = None
 
 
 class Node(msgspec.Struct, gc=False):
-    """A node; schema 1.1 keeps its inputs together and its attributes in a list, 1.0 has all of them side by side."""
+    """A node. Schema 1.1 has an object for the inputs and a list of attributes; 1.0 has them all as fields."""
 
     name: str = ""
     id: int = 0
@@ -71,17 +71,17 @@ class Node(msgspec.Struct, gc=False):
 
 
 def matters(name: str) -> bool:
-    """Whether a node of that name says anything of communication."""
+    """Return whether a node with this name concerns communication or steps."""
     return name.startswith((_RECORD, _STEP, _FUNCTIONAL, "c10d::", _GROUPS))
 
 
 class Nodes:
-    """The nodes of one trace, as far as they matter."""
+    """The nodes of one trace for communication and steps."""
 
     def __init__(self) -> None:
         self._groups: list[ProfiledGroup] = []
         self._steps: dict[int, int] = {}
-        self._own_rank: int | None = None
+        self._recorded_rank: int | None = None
         self._bad = 0
         self._first_fault = ""
         self._names: dict[str, str] = {}
@@ -91,61 +91,62 @@ class Nodes:
         self._functional: dict[int, str] = {}
 
     def trace(self, path: str, rank: int | None, process: int) -> DecodedTrace:
-        """What the nodes show of their rank.
+        """Return the nodes as a trace.
 
         Args:
-            path: Where they were read.
-            rank: The rank that the file's name states, if it does.
-            process: Id of the process; 0 if it is not known.
+            path: Path of the file.
+            rank: The rank in the file's name; None without one.
+            process: Id of the process; 0 if unknown.
 
         Raises:
-            TraceError: They do not show of which rank they are.
+            TraceError: The rank is unknown.
         """
-        own = self._own_rank if self._own_rank is not None else rank  # anyone may have changed the name
-        if own is None:
+        if self._recorded_rank is not None:
+            rank = self._recorded_rank  # takes precedence, since files may be renamed
+        if rank is None:
             raise TraceError("neither its name nor its calls state a rank")
         sizes = [group.size for group in self._groups if group.description == DEFAULT_DESCRIPTION or group.name == "0"]
         steps = sorted(self._steps.items(), key=lambda step: step[1])
         profile = RankProfile(
             kind=TraceKind.EXECUTION,
-            rank=own,
+            rank=rank,
             path=path,
             world_size=max(sizes, default=0),
             host="",
             process=process,
             newest_ns=0,
             groups=tuple(dict.fromkeys(self._groups)),
-            steps=tuple(ProfiledStep(number, at, at) for number, at in steps),
+            steps=tuple(ProfiledStep(number, node_id, node_id) for number, node_id in steps),
             calls=tuple(self._calls()),
         )
         return DecodedTrace(profile, self._bad, self._first_fault)
 
     def leave_out(self, error: Exception) -> None:
-        """Count a node that is damaged."""
+        """Count a damaged node."""
         self._bad += 1
         self._first_fault = self._first_fault or readable(str(error), MAX_REASON)
 
     def _calls(self) -> Iterable[ProfiledCall]:
-        """The calls, in their order; ids of nodes stand for times."""
-        marks = sorted((at, number) for number, at in self._steps.items())
-        found = [(node, arguments, sequence) for node, arguments, sequence in self._records]
-        if not found:
-            found = [(node, self._of_operator(node), 0) for node in self._operators]
-        found.sort(key=lambda one: one[0].id)
+        """Yield the calls in order, with node ids for times."""
+        marks = sorted((node_id, number) for number, node_id in self._steps.items())
+        calls = [(node, arguments, sequence) for node, arguments, sequence in self._records]
+        if not calls:
+            calls = [(node, self._of_operator(node), 0) for node in self._operators]
+        calls.sort(key=lambda call: call[0].id)
         step, place = 0, 0
-        for node, arguments, sequence in found:
+        for node, arguments, sequence in calls:
             while place < len(marks) and marks[place][0] <= node.id:
                 step, place = marks[place][1], place + 1
             yield ProfiledCall(arguments, node.id, node.id, step=step, sequence=sequence)
 
     def add(self, node: Node) -> None:
-        """Take a node.
+        """Add a node.
 
         Raises:
-            ValueError: It is damaged.
+            ValueError: The node is damaged.
         """
         if not 0 <= node.id < 1 << 62:
-            raise ValueError(f"node {node.id} has no id that can be")
+            raise ValueError(f"node {node.id} has an impossible id")
         if node.name == _GROUPS:
             self._add_groups(node)
         elif node.name.startswith(_STEP):
@@ -157,7 +158,7 @@ class Nodes:
         elif node.name.startswith(_FUNCTIONAL):
             texts = [value for value in _values(node) if isinstance(value, str)]
             if texts:
-                self._functional[node.id] = texts[-1]  # the group comes last
+                self._functional[node.id] = texts[-1]  # the group is the last argument
         elif operator_name(node.name):
             self._operators.append(node)
 
@@ -165,16 +166,16 @@ class Nodes:
         text = next((value for value in _values(node) if isinstance(value, str)), "")
         parts = decoded(msgspec.Raw(text.encode()), list[msgspec.Raw], [])
         self._names |= names_by_id(parts)
-        found = configured_groups(parts)
-        largest = max((group.size for group in found), default=0)
-        for group in found:
-            is_whole = not group.ranks and group.size == largest <= MAX_MEMBERS  # of all ranks, none are listed
+        groups = configured_groups(parts)
+        largest = max((group.size for group in groups), default=0)
+        for group in groups:
+            is_whole = not group.ranks and group.size == largest <= MAX_MEMBERS  # a group of all ranks lists none
             group = group._replace(ranks=tuple(range(largest))) if is_whole else group
             self._groups.append(group)
             self._members[group.name] = group.ranks
 
     def _add_record(self, node: Node) -> None:
-        attributes: Mapping[str, Any] = {one.name: one.value for one in node.attrs}
+        attributes: Mapping[str, Any] = {attribute.name: attribute.value for attribute in node.attrs}
         values = _values(node)
         name_at = next((place for place in _NAME_AT if isinstance(_at(values, place), str)), _NAME_AT[0])
         has_data = name_at == _NAME_AT[1]
@@ -191,11 +192,11 @@ class Nodes:
         group = described(name, description, size, "", start, stride)
         if name:
             self._groups.append(group)
-        own = _integer(_at(listed, 2), NO_RANK)
+        group_rank = _integer(_at(listed, 2), NO_RANK)
         has_peer = operation in MESSAGES or operation in ROOTED
         members = group.ranks or self._members.get(name, ())
-        if not has_peer and 0 <= own < len(members):
-            self._own_rank = members[own]
+        if not has_peer and 0 <= group_rank < len(members):
+            self._recorded_rank = members[group_rank]
         numbers, is_message = _at(listed, 0), operation in MESSAGES
         sequence = _integer(numbers[0], 0) if isinstance(numbers, list) and numbers and not is_message else 0
         elements = attributes.get("in_msg_nelems")
@@ -208,7 +209,7 @@ class Nodes:
             dtype=readable(dtype_of(dtype), MAX_NAME),
             elements=_integer(elements, None) if elements is not None else None,
             shapes=shapes,
-            peer=own if has_peer else NO_RANK,
+            peer=group_rank if has_peer else NO_RANK,
         )
         self._records.append((node, arguments, max(sequence, 0)))
 
@@ -245,13 +246,13 @@ def _at(values: list[Any], place: int) -> Any:
 
 
 def _tensor_type(node: Node, place: int) -> str:
-    """The type of the tensors at a place: that of `Tensor(float)` and of `GenericList[Tensor(float),…]`."""
-    found = _TENSOR.search(str(_at(_types(node), place) or ""))
-    return dtype_of(found[1]) if found is not None else ""
+    """Return the dtype of an argument such as `Tensor(float)` or `GenericList[Tensor(float),…]`; '' if unknown."""
+    match = _TENSOR.search(str(_at(_types(node), place) or ""))
+    return dtype_of(match[1]) if match is not None else ""
 
 
 def _pair(value: Any) -> tuple[str, str]:
-    """Name and description of a group, which older traces give without the description."""
+    """Return name and description of a group. Older traces have only the name."""
     if isinstance(value, list) and len(cast(list[Any], value)) == 2:
         name, description = cast(list[Any], value)
         return str(name), str(description)
@@ -259,7 +260,7 @@ def _pair(value: Any) -> tuple[str, str]:
 
 
 def _integer(value: Any, otherwise: Any) -> Any:
-    """The number that a value is, or writes; some writers quote them."""
+    """Return a value as an integer: some writers quote numbers."""
     if type(value) is int and abs(value) < 1 << 62:
         return value
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 19 else otherwise
@@ -274,10 +275,10 @@ _NODES: Final = msgspec.json.Decoder(Node, strict=False)
 
 
 def decode_execution_trace(document: TraceDocument, path: str, rank: int | None) -> DecodedTrace:
-    """Decode a trace; the arguments are those of `decode_profile`.
+    """Decode an execution trace; see `decode_profile` for the arguments.
 
     Raises:
-        TraceError: It does not show of which rank it is.
+        TraceError: The rank is unknown.
     """
     nodes = Nodes()
     for part in items_of(document.nodes):
