@@ -1,4 +1,4 @@
-"""Facts in texts about a rank: a row of this module for each kind."""
+"""Facts about a rank in text output of tools: a class for each kind."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from otel_torchdist.model.stacks import ThreadStack
 
 @dataclass(frozen=True, slots=True)
 class GroupMark:
-    """A process group as a line names it.
+    """A process group, as named in a log line.
 
     Attributes:
         uid: torch's name of the group, the same on all members; '' in releases before 2.4.
-        description: What it is for (`default_pg`), or ''.
-        rank: The speaker's rank within the group.
+        description: Its purpose (`default_pg`), or ''.
+        rank: The author's rank within the group; None if unknown.
     """
 
     uid: str
@@ -27,19 +27,19 @@ class GroupMark:
 
     @property
     def is_default(self) -> bool:
-        """Whether it is the default group, in which each rank has its global number."""
+        """Whether it is the default group, where ranks are global ranks."""
         return self.description == DEFAULT_DESCRIPTION
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
-    """An operation that a watchdog or a backend gave up.
+class OperationTimeout:
+    """An operation aborted by a watchdog or a backend at its timeout.
 
     Attributes:
-        operation: `all_reduce`, …; '' if the text does not say.
+        operation: `all_reduce`, …; '' if not stated.
         sequence: Position in its group, from 1; None before torch 2.0, and for gloo.
         elements_in: Elements of the input; None before torch 2.1.
-        age_ms: How long it was open; None if only the timeout is known.
+        age_ms: Time since its begin; None if only the timeout is known.
         timeout_ms: Its timeout.
     """
 
@@ -51,13 +51,13 @@ class TimedOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReportedProgress:
     """The progress of a rank in a group.
 
     Attributes:
-        enqueued: Sequence of the operation that it enqueued last; -1 for none.
-        completed: Sequence of the operation whose end its watchdog saw last; -1 for none.
-        failed: Sequence of the operation that failed; None if the line is about no operation.
+        enqueued: Sequence number of the last enqueued operation; -1 for none.
+        completed: Sequence number of the last operation whose end the watchdog noticed; -1 for none.
+        failed: Sequence number of the failed operation; None if the line is not about a failure.
     """
 
     enqueued: int
@@ -66,15 +66,15 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of a process, as its launcher saw it.
+class ProcessExit:
+    """The exit of a process, as its launcher reports it.
 
     Attributes:
-        exit_code: Its exit code; None if a signal ended it.
-        signal: Name of that signal; '' if none did.
+        exit_code: Its exit code; None if a signal killed it.
+        signal: Name of the signal; '' if it exited by itself.
         is_first: Whether the launcher observed this failure first.
-        error_file: Where its exception was written, or ''.
-        error: Type and first line of that exception, or ''.
+        error_file: Path of the file with its exception, or ''.
+        error: Type and first line of its exception, or ''.
     """
 
     exit_code: int | None
@@ -90,12 +90,12 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class ReportedException:
     """An exception that a process reported.
 
     Attributes:
         exception: Its type and first line.
-        frames: Where it was raised, innermost first.
+        frames: Stack frames of the raise, innermost first.
     """
 
     exception: str
@@ -103,25 +103,24 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class CalledAt:
-    """The call site of an operation that timed out later.
+class TimedOutCallStack:
+    """The stack of the call whose operation timed out.
 
     Attributes:
-        frames: Innermost first.
+        frames: Stack frames, innermost first.
     """
 
     frames: tuple[CallSiteName, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SeenStacks:
+class ProcessStacks:
     """The stacks of a process.
 
     Attributes:
-        threads: Its threads.
-        holds_gil: Native id of the thread that held the GIL; None if the tool does not say, or none did.
+        holds_gil: Native id of the thread that held the GIL; None if unknown, or if no thread did.
         command: Its command line, or ''.
-        crash: What crashed it, as faulthandler writes it; '' for a dump of a live process.
+        crash: Cause of its crash, as written by faulthandler; '' for a live process.
     """
 
     threads: tuple[ThreadStack, ...]
@@ -131,14 +130,14 @@ class SeenStacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
-    """The number of operations of one kind that a rank has launched in a communicator, as NCCL's RAS counts them.
+class LaunchCount:
+    """The number of operations of one kind that a rank launched in a communicator, as counted by NCCL's RAS.
 
     Attributes:
-        communicator: Its hash.
+        communicator: Hash of the communicator.
         operation: `AllReduce`, …; '' before NCCL 2.26, which counts all kinds together.
-        count: How many.
-        others: What the largest group of ranks has launched.
+        count: Operations launched by this rank.
+        others: Operations launched by most other ranks.
     """
 
     communicator: str
@@ -148,26 +147,26 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """Ranks that a desync report names.
+class LaggingRanks:
+    """The ranks named in a desync report.
 
     Attributes:
-        ranks: Their ranks in the group that timed out, which the report does not name.
+        ranks: Ranks within the group that timed out. The report does not name the group.
     """
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """A call as its fingerprint shows it.
+class FingerprintedCall:
+    """A call, from its fingerprint.
 
     Attributes:
         rank: The caller's rank in its group.
         operation: `all_reduce`, …
-        sequence: Its number in the group, from 0; None before torch 2.1.
-        shape: Of its first tensor: `[4, 16]`; None without tensors.
-        dtype: Of its tensors; '' without tensors.
+        sequence: Number in the group, from 0; None before torch 2.1.
+        shape: Shape of the first tensor, `[4, 16]`; None without tensors.
+        dtype: Dtype of the tensors; '' without tensors.
     """
 
     rank: int
@@ -178,33 +177,33 @@ class Called:
 
     @property
     def text(self) -> str:
-        """`all_reduce of [4, 16] float`."""
+        """The call in words: `all_reduce of [4, 16] float`."""
         return f"{self.operation} of {self.shape} {self.dtype}".rstrip() if self.shape is not None else self.operation
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatched:
-    """Two calls that a rank has compared.
+class CallMismatch:
+    """Two calls that a rank compared and found different.
 
     Attributes:
         own: Its own call.
-        other: That of another rank; None if the text is cut off before it.
+        other: The call of another rank; None if the text ends before it.
     """
 
-    own: Called
-    other: Called | None
+    own: FingerprintedCall
+    other: FingerprintedCall | None
 
 
 @dataclass(frozen=True, slots=True)
-class AtBarrier:
-    """A rank at a barrier of the job's store.
+class BarrierArrival:
+    """The arrival of a rank at a barrier of the job's store.
 
     Attributes:
-        key: The barrier's name.
-        rank: The rank.
-        size: How many must come; 0 if the line does not say.
-        joined: How many have come by then; 0 if the line does not say.
-        is_over: Whether all have.
+        key: The barrier's key in the store.
+        rank: Global rank.
+        size: Number of ranks that must arrive; 0 if not stated.
+        joined: Number of ranks that have arrived so far; 0 if not stated.
+        is_over: Whether all ranks have arrived.
     """
 
     key: str
@@ -215,13 +214,13 @@ class AtBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
-    """A rank that waits for what another one leaves in the store.
+class StoreWait:
+    """A rank's wait for a value that another rank leaves in the store.
 
     Attributes:
-        waits: Its rank in its group.
-        holder: The rank in that group for which it waits.
-        is_timeout: Whether the wait timed out; else the connection to the store was lost.
+        waits: The waiting rank, within its group.
+        holder: The rank within that group that must leave the value.
+        is_timeout: Whether the wait timed out. Otherwise the connection to the store was lost.
     """
 
     waits: int
@@ -230,16 +229,26 @@ class Awaited:
 
 
 Fact = (
-    Behind | Mismatched | AtBarrier | Awaited | TimedOut | Reached | Ended | Raised | CalledAt | SeenStacks | Launched
+    LaggingRanks
+    | CallMismatch
+    | BarrierArrival
+    | StoreWait
+    | OperationTimeout
+    | ReportedProgress
+    | ProcessExit
+    | ReportedException
+    | TimedOutCallStack
+    | ProcessStacks
+    | LaunchCount
 )
 
 
 _BY_SHELL: Final = 128
-_SIGNALS: Final = frozenset(int(one) for one in signal.Signals)
+_SIGNALS: Final = frozenset(map(int, signal.Signals))
 
 
-def ended(code: int, is_first: bool = False, error_file: str = "", error: str = "") -> Ended:
-    """Return how a process ended whose launcher states an exit code: negative for a signal, 128 more behind a shell."""
+def ended(code: int, is_first: bool = False, error_file: str = "", error: str = "") -> ProcessExit:
+    """Return the exit of a process from a launcher's exit code: negative for a signal, or 128 + signal from a shell."""
     number = -code if code < 0 else code - _BY_SHELL
     name = name_signal(number) if code < 0 or number in _SIGNALS else ""
-    return Ended(None if name else code, name, is_first, error_file, error)
+    return ProcessExit(None if name else code, name, is_first, error_file, error)

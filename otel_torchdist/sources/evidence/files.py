@@ -1,4 +1,4 @@
-"""Reads files of other tools, whatever they are called: what they are is seen from how they begin."""
+"""Reads files of other tools, recognized by their first bytes, not by their names."""
 
 from __future__ import annotations
 
@@ -11,93 +11,98 @@ from pathlib import Path, PurePath
 from typing import BinaryIO, Final
 
 from otel_torchdist.model.naming import readable
-from otel_torchdist.sources.evidence.facts import Ended
+from otel_torchdist.sources.evidence.facts import ProcessExit
 from otel_torchdist.sources.evidence.log import read_log
 from otel_torchdist.sources.evidence.statements import Evidence, Statement, StatementKind
 from otel_torchdist.sources.evidence.texts import py_spy, ras, torchrun
 from otel_torchdist.system.files.others import open_regular, reason
 from otel_torchdist.system.files.unpacking import UnpackBudget
 
-# Nothing is guessed: a label, a process id or a file stands for a rank only if everything that is known agrees.
+# Ranks are never guessed: a label, process id or file identifies a rank only if all statements agree on it.
 
 _IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_.=]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
 _ERROR_FILE_PARTS: Final = 4
-"""`<run>/attempt_0/<local rank>/error.json`: folders above may have been moved."""
+"""Last path components compared: `<run>/attempt_0/<local rank>/error.json`. Folders above may have been moved."""
 
 
 def rank_in_name(path: str) -> int | None:
-    """Return the rank that a file's name, or that of its folder, states; None if there is none, or several."""
+    """Return the rank in the name of a file or its folder; None if there is none, or several."""
     parts = PurePath(path).parts[-2:]
-    found = {int(match["rank"]) for part in parts for match in _IN_NAME.finditer(part)}
-    return found.pop() if len(found) == 1 else None
+    ranks = {int(match["rank"]) for part in parts for match in _IN_NAME.finditer(part)}
+    return ranks.pop() if len(ranks) == 1 else None
 
 
 def resolved(statements: Sequence[Statement]) -> tuple[list[Statement], list[str]]:
-    """Return the statements with the ranks that could be found, and a line for each contradiction."""
-    known = _Known(statements)
-    found = [one if one.rank is not None else dataclasses.replace(one, rank=known.rank_of(one)) for one in statements]
-    return found, [*known.contradictions, *_different_ends(found)]
+    """Return the statements with ranks filled in where possible, and a line for each contradiction."""
+    index = _RankIndex(statements)
+    attributed = [
+        statement if statement.rank is not None else dataclasses.replace(statement, rank=index.rank_of(statement))
+        for statement in statements
+    ]
+    return attributed, [*index.contradictions, *_different_ends(attributed)]
 
 
-class _Known:
+class _RankIndex:
+    """The ranks identified by labels, process ids, error files and file names."""
+
     def __init__(self, statements: Sequence[Statement]) -> None:
-        stated = [one for one in statements if one.rank is not None]
+        stated = [statement for statement in statements if statement.rank is not None]
         by_file: dict[Hashable, set[int]] = {}
         by_sign: dict[Hashable, set[int]] = {}
-        for one in stated:
-            for sign in _signs(one):
-                by_sign.setdefault(sign, set()).add(one.rank or 0)
-            by_file.setdefault(one.source.path, set()).add(one.rank or 0)
+        for statement in stated:
+            for sign in _signs(statement):
+                by_sign.setdefault(sign, set()).add(statement.rank or 0)
+            by_file.setdefault(statement.source.path, set()).add(statement.rank or 0)
         self.contradictions: list[str] = []
         self._named: dict[str, int] = {}
         self._ranks = {sign: ranks.copy().pop() for sign, ranks in by_sign.items() if len(ranks) == 1}
-        for path in sorted({one.source.path for one in statements}):
+        for path in sorted({statement.source.path for statement in statements}):
             named, inside = rank_in_name(path), by_file.get(path, set[int]())
             if named is None:
                 continue
             if inside - {named}:
                 others = ", ".join(map(str, sorted(inside)[:8]))
                 self.contradictions.append(
-                    f"{path}: its name says rank {named}, its lines say rank {others}: the lines count"
+                    f"{path}: its name says rank {named}, its lines say rank {others}: the lines take precedence"
                 )
             else:
                 self._named[path] = named
 
     def rank_of(self, statement: Statement) -> int | None:
-        found = {self._ranks[sign] for sign in _signs(statement) if sign in self._ranks}
-        # A line on another rank, such as one that missed a barrier, is no line of the file's rank.
+        ranks = {self._ranks[sign] for sign in _signs(statement) if sign in self._ranks}
+        # A line about a rank that missed a barrier is written by another rank.
         if statement.source.path in self._named and statement.kind is not StatementKind.NOT_REACHED:
-            found.add(self._named[statement.source.path])
-        return found.pop() if len(found) == 1 else None
+            ranks.add(self._named[statement.source.path])
+        return ranks.pop() if len(ranks) == 1 else None
 
 
-def _signs(one: Statement) -> Iterator[Hashable]:
-    """Yield what may stand for a rank."""
-    path = one.source.path
-    if one.label:
-        yield "label", path, one.label
-    if one.pid is not None:
-        yield "pid", one.pid
-    if isinstance(one.fact, Ended) and one.fact.error_file:
-        yield "error file", PurePath(one.fact.error_file).parts[-_ERROR_FILE_PARTS:]
+def _signs(statement: Statement) -> Iterator[Hashable]:
+    """Yield keys that may identify the rank of a statement."""
+    path = statement.source.path
+    if statement.label:
+        yield "label", path, statement.label
+    if statement.pid is not None:
+        yield "pid", statement.pid
+    if isinstance(statement.fact, ProcessExit) and statement.fact.error_file:
+        yield "error file", PurePath(statement.fact.error_file).parts[-_ERROR_FILE_PARTS:]
     if PurePath(path).name == "error.json":
         yield "error file", PurePath(path).parts[-_ERROR_FILE_PARTS:]
 
 
 def _different_ends(statements: Iterable[Statement]) -> Iterator[str]:
     ends: dict[int, dict[str, Statement]] = {}
-    for one in statements:
-        if isinstance(one.fact, Ended) and one.rank is not None:
-            ends.setdefault(one.rank, {}).setdefault(one.fact.way, one)
+    for statement in statements:
+        if isinstance(statement.fact, ProcessExit) and statement.rank is not None:
+            ends.setdefault(statement.rank, {}).setdefault(statement.fact.way, statement)
     for rank, ways in sorted(ends.items()):
         if len(ways) > 1:
-            said = "; ".join(f"{way} ({one.source.text})" for way, one in ways.items())
-            yield f"rank {rank} is said to have ended in {len(ways)} ways: {said}. Are these several attempts?"
+            exits = "; ".join(f"{way} ({statement.source.text})" for way, statement in ways.items())
+            yield f"rank {rank} has {len(ways)} different exits: {exits}. Are these several attempts?"
 
 
 HEAD_BYTES: Final = 64 << 10
 MAX_WHOLE_BYTES: Final = 64 << 20
-"""Maximum size of a file that is not read as a log."""
+"""Maximum bytes of a file that is not a log."""
 _PICKLE: Final = b"\x80"
 _ARCHIVES: Final = (b"PK\x03\x04", b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd")
 _JSON: Final = (b"{", b"[")
@@ -105,10 +110,10 @@ _Reader = Callable[[str, str], Iterable[Statement]]
 
 
 def read_files(paths: Iterable[Path]) -> Evidence:
-    """Read files; those that hold nothing of interest are listed as such, and those that cannot be read are named.
+    """Read files. Unrecognized files are listed, and unreadable files get a warning.
 
     Args:
-        paths: Regular files. The order does not matter.
+        paths: Regular files, in any order.
     """
     statements: list[Statement] = []
     warnings: list[str] = []
@@ -117,16 +122,16 @@ def read_files(paths: Iterable[Path]) -> Evidence:
     for path in paths:
         name = readable(str(path))
         try:
-            found, problems = read_file(path, allowance)
+            file_statements, problems = read_file(path, allowance)
         except OSError as error:
             warnings.append(f"{name}: {reason(error)}")
             continue
-        statements += found
+        statements += file_statements
         warnings += problems
-        if not found and not problems:
+        if not file_statements and not problems:
             unrecognized.append(name)
-    known, contradictions = resolved(statements)
-    return Evidence(tuple(known), (*warnings, *contradictions), tuple(unrecognized))
+    attributed, contradictions = resolved(statements)
+    return Evidence(tuple(attributed), (*warnings, *contradictions), tuple(unrecognized))
 
 
 def read_file(path: Path, allowance: UnpackBudget | None = None) -> tuple[list[Statement], list[str]]:
@@ -134,10 +139,10 @@ def read_file(path: Path, allowance: UnpackBudget | None = None) -> tuple[list[S
 
     Args:
         path: The file.
-        allowance: Output that compressed logs may still have; None for that of a single one.
+        allowance: Remaining budget for decompressed bytes; None for the budget of a single log.
 
     Returns:
-        What it says, and a line for each problem; nothing of either if it is no file of the tools that are known here.
+        Its statements, and a line for each problem. Both are empty for a file of an unknown tool.
 
     Raises:
         OSError: It cannot be read, or is not a regular file.
@@ -148,8 +153,8 @@ def read_file(path: Path, allowance: UnpackBudget | None = None) -> tuple[list[S
         stream.seek(0)
         if head.startswith((_PICKLE, *_ARCHIVES)) or not head:
             return [], []
-        if head.lstrip()[:1] in _JSON and (found := _json(stream, name)):
-            return found, []
+        if head.lstrip()[:1] in _JSON and (statements := _json(stream, name)):
+            return statements, []
         stream.seek(0)
         text = head.decode("utf-8", "replace")
         for is_text, read in ((py_spy.is_text, py_spy.statements_of_text), (ras.is_text, ras.statements_of_text)):
@@ -176,6 +181,6 @@ def _whole(stream: BinaryIO, name: str, read: _Reader) -> tuple[list[Statement],
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Generator[BinaryIO]:
-    # A link is followed: unlike files in a job directory, users name these themselves.
+    # Links are followed: unlike files in a job directory, these paths come from the user.
     with os.fdopen(open_regular(path.resolve()), "rb") as stream:
         yield stream

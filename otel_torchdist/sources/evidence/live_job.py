@@ -1,4 +1,4 @@
-"""Looks at all ranks of a live job once, also through the kernel's eyes. Nothing is injected, nothing is written."""
+"""Inspects all ranks of a live job once, by py-spy and /proc. Nothing is injected into processes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """A process as the kernel shows it.
+    """The state of a process in /proc.
 
     Attributes:
-        state: State letter of its main thread; '' if it is gone.
+        state: State letter of its main thread; '' if the process is gone.
         waits_in: The kernel function in which its main thread sleeps, or ''.
-        call: The system call that its main thread is in, or ''; `running` if it is in none.
-        threads: How many threads it has.
-        running: How many of them run, or wait for a core.
-        children: How many child processes it has.
+        call: The system call of its main thread; `running` outside of system calls; '' if unknown.
+        threads: Number of threads.
+        running: Number of threads that run or wait for a core.
+        children: Number of child processes.
         oom_kills: Out-of-memory kills in its cgroup so far; None if the kernel does not report them.
     """
 
@@ -54,7 +54,7 @@ class KernelView:
 
     @property
     def text(self) -> str:
-        """The view in a few words."""
+        """The state in a few words."""
         if not self.state:
             return "gone"
         parts = [_STATES.get(self.state, self.state)]
@@ -72,7 +72,7 @@ class KernelView:
 
 
 def view_of(pid: int) -> KernelView:
-    """Look at a process; what may not be read is left empty."""
+    """Return the state of a process. Fields that may not be read are left empty."""
     folder = Path(f"/proc/{pid}")
     states = [_state(task) for task in _listed(folder / "task")]
     children = sum(len(_read(task / "children").split()) for task in _listed(folder / "task"))
@@ -93,8 +93,8 @@ def _state(folder: Path) -> str:
 
 
 def _wait_channel(folder: Path) -> str:
-    found = _read(folder / "wchan").strip()
-    return "" if found == "0" else readable(found)
+    function = _read(folder / "wchan").strip()
+    return "" if function == "0" else readable(function)
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -116,8 +116,7 @@ class LiveRank:
     """A process of a live job, with its stacks and its state.
 
     Attributes:
-        process: Which it is.
-        kernel: What the kernel shows.
+        kernel: Its state in /proc.
         stacks: Its stacks; None if they could not be taken.
     """
 
@@ -128,14 +127,14 @@ class LiveRank:
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """A live job, as its processes show it.
+    """The state of a live job.
 
     Attributes:
         ranks: By ascending rank; processes of unknown rank last.
-        dumps: Files with dumps of flight recorders that the ranks have written.
-        answers: What the debug server returned of the flight recorders, as JSON by rank.
-        asked_ns: When it was asked, in nanoseconds since the epoch.
-        warnings: What could not be seen, one line each.
+        dumps: Paths of flight recorder dumps that the ranks have written.
+        answers: Flight recorder contents from the debug server, as JSON by rank.
+        asked_ns: Time of the request to the debug server, in nanoseconds since the epoch.
+        warnings: A line for each failure to inspect.
     """
 
     ranks: tuple[LiveRank, ...]
@@ -146,27 +145,27 @@ class LiveJob:
 
     @property
     def world_size(self) -> int:
-        """The number of the job's ranks; 0 if unknown."""
-        return max((one.process.world_size for one in self.ranks), default=0)
+        """Number of the job's ranks; 0 if unknown."""
+        return max((rank.process.world_size for rank in self.ranks), default=0)
 
     @property
     def elsewhere(self) -> tuple[int, ...]:
-        """Ranks of the job that were not seen here, ascending."""
-        seen = {one.process.rank for one in self.ranks}
+        """Ranks of the job without a process in `ranks`, ascending."""
+        seen = {rank.process.rank for rank in self.ranks}
         return tuple(rank for rank in range(self.world_size) if rank not in seen)
 
     @property
     def statements(self) -> list[Statement]:
         """The stacks, with their ranks."""
-        return [one.stacks for one in self.ranks if one.stacks is not None]
+        return [rank.stacks for rank in self.ranks if rank.stacks is not None]
 
 
 def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
-    """Look at the ranks that these processes are or have started.
+    """Inspect the ranks among these processes and their descendants.
 
     Args:
         pids: Processes of this node.
-        asks_for_dumps: Whether to request dumps of the flight recorder where ranks have a pipe for that.
+        asks_for_dumps: Whether to request flight recorder dumps from ranks with a pipe.
     """
     processes, warnings = find_ranks(pids)
     program = py_spy.program()
@@ -184,7 +183,7 @@ def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
         ranks.append(LiveRank(process, view_of(process.pid), stacks))
     answers: Mapping[int, bytes] = {}
     asked_ns = time.time_ns()
-    if live_recorder.has_debug_server([*processes, *(child for one in processes for child in below(one.pid))]):
+    if live_recorder.has_debug_server([*processes, *(child for process in processes for child in below(process.pid))]):
         answers, problem = live_recorder.ask_debug_server()
         warnings += [problem] if problem else []
     dumps: list[Path] = []

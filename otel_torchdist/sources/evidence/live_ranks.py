@@ -1,7 +1,8 @@
-"""Finds the ranks among processes that a user names: a rank itself, one of its helpers, or its launcher.
+"""Finds ranks from a user's process ids: a rank, one of its helpers, or its launcher.
 
-torchrun, Accelerate, Lightning and Slurm's recipes put `RANK` into the environment with which a rank is executed. Its
-children, such as DataLoader workers, inherit it. `mp.spawn` sets it later, where the kernel does not show it.
+torchrun, Accelerate, Lightning and Slurm's recipes set `RANK` in the environment before they execute a rank. Its
+children, such as DataLoader workers, inherit it. `mp.spawn` sets it after the start, which /proc/PID/environ does not
+show.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ KEPT: Final = frozenset(
         "TORCHELASTIC_ERROR_FILE",
     }
 )
-"""Variables that are kept; others may hold secrets."""
+"""Environment variables that are kept. Others may hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class LiveProcess:
     """A process of a job.
 
     Attributes:
-        pid: Its id.
-        parent: Its parent's.
+        pid: Process id.
+        parent: Process id of its parent.
         command: Its command line; '' for a kernel thread or a zombie.
-        rank: Its global rank; None if its environment does not show one.
-        local_rank: Its rank on this node; None if unknown.
+        rank: Global rank; None if its environment does not state one.
+        local_rank: Rank on this node; None if unknown.
         world_size: Ranks of the job; 0 if unknown.
-        variables: Those of its environment that are in `KEPT`; empty if it cannot be read.
+        variables: The variables of its environment in `KEPT`; empty if it cannot be read.
     """
 
     pid: int
@@ -63,13 +64,13 @@ def find_ranks(pids: Iterable[int]) -> tuple[list[LiveProcess], list[str]]:
     """Return the ranks that these processes are, belong to, or have started.
 
     Returns:
-        The processes by ascending rank, those of unknown rank last; and a line for each pid that led to none.
+        The processes by ascending rank, with unknown ranks last; and a line for each unusable pid.
     """
     parents = _parents()
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
-    found: dict[int, LiveProcess] = {}
+    ranks: dict[int, LiveProcess] = {}
     problems: list[str] = []
     for pid in dict.fromkeys(pids):
         problem = _refusal(pid, parents)
@@ -77,20 +78,21 @@ def find_ranks(pids: Iterable[int]) -> tuple[list[LiveProcess], list[str]]:
             problems.append(problem)
             continue
         for process in _from(pid, parents, children):
-            found[process.pid] = process
-    return sorted(found.values(), key=lambda one: (one.rank is None, one.rank or 0, one.pid)), problems
+            ranks[process.pid] = process
+    by_rank = sorted(ranks.values(), key=lambda process: (process.rank is None, process.rank or 0, process.pid))
+    return by_rank, problems
 
 
 def below(pid: int) -> list[LiveProcess]:
-    """Return all processes that a process has started, directly or not."""
+    """Return all descendants of a process."""
     parents = _parents()
-    found = [pid]
+    pids = [pid]
     for _ in range(MAX_DEPTH):
-        more = [child for child, parent in parents.items() if parent in found and child not in found]
-        if not more:
+        children = [child for child, parent in parents.items() if parent in pids and child not in pids]
+        if not children:
             break
-        found += more
-    return [_process(one, parents) for one in found[1:]]
+        pids += children
+    return [_process(descendant, parents) for descendant in pids[1:]]
 
 
 def _refusal(pid: int, parents: Mapping[int, int]) -> str:
@@ -104,9 +106,9 @@ def _refusal(pid: int, parents: Mapping[int, int]) -> str:
 
 
 def _from(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]]) -> list[LiveProcess]:
-    own = _process(pid, parents)
-    if own.rank is not None:
-        return [_eldest(own, parents)]
+    process = _process(pid, parents)
+    if process.rank is not None:
+        return [_eldest(process, parents)]
     below: list[LiveProcess] = []
     waiting = list(children.get(pid, ()))
     while waiting and len(below) < MAX_PROCESSES:
@@ -115,12 +117,12 @@ def _from(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]
         if child.rank is None:
             waiting += children.get(child.pid, ())
     ranks = [child for child in below if child.rank is not None]
-    # Without any `RANK`, a launcher cannot be distinguished from a rank that has helpers: show what there is.
-    return ranks or [own, *(child for child in below if child.parent == pid and "python" in child.command)]
+    # Without any `RANK`, a launcher cannot be distinguished from a rank with helpers: return all.
+    return ranks or [process, *(child for child in below if child.parent == pid and "python" in child.command)]
 
 
 def _eldest(process: LiveProcess, parents: Mapping[int, int]) -> LiveProcess:
-    """Return the rank that a process belongs to: the topmost of its ancestors with the same rank."""
+    """Return the rank that a process belongs to: its topmost ancestor with the same rank."""
     parent = parents.get(process.parent)
     if parent is None:
         return process
@@ -129,15 +131,15 @@ def _eldest(process: LiveProcess, parents: Mapping[int, int]) -> LiveProcess:
 
 
 def _parents() -> dict[int, int]:
-    found: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for entry in os.listdir(_PROC):
         if entry.isdecimal():
             try:
                 stat = (_PROC / entry / "stat").read_bytes()
             except OSError:
                 continue
-            found[int(entry)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
-    return found
+            parents[int(entry)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
+    return parents
 
 
 def _process(pid: int, parents: Mapping[int, int]) -> LiveProcess:
@@ -155,7 +157,7 @@ def _process(pid: int, parents: Mapping[int, int]) -> LiveProcess:
 
 
 def command_of(pid: int) -> str:
-    """Return how a process was started; '' if that cannot be read."""
+    """Return the command line of a process; '' if it cannot be read."""
     try:
         content = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:

@@ -1,8 +1,8 @@
-"""Finds what PyTorch's flight recorder shows of a live job, where the job lets others have it.
+"""Gets the contents of PyTorch's flight recorder from a live job, in three ways.
 
-- Dumps that its ranks have written already, by themselves or because somebody asked.
+- Dumps that ranks have already written, at a timeout or on request.
 - The named pipe of a rank (`TORCH_FR_DEBUG_INFO_PIPE_FILE`, formerly `TORCH_NCCL_DEBUG_INFO_PIPE_FILE`): a byte in it
-  makes the rank write a dump. That is done only if the user wants it.
+  makes the rank write a dump. Used only if the user asks for it.
 - The server of `torch.distributed.debug`, which asks all ranks over HTTP.
 """
 
@@ -26,28 +26,28 @@ _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _PIPES: Final = ("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
 _IN_CACHE: Final = "torch/comm_lib_trace_rank_"
 _OLD: Final = "/tmp/nccl_trace_rank_"
-"""Where releases before 2.8 write."""
+"""Prefix of dumps of releases before 2.8."""
 WAIT_S: Final = 20.0
-"""How long a rank may take: with stacks, its first dump needs the GIL and some seconds."""
+"""Time to wait for a dump: the first dump with stacks needs the GIL and several seconds."""
 PAUSE_S: Final = 0.2
 DEBUG_PORT: Final = 25_999
-"""Where `start_debug_server` listens if the job does not say otherwise."""
+"""Default port of `start_debug_server`."""
 FETCH_S: Final = 75.0
-"""The server itself waits for a rank that does not answer, for 60 s."""
+"""Timeout of a request: the server waits up to 60 s for a rank that does not answer."""
 MAX_PAGE: Final = 256 << 20
 _ANSWER: Final = re.compile(rb"<h2>Rank (\d{1,7}): [^<]*</h2>\s*<pre>")
 _END_OF_ANSWER: Final = b"</pre>"
 
 
 def dumps_of(process: LiveProcess) -> list[Path]:
-    """Return the dumps that a rank has written since it began; none if its environment cannot be read."""
+    """Return the dumps that a rank has written since its start; none if its environment cannot be read."""
     if process.rank is None or not process.variables:
         return []
-    began = _began_s(process.pid)
-    return [path for path in _places(process) if _written_s(path) >= began]
+    started_s = _started_s(process.pid)
+    return [path for path in _dump_paths(process) if _written_s(path) >= started_s]
 
 
-def _places(process: LiveProcess) -> list[Path]:
+def _dump_paths(process: LiveProcess) -> list[Path]:
     named = [process.variables[name] for name in _FILES if process.variables.get(name)]
     home = process.variables.get("HOME", "")
     cache = process.variables.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
@@ -56,14 +56,14 @@ def _places(process: LiveProcess) -> list[Path]:
 
 
 def request_dumps(processes: Iterable[LiveProcess], wait_s: float = WAIT_S) -> tuple[list[Path], list[str]]:
-    """Ask ranks for a dump through their pipes, and wait for it.
+    """Request a dump from each rank through its pipe, and wait for the dumps.
 
     Args:
         processes: The ranks.
-        wait_s: How long to wait.
+        wait_s: Timeout.
 
     Returns:
-        The dumps that were written, and a line for each rank that cannot be asked or did not answer.
+        The dumps that were written, and a line for each rank without a pipe or without a dump in time.
     """
     asked: dict[int, LiveProcess] = {}
     problems: list[str] = []
@@ -74,23 +74,23 @@ def request_dumps(processes: Iterable[LiveProcess], wait_s: float = WAIT_S) -> t
             problems.append(f"{_name(process)}: {problem}")
         else:
             asked[process.pid] = process
-    found: dict[int, Path] = {}
+    dumps: dict[int, Path] = {}
     sizes: dict[Path, int] = {}
     deadline = time.monotonic() + wait_s
-    while len(found) < len(asked) and time.monotonic() < deadline:
+    while len(dumps) < len(asked) and time.monotonic() < deadline:
         for pid, process in asked.items():
-            # Times of files are those of the kernel's last tick.
-            written = next((path for path in _places(process) if _written_s(path) >= before - 0.1), None)
+            # File times lag behind the clock by up to one tick of the kernel.
+            written = next((path for path in _dump_paths(process) if _written_s(path) >= before - 0.1), None)
             if written is not None and _is_complete(written, sizes):
-                found[pid] = written
+                dumps[pid] = written
         time.sleep(PAUSE_S)
-    silent = [process for pid, process in asked.items() if pid not in found]
+    silent = [process for pid, process in asked.items() if pid not in dumps]
     problems += [f"{_name(process)}: no dump within {wait_s:g} s" for process in silent]
-    return list(found.values()), problems
+    return list(dumps.values()), problems
 
 
 def _is_complete(path: Path, sizes: dict[Path, int]) -> bool:
-    """Whether a file has not grown since the last time; `sizes` holds how long it was then."""
+    """Return whether a file has not grown since the last call. `sizes` holds the sizes of the last call."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -100,21 +100,22 @@ def _is_complete(path: Path, sizes: dict[Path, int]) -> bool:
 
 
 def _ask(process: LiveProcess) -> str:
-    """Write to a rank's pipe; returns why that is not possible, or ''."""
+    """Write to a rank's pipe. Return '', or the reason if that is impossible."""
     prefix = next((process.variables[name] for name in _PIPES if process.variables.get(name)), "")
     if not prefix or process.rank is None:
-        return f"it has no pipe by which a dump is requested ({_PIPES[1]})"
+        return f"it has no pipe for requesting a dump ({_PIPES[1]})"
     path = Path(f"{prefix}{process.rank}.pipe")
     try:
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:  # without a reader, too
+    except OSError as error:  # also if the pipe has no reader
         return f"{readable(str(path))}: {error.strerror}"
     try:
-        facts = os.fstat(pipe)
-        if not stat.S_ISFIFO(facts.st_mode):
+        status = os.fstat(pipe)
+        if not stat.S_ISFIFO(status.st_mode):
             return f"{readable(str(path))}: not a named pipe"
-        if os.geteuid() == 0 and not belongs_to(process.pid, facts.st_uid):  # its user chose the path, we can open all
-            return f"{readable(str(path))}: belongs to user {facts.st_uid} and not to the rank's"
+        # The rank's user chose the path. As root, do not write to another user's pipe for it.
+        if os.geteuid() == 0 and not belongs_to(process.pid, status.st_uid):
+            return f"{readable(str(path))}: belongs to user {status.st_uid}, not to the rank's user"
         os.write(pipe, b"1")
     except OSError as error:
         return f"{readable(str(path))}: {error.strerror}"
@@ -127,10 +128,10 @@ def _name(process: LiveProcess) -> str:
     return f"rank {process.rank}" if process.rank is not None else f"process {process.pid}"
 
 
-def _began_s(pid: int) -> float:
-    """When a process began, by the wall clock; far in the future if it is gone.
+def _started_s(pid: int) -> float:
+    """Return the start time of a process, by the wall clock; infinity if it is gone.
 
-    Not the times of its folder in /proc, which are those of the first look at it.
+    The times of its folder in /proc do not help: they are set at the first access.
     """
     ticks = process_start_ticks(pid)
     if ticks is None:
@@ -146,13 +147,13 @@ def _written_s(path: Path) -> float:
 
 
 def has_debug_server(processes: Iterable[LiveProcess]) -> bool:
-    """Whether one of these processes listens at the usual port of the debug server."""
+    """Return whether one of these processes listens on the default port of the debug server."""
     inodes = _listening_at(DEBUG_PORT)
     return bool(inodes) and any(inodes & _sockets_of(process.pid) for process in processes)
 
 
 def ask_debug_server() -> tuple[Mapping[int, bytes], str]:
-    """Return what the recorder of each rank holds, as JSON by rank, and why there is nothing, or ''."""
+    """Return the recorder's contents as JSON by rank, and '' or the reason for having none."""
     url = f"http://127.0.0.1:{DEBUG_PORT}/fr_trace_json"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -160,8 +161,8 @@ def ask_debug_server() -> tuple[Mapping[int, bytes], str]:
             page = answer.read(MAX_PAGE)
     except OSError as error:
         return {}, f"{url}: {readable(str(error), 200)}"
-    found = _answers_in(page)
-    return found, "" if found else f"{url}: it returned nothing that can be read"
+    answers = _answers_in(page)
+    return answers, "" if answers else f"{url}: it returned no readable answer"
 
 
 def _answers_in(page: bytes) -> dict[int, bytes]:
@@ -174,7 +175,7 @@ def _answers_in(page: bytes) -> dict[int, bytes]:
 
 
 def _listening_at(port: int) -> set[str]:
-    found: set[str] = set()
+    inodes: set[str] = set()
     for name in ("tcp", "tcp6"):
         try:
             lines = Path("/proc/net", name).read_text().splitlines()[1:]
@@ -183,20 +184,20 @@ def _listening_at(port: int) -> set[str]:
         for line in lines:
             words = line.split()
             if len(words) > 9 and words[1].endswith(f":{port:04X}") and words[3] == "0A":
-                found.add(f"socket:[{words[9]}]")
-    return found
+                inodes.add(f"socket:[{words[9]}]")
+    return inodes
 
 
 def _sockets_of(pid: int) -> set[str]:
     folder = Path(f"/proc/{pid}/fd")
-    found: set[str] = set()
+    sockets: set[str] = set()
     try:
         names = os.listdir(folder)
     except OSError:
-        return found
+        return sockets
     for name in names:
         try:
-            found.add(os.readlink(folder / name))
+            sockets.add(os.readlink(folder / name))
         except OSError:
             continue
-    return found
+    return sockets

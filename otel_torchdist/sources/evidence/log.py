@@ -1,7 +1,7 @@
-"""Reads logs of any size: only lines that contain a known phrase are looked at.
+"""Reads logs of any size: only lines with a known phrase are parsed.
 
-A log of a long run has gigabytes, of which a few lines matter. It is read in blocks, in which the phrases are searched
-as bytes; a line that contains none is never decoded.
+In gigabytes of log, a few lines matter. The log is read in blocks, and phrases are searched as bytes; other lines are
+never decoded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import BinaryIO, Final
 
-from otel_torchdist.sources.evidence.facts import Reached
+from otel_torchdist.sources.evidence.facts import ReportedProgress
 from otel_torchdist.sources.evidence.lines import MAX_LINE, LogLine, parsed
 from otel_torchdist.sources.evidence.statements import Statement, StatementKind, has_failure
 from otel_torchdist.sources.evidence.texts import errors, python_stacks, torchrun
@@ -23,14 +23,14 @@ from otel_torchdist.system.files.unpacking import Counted, GzipStream, TooLargeE
 
 MAX_KEPT: Final = 50_000
 _LATEST: Final = (StatementKind.PROGRESS, StatementKind.STACKS)
-"""Of these, the last of a rank and group counts: earlier ones show how it was before."""
+"""Kinds where the last statement of a rank and group replaces earlier ones."""
 
 
 class Repeats:
-    """Collects statements.
+    """Statements without repetitions.
 
     Attributes:
-        dropped: How many were left out for lack of room.
+        dropped: Number of statements left out because of the bound.
     """
 
     def __init__(self, most: int = MAX_KEPT) -> None:
@@ -41,29 +41,30 @@ class Repeats:
     @property
     def statements(self) -> list[Statement]:
         """The kept statements, in the order of lines."""
-        return sorted(self._kept.values(), key=lambda one: one.source.line)
+        return sorted(self._kept.values(), key=lambda statement: statement.source.line)
 
     def add(self, statements: Iterable[Statement]) -> None:
-        """Keep what is new."""
-        for one in statements:
-            key = _key(one)
+        """Add statements, and merge repetitions."""
+        for statement in statements:
+            key = _key(statement)
             before = self._kept.get(key)
             if before is None and len(self._kept) >= self._most:
                 self.dropped += 1
             elif before is None:
-                self._kept[key] = one
+                self._kept[key] = statement
             else:
-                self._kept[key] = _merged(before, one)
+                self._kept[key] = _merged(before, statement)
 
 
-def _key(one: Statement) -> Hashable:
-    who = (one.rank, one.local_rank, one.pid, one.label)
-    if isinstance(one.fact, Reached):
-        return one.kind, who, one.group, one.fact.failed
-    if one.kind is StatementKind.TIMED_OUT and one.fact is not None:
-        # The same text is repeated when the thread ends, then with the group's name.
-        return one.kind, who, one.group.rank if one.group is not None else None, one.fact
-    return one.kind, who, one.group, one.fact if one.kind is StatementKind.ENDED else one.text
+def _key(statement: Statement) -> Hashable:
+    author = (statement.rank, statement.local_rank, statement.pid, statement.label)
+    fact, group = statement.fact, statement.group
+    if isinstance(fact, ReportedProgress):
+        return statement.kind, author, group, fact.failed
+    if statement.kind is StatementKind.TIMED_OUT and fact is not None:
+        # The watchdog repeats the text when its thread ends, then with the group's name.
+        return statement.kind, author, group.rank if group is not None else None, fact
+    return statement.kind, author, group, fact if statement.kind is StatementKind.ENDED else statement.text
 
 
 def _merged(before: Statement, after: Statement) -> Statement:
@@ -74,16 +75,16 @@ def _merged(before: Statement, after: Statement) -> Statement:
 
 BLOCK_BYTES: Final = 4 << 20
 MAX_PIECE: Final = 4 << 20
-"""Bytes of a line that are looked at together."""
+"""Bytes after which a line is split into pieces."""
 FORMATS: Final = (WATCHDOG, GLOO, DESYNC, FINGERPRINTS, STORE)
 MARKERS: Final = (
-    *(marker for one in FORMATS for marker in one.markers),
+    *(marker for line_format in FORMATS for marker in line_format.markers),
     *torchrun.MARKERS,
     *python_stacks.MARKERS,
     *errors.MARKERS,
 )
 MAX_OTHER: Final = 50
-"""Errors of no known kind that are kept of a log."""
+"""Upper bound on the errors of unknown kinds kept from a log."""
 _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -94,13 +95,13 @@ def read_log(
     """Read a log to its end.
 
     Args:
-        stream: At its beginning; it may be compressed with gzip, or encoded in UTF-16.
-        path: Its name in what is returned.
-        allowance: Output that a compressed log may still have; None for that of a single one.
-        most: Different statements that are kept.
+        stream: The log, at its beginning. It may be compressed with gzip, or encoded in UTF-16.
+        path: Path for statements and warnings.
+        allowance: Remaining budget for decompressed bytes; None for the budget of a single log.
+        most: Upper bound on the different statements kept.
 
     Returns:
-        The statements in the order of lines, repeated ones once; and a line on what could not be read.
+        The statements in the order of lines, without repetitions; and a line for each failure to read.
     """
     readers = _Readers(path)
     repeats, others = Repeats(most), Repeats()
@@ -108,17 +109,17 @@ def read_log(
     try:
         for number, content in _lines(_blocks(stream, allowance or UnpackBudget()), readers):
             line = parsed(number, content)
-            found = [*readers.read(line)]
-            repeats.add(found)
-            if not found and len(others.statements) < MAX_OTHER:
+            statements = [*readers.read(line)]
+            repeats.add(statements)
+            if not statements and len(others.statements) < MAX_OTHER:
                 others.add(readers.other(line))
-    except (OSError, EOFError, zlib.error) as error:  # a compressed log that is cut off or damaged
-        warnings.append(f"{path}: read only up to where it is damaged: {error}")
+    except (OSError, EOFError, zlib.error) as error:  # a truncated or damaged compressed log
+        warnings.append(f"{path}: read only up to its damage: {error}")
     except TooLargeError as error:
         warnings.append(f"{path}: {error}")
     repeats.add(readers.end())
     if repeats.dropped:
-        warnings.append(f"{path}: {repeats.dropped} of its messages are left out: there are too many different ones")
+        warnings.append(f"{path}: {repeats.dropped} messages are left out: too many are different")
     return repeats.statements if has_failure(repeats.statements) else [
         *repeats.statements,
         *others.statements,
@@ -126,7 +127,7 @@ def read_log(
 
 
 class _Readers:
-    """The readers of all formats that may occur in a log."""
+    """Readers of all formats that may occur in a log."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -135,9 +136,9 @@ class _Readers:
         self._errors = errors.Errors(path)
 
     @property
-    def are_hungry(self) -> bool:
-        """Whether the next line is needed whatever it contains."""
-        return self._failures.is_hungry or self._stacks.is_hungry or self._errors.is_hungry
+    def need_next_line(self) -> bool:
+        """Whether the next line is needed even without a known phrase."""
+        return self._failures.needs_next_line or self._stacks.needs_next_line or self._errors.needs_next_line
 
     def read(self, line: LogLine) -> Iterator[Statement]:
         is_of_table = self._failures.takes(line)
@@ -145,12 +146,12 @@ class _Readers:
         if is_of_table:
             return
         yield from self._stacks.read(line)
-        for one in FORMATS:
-            yield from one.read(line, self._path)
+        for line_format in FORMATS:
+            yield from line_format.read(line, self._path)
         yield from self._errors.read(line)
 
     def other(self, line: LogLine) -> Iterator[Statement]:
-        """Yield an error of no known kind, for a line that no reader has recognized."""
+        """Yield an error of unknown kind, from a line that no reader recognized."""
         return self._errors.other(line)
 
     def end(self) -> Iterator[Statement]:
@@ -172,14 +173,14 @@ def _blocks(stream: BinaryIO, allowance: UnpackBudget) -> Iterator[bytes]:
 
 
 class _Unpacked:
-    """A compressed log, in whole blocks up to its end or to where it is damaged."""
+    """A decompressed log, in whole blocks up to its end or damage."""
 
     def __init__(self, stream: BinaryIO, allowance: UnpackBudget) -> None:
         self._stream = GzipStream(Counted(stream, allowance))
         self._allowance = allowance
 
     def read(self, size: int) -> bytes:
-        """Read `size` bytes, or fewer at the end; an error behind some bytes is raised by the next call."""
+        """Read `size` bytes, or fewer at the end. If bytes precede an error, the next call raises it."""
         block = io.BytesIO()
         try:
             while block.tell() < size and (part := self._stream.read(size - block.tell())):
@@ -192,7 +193,7 @@ class _Unpacked:
 
 
 def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of interest with their numbers, each cut to `MAX_LINE`."""
+    """Yield the lines to parse with their numbers, each cut to `MAX_LINE` bytes."""
     number, rest = 1, b""
     for block in blocks:
         content = rest + block
@@ -200,18 +201,18 @@ def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, by
         if not end and len(content) < MAX_PIECE:
             rest = content
             continue
-        end = end or len(content)  # a line of megabytes is taken in pieces
-        yield from _of_interest(content[:end], number, readers)
+        end = end or len(content)  # a line of megabytes is split into pieces
+        yield from _lines_to_parse(content[:end], number, readers)
         number += content.count(b"\n", 0, end)
         rest = content[end:]
-    yield from _of_interest(rest, number, readers)
+    yield from _lines_to_parse(rest, number, readers)
 
 
-def _of_interest(content: bytes, number: int, readers: _Readers) -> Iterator[tuple[int, bytes]]:
+def _lines_to_parse(content: bytes, number: int, readers: _Readers) -> Iterator[tuple[int, bytes]]:
     following = _Marks(content)
     start = counted = 0
     while start < len(content):
-        if not readers.are_hungry:
+        if not readers.need_next_line:
             mark = following.after(start)
             if mark < 0:
                 return
@@ -225,7 +226,7 @@ def _of_interest(content: bytes, number: int, readers: _Readers) -> Iterator[tup
 
 
 def _cut(line: bytes, mark: int) -> bytes:
-    """Return the part of a long line around its mark; progress bars without line feeds make megabytes."""
+    """Return the part of a long line around its mark. Progress bars without line feeds make lines of megabytes."""
     if len(line) <= MAX_LINE:
         return line
     begin = max(line.rfind(b"\r", 0, mark) + 1, mark - MAX_LINE // 2, 0) if 0 <= mark < len(line) else 0
@@ -233,14 +234,14 @@ def _cut(line: bytes, mark: int) -> bytes:
 
 
 class _Marks:
-    """The next phrase after a position, each of them searched once."""
+    """Positions of the next phrases, so that each phrase is searched only once."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._next = {marker: content.find(marker) for marker in MARKERS}
 
     def after(self, start: int) -> int:
-        """Return the position of the first phrase at or after `start`; -1 if there is none."""
+        """Return the position of the first phrase at or after `start`; -1 without one."""
         for marker, position in list(self._next.items()):
             if 0 <= position < start:
                 position = self._content.find(marker, start)

@@ -1,7 +1,6 @@
-"""Statements of texts about ranks. Frozen data only; nothing here was measured by us.
+"""Statements about ranks in text output of other tools.
 
-Texts carry times of many clocks, and often neither a year nor a time zone. They are kept as they were written, and
-nothing is calculated from two of them.
+Texts have times of many clocks, often without a year or a time zone. So times are kept as written and never compared.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 from otel_torchdist.sources.evidence.facts import Fact, GroupMark
 
 MAX_TEXT: Final = 400
-"""Characters of a line that are kept."""
+"""Upper bound on the characters kept of a line."""
 
 
 class StatementKind(enum.Enum):
@@ -38,11 +37,11 @@ class StatementKind(enum.Enum):
     ERROR = "error of the library"
     STACKS = "stacks"
     AT_STORE = "came to a barrier of the store"
-    """What one rank says; put together, it may be `MISSING_AT_STORE`."""
+    """The report of a single rank. Combined, these reports may become `MISSING_AT_STORE`."""
 
     @property
     def is_failure(self) -> bool:
-        """Whether it says that something has gone wrong, and not only how far a rank had come."""
+        """Whether the statement reports a failure, not only progress or state."""
         match self:
             case (
                 StatementKind.DESYNC
@@ -76,7 +75,7 @@ class TextSource:
 
     Attributes:
         path: The file.
-        line: Its line, from 1; 0 if the file is not read by lines.
+        line: Line number, from 1; 0 if the file is not read by lines.
     """
 
     path: str
@@ -84,7 +83,7 @@ class TextSource:
 
     @property
     def text(self) -> str:
-        """`train.log:12`."""
+        """The place in words: `train.log:12`."""
         return f"{self.path}:{self.line}" if self.line else self.path
 
 
@@ -93,17 +92,17 @@ class Statement:
     """A statement of one text about one rank.
 
     Attributes:
-        kind: What it is about.
-        source: Where it is written.
-        text: The line, or the part of it that matters, made safe to display.
-        rank: Global rank; None if the text does not show it.
+        kind: The subject.
+        source: Its place.
+        text: The line, or its relevant part, sanitized for display.
+        rank: Global rank; None if unknown.
         local_rank: Rank on its node; None if unknown.
         pid: Process id; None if unknown.
-        group: The process group that it is about; None if unknown, or about none.
-        fact: What it says, as far as it was understood.
-        time: The time as written there, or ''.
-        label: What the launcher put before the line (`[default3]:`), or ''.
-        repeated: How often the same was written again.
+        group: The process group in question; None if unknown, or for none.
+        fact: The parsed content; None if not parsed.
+        time: The time as written in the text, or ''.
+        label: The launcher's prefix of the line (`[default3]:`), or ''.
+        repeated: Number of repetitions.
     """
 
     kind: StatementKind
@@ -121,12 +120,12 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that texts say about a job.
+    """All statements of texts about a job.
 
     Attributes:
         statements: In the order of files and lines.
-        warnings: What could not be read, and what contradicts itself; one line each.
-        unrecognized: Files in which nothing was found.
+        warnings: A line for each failure to read, and for each contradiction.
+        unrecognized: Files without a statement.
     """
 
     statements: tuple[Statement, ...] = ()
@@ -135,5 +134,5 @@ class Evidence:
 
 
 def has_failure(statements: Iterable[Statement]) -> bool:
-    """Whether any of them says that something has gone wrong."""
-    return any(one.kind.is_failure for one in statements)
+    """Return whether any statement reports a failure."""
+    return any(statement.kind.is_failure for statement in statements)

@@ -1,10 +1,10 @@
-"""Builds a snapshot from the lines of NCCL's watchdogs, for the judge.
+"""Builds a snapshot from log lines of NCCL's watchdogs, for the judge.
 
-A watchdog tells of its own rank: which operation of which group timed out, and how far the rank had come in the group.
-Ranks that did not time out tell how far they had come in the default group when they were asked for a dump. So the
-ranks that have not enqueued what others wait for can be named there. Elsewhere only what was called is compared: a
-rank that hangs writes nothing, so that a group whose ranks have all come looks like one that lacks some. But a
-rank whose operation timed out in another group waits there, and is not blamed for not having come to this one.
+A watchdog reports on its own rank: the operation and group that timed out, and the rank's progress in the group. Ranks
+without a timeout report their progress in the default group when they are asked for a dump. So in the default group,
+ranks that have not enqueued the awaited operation can be named. In other groups only the calls are compared: a hanging
+rank writes nothing, so a complete group cannot be told from an incomplete one. A rank whose operation timed out in
+another group waits there, and is not blamed for missing here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.sources.evidence.facts import CalledAt, GroupMark, Reached, TimedOut
+from otel_torchdist.sources.evidence.facts import GroupMark, OperationTimeout, ReportedProgress, TimedOutCallStack
 from otel_torchdist.sources.evidence.statements import Statement
 
 NOW_NS: Final = 1 << 60
-"""When the snapshot is taken, on a clock of its own: only ages are known."""
+"""Time of the snapshot, on an artificial clock: logs state only ages."""
 _POINT_TO_POINT: Final = MESSAGES | {"coalesced", "unknown"}
 _SAME_SIZE: Final = operations_where(
     lambda row: row.family.moves_data and row.family.is_in_place and not (row.family.is_message or row.is_coalesced)
@@ -37,78 +37,93 @@ _NO_FLAGS: Final = Flag(0)
 @dataclass(frozen=True, slots=True)
 class _Stuck:
     rank: int
-    operation: TimedOut
+    operation: OperationTimeout
     called: CallSiteName | None
 
 
 def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
-    """Return what the ranks were doing when the first operation of the default group timed out.
+    """Return the state of the ranks when the first operation of the default group timed out.
 
     Returns:
-        None if no watchdog speaks of an operation of that group, or if its lines are those of several attempts.
+        The snapshot; None if no operation of the default group timed out, or if the lines are of several attempts.
     """
-    own = [one for one in statements if one.rank is not None]
-    stuck = _stuck(own)
-    reached = _reached(own)
+    attributed = [statement for statement in statements if statement.rank is not None]
+    stuck = _stuck(attributed)
+    reached = _reached(attributed)
     if not stuck:
         return None
-    members = tuple(range(1 + max([*(one.rank for one in stuck), *reached])))
+    members = tuple(range(1 + max([*(call.rank for call in stuck), *reached])))
     name = GroupName(_DEFAULT, DEFAULT_DESCRIPTION, members, 0, "nccl", True)
     group = GroupView(name.key, name, frozenset(members))
-    by_rank = {one.rank: one for one in stuck}
+    by_rank = {call.rank: call for call in stuck}
     ranks = {
         rank: _view(rank, by_rank.get(rank), reached.get(rank), group) for rank in sorted(by_rank.keys() | reached)
     }
-    for one in own:
-        if one.rank in ranks and one.rank not in by_rank and isinstance(one.fact, TimedOut):
-            view = ranks[one.rank]
-            ranks[one.rank] = replace(view, open=(*view.open, _elsewhere(one, one.rank, one.fact)))
+    for statement in attributed:
+        if statement.rank in ranks and statement.rank not in by_rank and isinstance(statement.fact, OperationTimeout):
+            view = ranks[statement.rank]
+            ranks[statement.rank] = replace(
+                view, open=(*view.open, _elsewhere(statement, statement.rank, statement.fact))
+            )
     return WorldSnapshot(0, NOW_NS, ranks)
 
 
-def _elsewhere(one: Statement, rank: int, fact: TimedOut) -> OperationView:
-    """Return an operation of a group whose members are not known."""
-    name = one.group.uid if one.group is not None else ""
+def _elsewhere(statement: Statement, rank: int, fact: OperationTimeout) -> OperationView:
+    """Return an open operation of another group, whose members are unknown."""
+    name = statement.group.uid if statement.group is not None else ""
     operation_id = OperationId(Channel(RecordKind.OPERATION, f"other group {name}"), fact.sequence or 1)
     return _operation(_Stuck(rank, fact, None), operation_id, None, None)
 
 
 def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
-    """Return the operation of the default group that timed out on each rank."""
-    called = {one.rank: user_frame(one.fact.frames) for one in statements if isinstance(one.fact, CalledAt)}
-    failed = {(one.rank, one.fact.failed) for one in statements if isinstance(one.fact, Reached) and _is_default(one)}
-    found: dict[int, _Stuck] = {}
-    for one in statements:
-        fact, rank = one.fact, one.rank
-        if not isinstance(fact, TimedOut) or rank is None or not fact.sequence or fact.operation in _POINT_TO_POINT:
+    """Return the operation of the default group that timed out on each rank; none if ranks repeat, as in attempts."""
+    called = {
+        statement.rank: user_frame(statement.fact.frames)
+        for statement in statements
+        if isinstance(statement.fact, TimedOutCallStack)
+    }
+    failed = {
+        (statement.rank, statement.fact.failed)
+        for statement in statements
+        if isinstance(statement.fact, ReportedProgress) and _is_default(statement)
+    }
+    stuck: dict[int, _Stuck] = {}
+    for statement in statements:
+        fact, rank = statement.fact, statement.rank
+        if (
+            not isinstance(fact, OperationTimeout)
+            or rank is None
+            or not fact.sequence
+            or fact.operation in _POINT_TO_POINT
+        ):
             continue
-        if _is_default(one) or (_names_no_group(one.group) and (rank, fact.sequence) in failed):
-            before = found.get(rank)
+        if _is_default(statement) or (_names_no_group(statement.group) and (rank, fact.sequence) in failed):
+            before = stuck.get(rank)
             if before is not None and before.operation.sequence != fact.sequence:
                 return []
-            found[rank] = _Stuck(rank, fact, called.get(rank))
-    return list(found.values())
+            stuck[rank] = _Stuck(rank, fact, called.get(rank))
+    return list(stuck.values())
 
 
-def _reached(statements: Iterable[Statement]) -> Mapping[int, Reached]:
-    found: dict[int, Reached] = {}
-    for one in statements:
-        if isinstance(one.fact, Reached) and one.rank is not None and _is_default(one):
-            before = found.get(one.rank)
-            if before is None or one.fact.enqueued >= before.enqueued:
-                found[one.rank] = one.fact
-    return found
+def _reached(statements: Iterable[Statement]) -> Mapping[int, ReportedProgress]:
+    reached: dict[int, ReportedProgress] = {}
+    for statement in statements:
+        if isinstance(statement.fact, ReportedProgress) and statement.rank is not None and _is_default(statement):
+            before = reached.get(statement.rank)
+            if before is None or statement.fact.enqueued >= before.enqueued:
+                reached[statement.rank] = statement.fact
+    return reached
 
 
-def _is_default(one: Statement) -> bool:
-    return one.group is not None and one.group.is_default
+def _is_default(statement: Statement) -> bool:
+    return statement.group is not None and statement.group.is_default
 
 
 def _names_no_group(group: GroupMark | None) -> bool:
     return group is None or not (group.uid or group.description)
 
 
-def _view(rank: int, stuck: _Stuck | None, reached: Reached | None, group: GroupView) -> RankView:
+def _view(rank: int, stuck: _Stuck | None, reached: ReportedProgress | None, group: GroupView) -> RankView:
     channel = Channel(RecordKind.OPERATION, group.key)
     signature = _signature(stuck.operation) if stuck is not None else None
     sequence = (stuck.operation.sequence if stuck is not None else None) or 0
@@ -119,7 +134,9 @@ def _view(rank: int, stuck: _Stuck | None, reached: Reached | None, group: Group
         completed=min(completed, sequence - 1) if sequence else completed,
         recent=(Arrival(sequence, signature, -1),) if sequence else (),
     )
-    open_here = (_operation(stuck, OperationId(channel, sequence), group, signature),) if stuck is not None else ()
+    open_operations = (
+        (_operation(stuck, OperationId(channel, sequence), group, signature),) if stuck is not None else ()
+    )
     return RankView(
         rank=rank,
         nonce=rank + 1,
@@ -133,7 +150,7 @@ def _view(rank: int, stuck: _Stuck | None, reached: Reached | None, group: Group
         gone_since_ns=None,
         heartbeat_ns=NOW_NS,
         step=0,
-        open=open_here,
+        open=open_operations,
         last=None,
         progress={channel: progress},
         losses=0,
@@ -144,7 +161,7 @@ def _view(rank: int, stuck: _Stuck | None, reached: Reached | None, group: Group
     )
 
 
-def _signature(operation: TimedOut) -> SignatureName:
+def _signature(operation: OperationTimeout) -> SignatureName:
     shapes: tuple[tuple[int, ...], ...] = ()
     if operation.operation in _SAME_SIZE and operation.elements_in is not None:
         shapes = ((operation.elements_in,),)

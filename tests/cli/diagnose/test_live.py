@@ -227,4 +227,4 @@ def test_debug_server(recorded: Callable[[int], int], base: Path, monkeypatch: p
 def test_rank_without_pipe(job: Job, base: Path) -> None:
     """A rank that cannot be asked for a dump is reported."""
     answer = ask(base, "--pid", str(job.ranks[0]), "--request-dumps")
-    assert "rank 0: it has no pipe by which a dump is requested (TORCH_NCCL_DEBUG_INFO_PIPE_FILE)" in answer.err
+    assert "rank 0: it has no pipe for requesting a dump (TORCH_NCCL_DEBUG_INFO_PIPE_FILE)" in answer.err

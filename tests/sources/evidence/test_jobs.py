@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.sources.evidence.facts import Ended, SeenStacks
+from otel_torchdist.sources.evidence.facts import ProcessExit, ProcessStacks
 from otel_torchdist.sources.evidence.files import read_files
 from otel_torchdist.sources.evidence.findings import ToolFinding, findings_of, outside_of_collectives
 from otel_torchdist.sources.evidence.statements import Evidence, StatementKind
@@ -86,8 +86,8 @@ def test_py_spy() -> None:
     """Text and JSON show the same thread and place, and whether the process is in an operation."""
     launcher, waiting, sleeping = read_data("py_spy.txt").statements
     [as_json] = read_data("py_spy.json").statements
-    assert isinstance(as_json.fact, SeenStacks)
-    assert isinstance(sleeping.fact, SeenStacks)
+    assert isinstance(as_json.fact, ProcessStacks)
+    assert isinstance(sleeping.fact, ProcessStacks)
     assert sleeping.pid == as_json.pid
     assert [(one.thread, one.name) for one in sleeping.fact.threads] == [(sleeping.pid, "MainThread")]
     assert [frame.line for frame in sleeping.fact.threads[0].frames] == [
@@ -130,7 +130,7 @@ def test_name_against_content(tmp_path: Path) -> None:
 def test_different_ends_of_one_rank() -> None:
     """Two logs that contradict each other, as of two attempts, are reported and not merged."""
     evidence = read_data("gloo_kill.log", "gloo_segv.log")
-    assert any(warning.startswith("rank 2 is said to have ended in 2 ways: SIGKILL") for warning in evidence.warnings)
+    assert any(warning.startswith("rank 2 has 2 different exits: SIGKILL") for warning in evidence.warnings)
 
 
 def test_foreign_files(tmp_path: Path) -> None:
@@ -146,5 +146,5 @@ def test_foreign_files(tmp_path: Path) -> None:
 
 def test_exit_codes() -> None:
     """Signals are named, whether the launcher or a shell reports them."""
-    ends = [one.fact for one in read_data("gloo_kill.log").statements if isinstance(one.fact, Ended)]
+    ends = [one.fact for one in read_data("gloo_kill.log").statements if isinstance(one.fact, ProcessExit)]
     assert {(one.exit_code, one.signal) for one in ends} == {(None, "SIGKILL"), (None, "SIGTERM")}

@@ -34,7 +34,7 @@ def test_pipe_of_another_user(tmp_path: Path, owner: int) -> None:
                 assert problem == "rank 3: no dump within 0.1 s"
             else:
                 assert os.read(reader, 10) == b""  # nobody has it open, and nothing is in it
-                assert problem == f"rank 3: {path}: belongs to user {OTHER} and not to the rank's"
+                assert problem == f"rank 3: {path}: belongs to user {OTHER}, not to the rank's user"
         finally:
             process.kill()
             os.close(reader)

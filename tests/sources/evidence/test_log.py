@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.sources.evidence.facts import Ended, SeenStacks, TimedOut
+from otel_torchdist.sources.evidence.facts import OperationTimeout, ProcessExit, ProcessStacks
 from otel_torchdist.sources.evidence.findings import findings_of
 from otel_torchdist.sources.evidence.log import BLOCK_BYTES, MARKERS, read_log
 from otel_torchdist.sources.evidence.statements import StatementKind
@@ -64,7 +64,7 @@ def test_cut_off_gzip(tmp_path: Path) -> None:
     found = read(tmp_path, content[: len(content) // 2])
     assert len(found.statements) == 7
     [warning] = found.warnings
-    assert "read only up to where it is damaged" in warning
+    assert "read only up to its damage" in warning
 
 
 class Short(io.BytesIO):
@@ -126,7 +126,7 @@ def test_too_many_different_messages() -> None:
     content = "\n".join(quoted.timed_out(rank, 5)[0] for rank in range(30)).encode()
     statements, [warning] = read_log(io.BytesIO(content), "job.log", most=10)
     assert len(statements) == 10
-    assert "20 of its messages are left out" in warning
+    assert "20 messages are left out" in warning
 
 
 def test_tracebacks_of_ranks_that_write_at_the_same_time(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_table_with_lines_of_others(tmp_path: Path) -> None:
     """Launchers of several nodes write at the same time; their labels keep them apart."""
     table = (DATA / "gloo_kill.log").read_text().splitlines()
     lines = [line for text in table for line in (f"0: {text}", "1: iteration 5")]
-    ends = [one for one in read(tmp_path, "\n".join(lines)).statements if isinstance(one.fact, Ended)]
-    assert {(one.rank, one.fact.way) for one in ends if isinstance(one.fact, Ended) and one.fact.is_first} == {
+    ends = [one for one in read(tmp_path, "\n".join(lines)).statements if isinstance(one.fact, ProcessExit)]
+    assert {(one.rank, one.fact.way) for one in ends if isinstance(one.fact, ProcessExit) and one.fact.is_first} == {
         (2, "SIGKILL")
     }
 
@@ -216,7 +216,7 @@ def test_dump_of_all_threads(tmp_path: Path) -> None:
         "step 12\n"
     )
     [one] = read(tmp_path, dump).statements
-    assert isinstance(one.fact, SeenStacks)
+    assert isinstance(one.fact, ProcessStacks)
     assert [len(thread.frames) for thread in one.fact.threads] == [2, 1]
     assert one.fact.threads[0].frames[0].function == "step"
 
@@ -254,4 +254,4 @@ def test_any_pieces(pieces: list[str]) -> None:
     """Nor do pieces of what it looks for, in any order."""
     statements, _ = read_log(io.BytesIO("".join(pieces).encode("utf-8", "replace")), "any")
     assert all(one.text.isprintable() for one in statements)
-    assert all(one.fact.timeout_ms >= 0 for one in statements if isinstance(one.fact, TimedOut))
+    assert all(one.fact.timeout_ms >= 0 for one in statements if isinstance(one.fact, OperationTimeout))

@@ -143,14 +143,14 @@ def test_ranks_that_have_written_nothing(tmp_path: Path) -> None:
     [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, "".join(BARRIER.format(rank, 4, 3, KEY) for rank in (0, 2)))
     assert (one.ranks, one.text) == (
         (),
-        f"3 of 4 ranks have come to '{KEY}'; ranks 0,2 have said so, and which others have is not known",
+        f"3 of 4 ranks have come to '{KEY}'; ranks 0,2 have said so, the others are unknown",
     )
 
 
 def test_barrier_that_an_earlier_attempt_has_used(tmp_path: Path) -> None:
     """More than there are have come."""
     [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, GAVE_UP.format(2, 4, 5, KEY))
-    assert one.text.startswith(f"5 of 4 ranks have come to '{KEY}': more than there are")
+    assert one.text.startswith(f"5 of 4 ranks have come to '{KEY}': more than exist")
 
 
 def test_barrier_that_is_over(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.sources.evidence.facts import Launched
+from otel_torchdist.sources.evidence.facts import LaunchCount
 from otel_torchdist.sources.evidence.statements import StatementKind
 from tests.sources.evidence import quoted
 from tests.sources.evidence.reading import read
@@ -17,7 +17,7 @@ def test_ranks_with_another_count(tmp_path: Path) -> None:
         (StatementKind.BEHIND, 12, 323_032),
         (StatementKind.BEHIND, 13, 323_033),
     ]
-    assert found[0].fact == Launched("fa93daea854b060b", "AllGather", 641, 640)
+    assert found[0].fact == LaunchCount("fa93daea854b060b", "AllGather", 641, 640)
     assert found[0].text == "has launched 641 AllGather operations, most others 640"
 
 
@@ -29,7 +29,7 @@ def test_single_outlier(tmp_path: Path) -> None:
         "  Rank 12 has launched up to operation 639 -- GPU 4 managed by process 323032 on node 10.137.190.124\n"
     )
     [one] = read(tmp_path, text).statements
-    assert (one.rank, one.fact) == (12, Launched("fa93daea854b060b", "", 639, 640))
+    assert (one.rank, one.fact) == (12, LaunchCount("fa93daea854b060b", "", 639, 640))
 
 
 def test_missing_rank(tmp_path: Path) -> None:

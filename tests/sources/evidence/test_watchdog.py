@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.sources.evidence.facts import GroupMark, Reached, TimedOut
+from otel_torchdist.sources.evidence.facts import GroupMark, OperationTimeout, ReportedProgress
 from otel_torchdist.sources.evidence.lines import parsed
 from otel_torchdist.sources.evidence.statements import Statement, StatementKind
 from otel_torchdist.sources.evidence.texts.process_groups import WATCHDOG
@@ -23,8 +23,8 @@ def facts(line: str) -> list[object]:
 
 def test_timeouts_of_old_releases() -> None:
     """What a release does not write is None and not guessed: position, sizes, and the global rank."""
-    assert facts(quoted.TORCH_1_13) == [TimedOut("all_reduce", None, None, 1_800_834, 1_800_000)]
-    assert facts(quoted.TORCH_2_0) == [TimedOut("broadcast", 56_693, None, 1_804_371, 1_800_000)]
+    assert facts(quoted.TORCH_1_13) == [OperationTimeout("all_reduce", None, None, 1_800_834, 1_800_000)]
+    assert facts(quoted.TORCH_2_0) == [OperationTimeout("broadcast", 56_693, None, 1_804_371, 1_800_000)]
     [one] = said(quoted.TORCH_2_0)
     assert (one.rank, one.group) == (None, GroupMark("", "", 3))
 
@@ -32,22 +32,22 @@ def test_timeouts_of_old_releases() -> None:
 def test_timeout_with_sizes_and_rank() -> None:
     """`[rank1]:` is the global rank, `[Rank 1]` the one within the group."""
     [one] = said(quoted.TORCH_2_2)
-    assert one.fact == TimedOut("broadcast", 880, 131_137_536, 1_800_695, 1_800_000)
+    assert one.fact == OperationTimeout("broadcast", 880, 131_137_536, 1_800_695, 1_800_000)
     assert (one.rank, one.kind) == (1, StatementKind.TIMED_OUT)
 
 
 @pytest.mark.parametrize(
     ("line", "rank", "group", "reached"),
     [
-        (quoted.TORCH_2_3, 7, GroupMark("0", "", 7), Reached(1, -1, 1)),
-        (quoted.TORCH_2_4, 3, GroupMark("0", "default_pg", 3), Reached(2082, 2069, 2070)),
-        (quoted.TORCH_2_5, 1, GroupMark("0", "default_pg", 1), Reached(811, 807, 808)),
-        (quoted.TORCH_2_5_UNNAMED, 3, GroupMark("3", "", 3), Reached(32, 31, 32)),
-        (quoted.TORCH_2_6, 1, GroupMark("1", "", 1), Reached(547, -1, 1)),
-        (quoted.asked_for_dump(7, 59_957, by=3), 7, GroupMark("0", "default_pg", 7), Reached(59_957, 59_957)),
+        (quoted.TORCH_2_3, 7, GroupMark("0", "", 7), ReportedProgress(1, -1, 1)),
+        (quoted.TORCH_2_4, 3, GroupMark("0", "default_pg", 3), ReportedProgress(2082, 2069, 2070)),
+        (quoted.TORCH_2_5, 1, GroupMark("0", "default_pg", 1), ReportedProgress(811, 807, 808)),
+        (quoted.TORCH_2_5_UNNAMED, 3, GroupMark("3", "", 3), ReportedProgress(32, 31, 32)),
+        (quoted.TORCH_2_6, 1, GroupMark("1", "", 1), ReportedProgress(547, -1, 1)),
+        (quoted.asked_for_dump(7, 59_957, by=3), 7, GroupMark("0", "default_pg", 7), ReportedProgress(59_957, 59_957)),
     ],
 )
-def test_progress(line: str, rank: int, group: GroupMark, reached: Reached) -> None:
+def test_progress(line: str, rank: int, group: GroupMark, reached: ReportedProgress) -> None:
     """Each release's words for the operations enqueued and completed last."""
     [one] = said(line)
     assert (one.kind, one.rank, one.group, one.fact) == (StatementKind.PROGRESS, rank, group, reached)
@@ -63,7 +63,7 @@ def test_group_of_the_line_on_the_threads_end() -> None:
     )
     [one] = said(line)
     assert (one.rank, one.group) == (3, GroupMark("9", "mesh_tp", 1))
-    assert isinstance(one.fact, TimedOut)
+    assert isinstance(one.fact, OperationTimeout)
     assert one.fact.operation == "reduce_scatter_tensor"
 
 

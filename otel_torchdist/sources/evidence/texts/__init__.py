@@ -1,1 +1,1 @@
-"""The formats, each of one tool. A reader takes the lines that concern it and returns statements."""
+"""Readers of text formats, one module for each tool. A reader turns lines of its format into statements."""

@@ -1,7 +1,7 @@
-"""Errors that stand in a log in whatever form: what a C++ exception said, what ended a launcher, and lines of loggers.
+"""Errors of any form in a log: messages of C++ exceptions, ends of launchers, and lines of loggers.
 
-They have less to say than what other readers find, so most of them only count where those find nothing: then a log with
-an error in it is never taken for that of a healthy job.
+They tell less than the findings of other readers, so most of them are used only in a log without such findings. Without
+them, a log with an error could pass for the log of a healthy job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOGGED: Final = re.compile(r"\[[EF]\d{0,4}(?: [\d:.]+)?\s+(?P<file>[\w/.+-]+\.(
 _NAMED: Final = re.compile(r"(?:^|[\s(])(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<what>\S.*)")
 _SYSTEM: Final = re.compile(r"Segmentation fault|\(core dumped\)|Out of memory: Killed process|oom-kill")
 _NUMBER: Final = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?%?(?:\W|$)")
-"""`MeanSquaredError: 0.25` is a metric."""
+"""Matches a metric's value: `MeanSquaredError: 0.25` is not an error."""
 _LAST: Final = "Last error:"
 _NO_CAUSE: Final = ("Some NCCL operations have failed", "To avoid data inconsistency", "Stack trace of the failed")
 MAX_OPEN: Final = 64
@@ -48,20 +48,20 @@ MAX_FOREIGN: Final = 64
 
 
 class Errors:
-    """Collects errors over the lines of one file."""
+    """Reader of errors in the lines of one file."""
 
     def __init__(self, path: str) -> None:
-        """Read the file of this path."""
+        """Begin at the start of a file."""
         self._path = path
         self._awaited: dict[tuple[str, int | None], int] = {}
 
     @property
-    def is_hungry(self) -> bool:
-        """Whether the next line is needed: it says what NCCL's last error was."""
+    def needs_next_line(self) -> bool:
+        """Whether the next line is needed: it contains NCCL's last error."""
         return bool(self._awaited)
 
     def read(self, line: LogLine) -> Iterator[Statement]:
-        """Read a line, and yield its statements about the end of a process."""
+        """Yield the statements of a line about the end of a process."""
         key = line.label, line.rank
         if key in self._awaited:
             del self._awaited[key]
@@ -71,15 +71,15 @@ class Errors:
             self._awaited = {other: left - 1 for other, left in self._awaited.items() if left > 1}
         if line.body.strip().endswith(_LAST) and len(self._awaited) < MAX_OPEN:
             self._awaited[key] = MAX_FOREIGN
-        what = _WHAT.match(line.body)
-        if what is not None:
-            rank = rank_of(line, group_of(what["what"]))
-            text = f"terminated by a C++ exception: {what['what']}"
+        message = _WHAT.match(line.body)
+        if message is not None:
+            rank = rank_of(line, group_of(message["what"]))
+            text = f"terminated by a C++ exception: {message['what']}"
             yield replace(statement(line, self._path, StatementKind.CRASHED, text), rank=rank)
         launcher = _LAUNCHER.search(line.text)
         if launcher is not None:
             name = name_signal(int(launcher["signal"]))
-            ended = statement(line, self._path, StatementKind.ENDED, f"was ended by {name}, and is a launcher")
+            ended = statement(line, self._path, StatementKind.ENDED, f"is a launcher, and was ended by {name}")
             yield replace(ended, pid=int(launcher["pid"]), rank=None)
         child = _CHILD.search(line.text)
         if child is not None and int(child["code"]):
@@ -93,10 +93,10 @@ class Errors:
             yield replace(ended, label=ended.label or "Slurm")
 
     def other(self, line: LogLine) -> Iterator[Statement]:
-        """Yield an error that no other reader knows, for a log in which nothing else is found."""
-        found = _NCCL.search(line.text) or _LOGGED.search(line.text)
-        text = found["what"] if found is not None else ""
-        if found is None and (named := _NAMED.search(line.body)) is not None and not _NUMBER.match(named["what"]):
+        """Yield an error of unknown kind, for a log without other findings."""
+        logged = _NCCL.search(line.text) or _LOGGED.search(line.text)
+        text = logged["what"] if logged is not None else ""
+        if logged is None and (named := _NAMED.search(line.body)) is not None and not _NUMBER.match(named["what"]):
             text = f"{named['type']}: {named['what']}"
         if not text and _SYSTEM.search(line.text) is not None:
             text = line.body.strip()

@@ -1,4 +1,4 @@
-"""Lines of PyTorch's process groups: NCCL's watchdog, the desync report, fingerprints of calls, and errors of gloo."""
+"""Log lines of PyTorch's process groups: NCCL's watchdog, desync report, call fingerprints, and gloo errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from typing import Final
 
 from otel_torchdist.model.collectives import operation_named
 from otel_torchdist.model.naming import readable
-from otel_torchdist.sources.evidence.facts import Behind, Called, Fact, GroupMark, Mismatched, Reached, TimedOut
+from otel_torchdist.sources.evidence.facts import (
+    CallMismatch,
+    Fact,
+    FingerprintedCall,
+    GroupMark,
+    LaggingRanks,
+    OperationTimeout,
+    ReportedProgress,
+)
 from otel_torchdist.sources.evidence.lines import LineFormat, LogLine, statement
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 
-# Lines of NCCL's watchdog and heartbeat monitor, as `ProcessGroupNCCL.cpp` has written them since torch 1.13. The
-# process groups of other devices that were made after it (XCCL, HCCL, …) write the same lines. What stands before
-# the text has changed: `[Rank 3]` until 2.2, `[PG 1 Rank 3]` in 2.3, `[PG 0 (default_pg) Rank 3]` in 2.4 and
-# `[PG ID 0 PG GUID 0(default_pg) Rank 3]` since 2.5. `Rank` there is the rank within the group.
+# Lines of NCCL's watchdog and heartbeat monitor, written by `ProcessGroupNCCL.cpp` since torch 1.13. Process groups of
+# other devices modelled on it (XCCL, HCCL, …) write the same lines. The prefix has changed: `[Rank 3]` until 2.2,
+# `[PG 1 Rank 3]` in 2.3, `[PG 0 (default_pg) Rank 3]` in 2.4 and `[PG ID 0 PG GUID 0(default_pg) Rank 3]` since 2.5.
+# `Rank` in the prefix is the rank within the group.
 
 _GROUP: Final = re.compile(
     r"\[(?:PG (?:ID \d+ PG GUID (?P<uid>[^\s(\]]*)|(?P<old>[^\s(\]]+))\s?(?:\((?P<description>[^)]{0,512})\))? )?"
@@ -34,36 +42,36 @@ _PROGRESS: Final = re.compile(
 _STUCK: Final = re.compile(r"ProcessGroup\w{1,64}'s watchdog got stuck for \d+ seconds|Heartbeat monitor timed out!")
 _NONE: Final = -1
 _PERIODICAL: Final = "update periodically"
-"""Such a line says how far a rank was at any time, not when something had timed out."""
+"""Marks a periodic progress line, unrelated to a timeout."""
 
 
 def _of_watchdog(line: LogLine, path: str) -> Iterator[Statement]:
-    """Yield what a line of a watchdog says; nothing if it is not one."""
-    found = _WATCHDOG_TIMEOUT.search(line.text)
-    if found is not None:
-        yield _of_group(line, path, StatementKind.TIMED_OUT, found, _timed_out(found))
-    found = _PROGRESS.search(line.text)
-    if found is not None and _PERIODICAL not in line.text:
-        yield _of_group(line, path, StatementKind.PROGRESS, found, _reached(found))
-    found = _STUCK.search(line.text)
-    if found is not None:
-        yield _of_group(line, path, StatementKind.WATCHDOG_STUCK, found, None)
+    """Yield the statements of a watchdog's line; none for other lines."""
+    match = _WATCHDOG_TIMEOUT.search(line.text)
+    if match is not None:
+        yield _of_group(line, path, StatementKind.TIMED_OUT, match, _timed_out(match))
+    match = _PROGRESS.search(line.text)
+    if match is not None and _PERIODICAL not in line.text:
+        yield _of_group(line, path, StatementKind.PROGRESS, match, _reached(match))
+    match = _STUCK.search(line.text)
+    if match is not None:
+        yield _of_group(line, path, StatementKind.WATCHDOG_STUCK, match, None)
 
 
-def _of_group(line: LogLine, path: str, kind: StatementKind, found: re.Match[str], fact: Fact | None) -> Statement:
-    group = group_of(line.text[: found.start()])
-    return replace(statement(line, path, kind, found[0], fact), rank=rank_of(line, group), group=group)
+def _of_group(line: LogLine, path: str, kind: StatementKind, match: re.Match[str], fact: Fact | None) -> Statement:
+    group = group_of(line.text[: match.start()])
+    return replace(statement(line, path, kind, match[0], fact), rank=rank_of(line, group), group=group)
 
 
 def rank_of(line: LogLine, group: GroupMark | None) -> int | None:
-    """Return the rank that has written a line: of the default group the number in it is that."""
+    """Return the global rank that wrote a line. In the default group, the rank within the group is the global rank."""
     return group.rank if line.rank is None and group is not None and group.is_default else line.rank
 
 
 def group_of(before: str) -> GroupMark | None:
-    """The most telling prefix before the text; the line on a thread's end has one for the group and one for the work.
+    """Return the group of the best prefix before a text: the last with a uid. A line may have several prefixes.
 
-    Only that of 2.4 and later names the group in the same way on all ranks.
+    Only prefixes since 2.4 name the group equally on all ranks.
     """
     marks = list(_GROUP.finditer(before))
     if not marks:
@@ -74,24 +82,24 @@ def group_of(before: str) -> GroupMark | None:
 
 
 def operation_of(type_name: str) -> str:
-    """Return the operation that torch calls `ALLREDUCE`, as users know it."""
+    """Return our name of an operation: `all_reduce` for `ALLREDUCE`."""
     return operation_named(type_name.lower())
 
 
-def _timed_out(found: re.Match[str]) -> TimedOut:
-    return TimedOut(
-        operation=operation_of(found["operation"]),
-        sequence=_number(found["sequence"]),
-        elements_in=_number(found["numel_in"]),
-        age_ms=int(found["age"]),
-        timeout_ms=int(found["timeout"]),
+def _timed_out(match: re.Match[str]) -> OperationTimeout:
+    return OperationTimeout(
+        operation=operation_of(match["operation"]),
+        sequence=_number(match["sequence"]),
+        elements_in=_number(match["numel_in"]),
+        age_ms=int(match["age"]),
+        timeout_ms=int(match["timeout"]),
     )
 
 
-def _reached(found: re.Match[str]) -> Reached:
-    enqueued, completed = int(found["enqueued"]), int(found["completed"])
-    # torch 2.3 printed an uninitialized number where nothing had completed.
-    return Reached(enqueued, completed if completed <= enqueued else _NONE, _number(found["failed"]))
+def _reached(match: re.Match[str]) -> ReportedProgress:
+    enqueued, completed = int(match["enqueued"]), int(match["completed"])
+    # torch 2.3 prints an uninitialized number if nothing has completed.
+    return ReportedProgress(enqueued, completed if completed <= enqueued else _NONE, _number(match["failed"]))
 
 
 def _number(text: str | None) -> int | None:
@@ -101,10 +109,9 @@ def _number(text: str | None) -> int | None:
 WATCHDOG: Final = LineFormat((b"atchdog ", b"ast enqueued", b"eartbeat monitor timed out"), _of_watchdog)
 
 
-# PyTorch's desync report (`TORCH_NCCL_DESYNC_DEBUG`). The ranks' watchdogs leave in the store what they have started
-# and finished last; the one that times out first reads it and says who is behind. `TraceUtils.h` has written it in
-# the same words since torch 1.11. Numbers are ranks of the group that timed out, which the report itself does not
-# name.
+# PyTorch's desync report (`TORCH_NCCL_DESYNC_DEBUG`). Each rank's watchdog writes its last started and finished
+# operation to the store. The first watchdog with a timeout reads them and reports lagging ranks. `TraceUtils.h` has not
+# changed the text since torch 1.11. Numbers are ranks of the group that timed out, which the report does not name.
 
 _NEVER: Final = re.compile(r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout")
 _UNFINISHED: Final = re.compile(r"\[(?P<ranks>[\d, ]+)\] joined but didn't finish collective #(?P<sequence>\d+)")
@@ -115,19 +122,19 @@ MAX_RANKS: Final = 4_096
 
 
 def _of_desync(line: LogLine, path: str) -> Iterator[Statement]:
-    """Yield what a line of the report says about the ranks that it names; nothing if it names none."""
-    found = _BEHIND.search(line.text)
+    """Yield a statement on the ranks named in a line of the report; none for other lines."""
+    match = _BEHIND.search(line.text)
     text = "has finished #{last} of its group, but has not joined #{sequence}"
-    if found is None:
-        found, text = _UNFINISHED.search(line.text), "has joined #{sequence} of its group, but has not finished it"
-    if found is None:
-        found, text = _NEVER.search(line.text), "has never joined an operation of its group"
-    if found is None:
+    if match is None:
+        match, text = _UNFINISHED.search(line.text), "has joined #{sequence} of its group, but has not finished it"
+    if match is None:
+        match, text = _NEVER.search(line.text), "has never joined an operation of its group"
+    if match is None:
         return
-    places = {name: value for name, value in found.groupdict().items() if name != "ranks"}
-    ranks = tuple(int(rank) for rank in found["ranks"].replace(",", " ").split())[:MAX_RANKS]
-    said = f"{text.format(**places)}, says PyTorch's desync report"
-    yield statement(line, path, StatementKind.DESYNC, said, Behind(ranks))
+    numbers = {name: value for name, value in match.groupdict().items() if name != "ranks"}
+    ranks = tuple(int(rank) for rank in match["ranks"].replace(",", " ").split())[:MAX_RANKS]
+    text = f"{text.format(**numbers)}, says PyTorch's desync report"
+    yield statement(line, path, StatementKind.DESYNC, text, LaggingRanks(ranks))
 
 
 DESYNC: Final = LineFormat(
@@ -135,9 +142,9 @@ DESYNC: Final = LineFormat(
 )
 
 
-# Fingerprints, as `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares them before each collective. Each rank raises, with its
-# own call and that of the first rank that differs. What it says of the other is right only where both call the same
-# operation: of others, torch up to 2.15 reads the wrong bytes.
+# Fingerprints, compared before each collective with `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Each rank raises an exception
+# with its own call and the call of the first rank that differs. The other rank's call is correct only if both call the
+# same operation: otherwise torch, up to 2.15, reads the wrong bytes.
 
 TITLE: Final = "Detected mismatch between collectives on ranks"
 _CALL: Final = re.compile(
@@ -148,26 +155,26 @@ _CALL: Final = re.compile(
 
 
 def _of_fingerprints(line: LogLine, path: str) -> Iterator[Statement]:
-    """Yield the calls that a line compares; nothing if it compares none."""
+    """Yield the calls compared in a line; none for other lines."""
     if TITLE not in line.text:
         return
-    calls = tuple(_called(found) for found in _CALL.finditer(line.text))[:2]
+    calls = tuple(map(_called, _CALL.finditer(line.text)))[:2]
     if not calls:
         return
     text = f"{TITLE}: rank {calls[0].rank} calls {calls[0].text}"
     yield statement(
-        line, path, StatementKind.DIFFERENT_CALLS, text, Mismatched(calls[0], calls[1] if len(calls) > 1 else None)
+        line, path, StatementKind.DIFFERENT_CALLS, text, CallMismatch(calls[0], calls[1] if len(calls) > 1 else None)
     )
 
 
-def _called(found: re.Match[str]) -> Called:
-    shape = found["shape"]
-    return Called(
-        rank=int(found["rank"]),
-        operation=operation_of(found["operation"]),
-        sequence=int(found["sequence"]) if found["sequence"] else None,
+def _called(match: re.Match[str]) -> FingerprintedCall:
+    shape = match["shape"]
+    return FingerprintedCall(
+        rank=int(match["rank"]),
+        operation=operation_of(match["operation"]),
+        sequence=int(match["sequence"]) if match["sequence"] else None,
         shape=None if shape is None else readable(f"[{', '.join(shape.replace(',', ' ').split())}]", MAX_TEXT),
-        dtype=readable((found["dtype"] or "").lower(), MAX_TEXT),
+        dtype=readable((match["dtype"] or "").lower(), MAX_TEXT),
     )
 
 
@@ -183,11 +190,11 @@ _BARRIER: Final = re.compile(r"Ranks? (?P<ranks>\d+(?:, \d+)*) failed to pass mo
 
 
 def _of_gloo(line: LogLine, path: str) -> Iterator[Statement]:
-    """Yield what a line with an error of gloo says; nothing if it is not one."""
+    """Yield the statements of a line with a gloo error; none for other lines."""
     barrier = _BARRIER.search(line.text)
     if barrier is not None:
         for rank in barrier["ranks"].split(", ")[:MAX_RANKS]:
-            # Numbers are those within the barrier's group, which the message does not name.
+            # Ranks are within the barrier's group, which the message does not name.
             yield Statement(
                 kind=StatementKind.NOT_REACHED,
                 source=TextSource(path, line.number),
@@ -198,19 +205,19 @@ def _of_gloo(line: LogLine, path: str) -> Iterator[Statement]:
     error = _GLOO_ERROR.search(line.text)
     if error is None:
         return
-    what = error["what"]
-    kind = StatementKind.TIMED_OUT if _is_gloo_timeout(what) else StatementKind.CONNECTION_LOST
-    yield statement(line, path, kind, f"gloo: {what}", _gloo_fact(what))
+    message = error["what"]
+    kind = StatementKind.TIMED_OUT if _is_gloo_timeout(message) else StatementKind.CONNECTION_LOST
+    yield statement(line, path, kind, f"gloo: {message}", _gloo_fact(message))
 
 
-def _is_gloo_timeout(what: str) -> bool:
-    return _GLOO_TIMEOUT.match(what) is not None or what.startswith(_GLOO_TIMEOUTS)
+def _is_gloo_timeout(message: str) -> bool:
+    return _GLOO_TIMEOUT.match(message) is not None or message.startswith(_GLOO_TIMEOUTS)
 
 
-def _gloo_fact(what: str) -> Fact | None:
-    found = _GLOO_TIMEOUT.match(what)
-    # Sends and receives are gloo's own: every collective consists of them.
-    return TimedOut("", None, None, None, int(found["timeout"])) if found is not None else None
+def _gloo_fact(message: str) -> Fact | None:
+    match = _GLOO_TIMEOUT.match(message)
+    # The send or receive is internal to gloo: every collective consists of them. So the operation is unknown.
+    return OperationTimeout("", None, None, None, int(match["timeout"])) if match is not None else None
 
 
 GLOO: Final = LineFormat((b"gloo/transport/", b"onitoredBarrier"), _of_gloo)

@@ -1,6 +1,6 @@
-"""Stacks as `py-spy dump` writes them, as text or with `--json`; several dumps may stand in one file.
+"""Stacks from `py-spy dump`, as text or with `--json`. A file may contain several dumps.
 
-In its text, files are relative to `sys.path` unless it was run with `--full-filenames`.
+In text dumps, paths are relative to `sys.path` unless py-spy was run with `--full-filenames`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from msgspec import Meta
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.naming import readable
 from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.sources.evidence.facts import SeenStacks
+from otel_torchdist.sources.evidence.facts import ProcessStacks
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
-# py-spy is a program of its own; it needs the right to read another process's memory: root, `CAP_SYS_PTRACE`, or the
-# same user where `kernel.yama.ptrace_scope` is 0.
+# py-spy is a separate program. It needs permission to read another process's memory: root, `CAP_SYS_PTRACE`, or the
+# same user if `kernel.yama.ptrace_scope` is 0.
 
 TIMEOUT_S: Final = 10.0
 TRIES: Final = 3
-"""A running process may change its stack while it is read."""
+"""Attempts to read the stacks: a running process may change them meanwhile."""
 MAX_REASON: Final = 200
 
 
@@ -43,18 +43,18 @@ def dump(path: str, pid: int) -> tuple[Statement | None, str]:
     """Take the stacks of a process.
 
     Args:
-        path: Of py-spy.
+        path: Path of py-spy.
         pid: The process.
 
     Returns:
-        Its stacks; or None and the reason.
+        Its stacks and ''; or None and the reason.
     """
     reason = ""
     for _ in range(TRIES):
         content, reason = _output([path, "dump", "--json", "--nonblocking", "--pid", str(pid)])
-        found = statements_of_json(content, f"py-spy of process {pid}") if content else []
-        if found:
-            return found[0], ""
+        statements = statements_of_json(content, f"py-spy of process {pid}") if content else []
+        if statements:
+            return statements[0], ""
         if "denied" in reason.lower() or "permitted" in reason.lower():
             break
     return None, reason or "it returned no stacks"
@@ -62,7 +62,7 @@ def dump(path: str, pid: int) -> tuple[Statement | None, str]:
 
 def _output(command: list[str]) -> tuple[bytes, str]:
     try:
-        # At Ctrl-C, too, this kills it before it goes on.
+        # `subprocess.run` kills py-spy at a timeout, and also at Ctrl-C.
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return b"", f"it did not end within {TIMEOUT_S:g} s"
@@ -70,8 +70,8 @@ def _output(command: list[str]) -> tuple[bytes, str]:
         return b"", f"it cannot be started: {error.strerror}"
     if done.returncode == 0:
         return done.stdout, ""
-    said = done.stderr[:MAX_REASON].decode("utf-8", "replace").strip().partition("\n")[0]
-    return b"", readable(said, MAX_REASON)
+    reason = done.stderr[:MAX_REASON].decode("utf-8", "replace").strip().partition("\n")[0]
+    return b"", readable(reason, MAX_REASON)
 
 
 MAX_THREADS: Final = 4_096
@@ -87,7 +87,7 @@ _LIBRARY: Final = "/lib/python3/"
 
 
 def is_text(head: str) -> bool:
-    """Whether a file that begins like this holds dumps in text form."""
+    """Return whether a file that begins with `head` contains dumps as text."""
     return _VERSION.search(head) is not None and "\nThread " in head and _PROCESS.search(head) is not None
 
 
@@ -97,16 +97,16 @@ def statements_of_text(text: str, path: str) -> Iterator[Statement]:
     threads: list[ThreadStack] = []
     holder: int | None = None
     for number, line in enumerate(text.splitlines(), 1):
-        if (found := _PROCESS.match(line)) is not None:
+        if (match := _PROCESS.match(line)) is not None:
             if process is not None:
                 yield _statement(path, process, threads, holder)
-            process, threads, holder = (number, found), [], None
-        elif (found := _THREAD.match(line)) is not None:
-            native = int(found["id"], 0)
-            if "gil" in found["states"].split("+"):
-                holder = native
+            process, threads, holder = (number, match), [], None
+        elif (match := _THREAD.match(line)) is not None:
+            native_id = int(match["id"], 0)
+            if "gil" in match["states"].split("+"):
+                holder = native_id
             if len(threads) < MAX_THREADS:
-                threads.append(ThreadStack(native, readable(found["name"] or "", MAX_TEXT), ()))
+                threads.append(ThreadStack(native_id, readable(match["name"] or "", MAX_TEXT), ()))
         elif threads and len(threads[-1].frames) < MAX_FRAMES and (site := _site(line)) is not None:
             last = threads[-1]
             threads[-1] = ThreadStack(last.thread, last.name, (*last.frames, site))
@@ -117,18 +117,18 @@ def statements_of_text(text: str, path: str) -> Iterator[Statement]:
 def _statement(
     path: str, process: tuple[int, re.Match[str]], threads: Iterable[ThreadStack], holder: int | None
 ) -> Statement:
-    number, found = process
-    stacks = SeenStacks(tuple(threads), holder, readable(found["command"]))
-    return _stacks(TextSource(path, number), int(found["pid"]), stacks)
+    number, match = process
+    stacks = ProcessStacks(tuple(threads), holder, readable(match["command"]))
+    return _stacks(TextSource(path, number), int(match["pid"]), stacks)
 
 
-def _stacks(source: TextSource, pid: int, stacks: SeenStacks) -> Statement:
+def _stacks(source: TextSource, pid: int, stacks: ProcessStacks) -> Statement:
     text = f"py-spy: process {pid}, {len(stacks.threads)} threads"
     return Statement(StatementKind.STACKS, source, text, pid=pid, fact=stacks)
 
 
 def _site(text: str) -> CallSiteName | None:
-    """Return the call site on a line like `    function (file:line)`; `None` for other lines."""
+    """Return the call site on a line like `    function (file:line)`; None for other lines."""
     body = text.removeprefix(_INDENT).rstrip()
     begin = body.rfind(" (", 1, len(body) - 2)  # neither name is empty
     if not text.startswith(_INDENT) or not body.endswith(")") or begin < 0:
@@ -171,7 +171,7 @@ class _Thread:
 
 
 def statements_of_json(content: bytes, path: str) -> list[Statement]:
-    """Return one statement for each process of a JSON dump; none if it is something else.
+    """Return one statement for each process of a JSON dump; none for other content.
 
     `py-spy dump --subprocesses --json` writes the threads of all processes into one list.
     """
@@ -182,13 +182,13 @@ def statements_of_json(content: bytes, path: str) -> list[Statement]:
     by_pid: dict[int, list[_Thread]] = {}
     for thread in threads[:MAX_THREADS]:
         by_pid.setdefault(thread.pid, []).append(thread)
-    return [_stacks(TextSource(path, 0), pid, _of_threads(ones)) for pid, ones in by_pid.items()]
+    return [_stacks(TextSource(path, 0), pid, _of_threads(threads_of_pid)) for pid, threads_of_pid in by_pid.items()]
 
 
-def _of_threads(threads: list[_Thread]) -> SeenStacks:
-    holder = next((one.os_thread_id for one in threads if one.owns_gil), None)
-    command = next((one.process_info.command_line for one in threads if one.process_info is not None), "")
-    return SeenStacks(tuple(_of_thread(one) for one in threads), holder, readable(command))
+def _of_threads(threads: list[_Thread]) -> ProcessStacks:
+    holder = next((thread.os_thread_id for thread in threads if thread.owns_gil), None)
+    command = next((thread.process_info.command_line for thread in threads if thread.process_info is not None), "")
+    return ProcessStacks(tuple(map(_of_thread, threads)), holder, readable(command))
 
 
 def _of_thread(thread: _Thread) -> ThreadStack:

@@ -1,7 +1,7 @@
-"""Tracebacks, dumps of faulthandler, and the stack that NCCL's watchdog prints of a call that timed out.
+"""Tracebacks, faulthandler dumps, and the stack of a timed-out call, printed by NCCL's watchdog.
 
-They take several lines, between which other ranks may have written theirs. What a launcher or torch puts before each
-line keeps them apart; without such a prefix, lines are taken to belong together if they follow one another.
+They span several lines, which may be interleaved with lines of other ranks. Prefixes of launcher or torch tell ranks
+apart. Without prefixes, consecutive lines are assumed to belong together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.naming import readable
 from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.sources.evidence.facts import CalledAt, Raised, SeenStacks
+from otel_torchdist.sources.evidence.facts import ProcessStacks, ReportedException, TimedOutCallStack
 from otel_torchdist.sources.evidence.lines import LogLine, statement
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind
 
@@ -22,9 +22,9 @@ MARKERS: Final = (b"(most recent call", b"Fatal Python error", b"terminate calle
 MAX_FRAMES: Final = 512
 MAX_THREADS: Final = 1_024
 MAX_OPEN: Final = 1_024
-"""Stacks of different ranks that may be under way at a time."""
+"""Upper bound on the unfinished stacks of different ranks."""
 MAX_FOREIGN: Final = 2_000
-"""Lines of others after which a stack is over."""
+"""Lines of other ranks after which a stack counts as finished."""
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?:,? in (?P<function>.+))?')
 _NUMBERED: Final = re.compile(r"#\d+ (?P<names>.+):(?P<line>\d{1,9})\s*$")
 _FROM: Final = " from "
@@ -37,7 +37,7 @@ _TERMINATE: Final = re.compile(
 )
 _EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?::\s?(?P<what>.*))?$")
 _LAUNCHERS: Final = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
-"""The launcher's own exceptions, which only say that a rank has failed."""
+"""Exceptions of launchers, which only report that a rank has failed."""
 _CURRENT: Final = "current thread"
 _Key = tuple[str, int | None]
 
@@ -54,23 +54,23 @@ class _Open:
 
 
 class PythonStacks:
-    """Collects stacks over the lines of one file."""
+    """Reader of stacks in the lines of one file."""
 
     def __init__(self, path: str) -> None:
-        """Read the file of this path."""
+        """Begin at the start of a file."""
         self._path = path
         self._open: dict[_Key, _Open] = {}
 
     @property
-    def is_hungry(self) -> bool:
-        """Whether a stack is under way, so that every line is needed."""
+    def needs_next_line(self) -> bool:
+        """Whether a stack is unfinished, so that every line is needed."""
         return bool(self._open)
 
     def read(self, line: LogLine) -> Iterator[Statement]:
-        """Take a line; yields what has become complete."""
+        """Read a line, and yield the stacks that it completes."""
         key = (line.label, line.rank)
         if (begun := self._begun(line)) is not None:
-            # The watchdog's stack is one message of several lines, of which only the first states the rank.
+            # The watchdog's stack is one message of several lines. Only its first line states the rank.
             yield from self._begin((line.label, None) if begun.is_numbered else key, line, begun)
             return
         stack = self._open.get(key)
@@ -84,7 +84,7 @@ class PythonStacks:
             yield from self._traceback(key, stack, line)
 
     def end(self) -> Iterator[Statement]:
-        """Yield what is complete at the end of the file."""
+        """Yield the unfinished stacks at the end of the file."""
         for key in list(self._open):
             yield from self._closed(key)
 
@@ -99,9 +99,9 @@ class PythonStacks:
         if _TERMINATE.search(line.text) is not None:
             return _Open(line, is_dump=True, crash=readable(line.body.strip(), MAX_TEXT))
         if _THREAD.match(line.body) is not None and (line.label, line.rank) not in self._open:
-            found = _Open(line, is_dump=True)
-            _add_thread(found, line)
-            return found
+            dump = _Open(line, is_dump=True)
+            _add_thread(dump, line)
+            return dump
         return None
 
     def _begin(self, key: _Key, line: LogLine, begun: _Open) -> Iterator[Statement]:
@@ -126,12 +126,12 @@ class PythonStacks:
                 stack.frames.append(_site(frame))
             return
         del self._open[key]
-        found = _EXCEPTION.match(line.body)
-        if found is None or not stack.frames or found["type"].rpartition(".")[2] in _LAUNCHERS:
+        exception = _EXCEPTION.match(line.body)
+        if exception is None or not stack.frames or exception["type"].rpartition(".")[2] in _LAUNCHERS:
             return
         text = readable(line.body.strip(), MAX_TEXT)
         yield statement(
-            stack.first, self._path, StatementKind.RAISED, text, Raised(text, tuple(reversed(stack.frames)))
+            stack.first, self._path, StatementKind.RAISED, text, ReportedException(text, tuple(reversed(stack.frames)))
         )
 
     def _dump(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
@@ -157,43 +157,45 @@ class PythonStacks:
         if stack is None:
             return
         if stack.threads:
-            what = stack.crash or f"faulthandler: {len(stack.threads)} threads"
+            text = stack.crash or f"faulthandler: {len(stack.threads)} threads"
             yield statement(
                 stack.first,
                 self._path,
                 StatementKind.STACKS,
-                what,
-                SeenStacks(_in_order(stack.threads), crash=stack.crash),
+                text,
+                ProcessStacks(_in_order(stack.threads), crash=stack.crash),
             )
         if stack.is_numbered and stack.frames:
-            yield statement(stack.first, self._path, StatementKind.CALLED, "called in", CalledAt(tuple(stack.frames)))
+            yield statement(
+                stack.first, self._path, StatementKind.CALLED, "called in", TimedOutCallStack(tuple(stack.frames))
+            )
 
 
 def _add_thread(stack: _Open, line: LogLine) -> None:
-    found = _THREAD.match(line.body)
-    if found is None or len(stack.threads) >= MAX_THREADS:
+    match = _THREAD.match(line.body)
+    if match is None or len(stack.threads) >= MAX_THREADS:
         return
-    # The number is that of pthreads, not the kernel's. Names are there since Python 3.14.
-    name = _CURRENT if found["current"].startswith("Current") else found["name"] or ""
+    # The number is pthread's, not the kernel's thread id. Names are printed since Python 3.14.
+    name = _CURRENT if match["current"].startswith("Current") else match["name"] or ""
     stack.threads.append(ThreadStack(0, readable(name, MAX_TEXT), ()))
 
 
 def _in_order(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """Return the current thread, then the others from the oldest, which is the main thread, to the newest."""
+    """Return the current thread, then the others from the oldest, the main thread, to the newest."""
     return tuple(sorted(reversed(threads), key=lambda thread: thread.name != _CURRENT))
 
 
-def _site(found: re.Match[str]) -> CallSiteName:
-    function = (found["function"] or "").strip()
-    return CallSiteName(readable(function, MAX_TEXT), readable(found["file"]), int(found["line"]))
+def _site(match: re.Match[str]) -> CallSiteName:
+    function = (match["function"] or "").strip()
+    return CallSiteName(readable(function, MAX_TEXT), readable(match["file"]), int(match["line"]))
 
 
 def _numbered_site(text: str) -> CallSiteName | None:
-    """Return the call site on a line like `#1 function from file:line`; `None` for other lines."""
-    found = _NUMBERED.match(text)
-    names = found["names"] if found is not None else ""
+    """Return the call site on a line like `#1 function from file:line`; None for other lines."""
+    match = _NUMBERED.match(text)
+    names = match["names"] if match is not None else ""
     begin = names.rfind(_FROM, 1, len(names) - 1)  # neither name is empty
-    if found is None or begin < 0:
+    if match is None or begin < 0:
         return None
     function, file = names[:begin].strip(), names[begin + len(_FROM) :]
-    return CallSiteName(readable(function, MAX_TEXT), readable(file), int(found["line"]))
+    return CallSiteName(readable(function, MAX_TEXT), readable(file), int(match["line"]))

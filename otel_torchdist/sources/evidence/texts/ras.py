@@ -1,7 +1,7 @@
-"""What NCCL's RAS reports (`ncclras`, or the socket on port 28028): as text since NCCL 2.24, as JSON since 2.28.7.
+"""Reports of NCCL's RAS (`ncclras`, or the socket on port 28028): text since NCCL 2.24, JSON since 2.28.7.
 
-Ranks are those of a communicator. They are global ranks only if it contains every GPU of the job, because torch
-numbers the members of a group in ascending order. Counts are those of launched operations: on a job that makes
+Ranks are ranks within a communicator. They are global ranks only if the communicator contains every GPU of the job,
+because torch numbers the members of a group in ascending order. Counts are launched operations: in a job that makes
 progress they may differ for a moment.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.model.naming import readable
-from otel_torchdist.sources.evidence.facts import GroupMark, Launched
+from otel_torchdist.sources.evidence.facts import GroupMark, LaunchCount
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
@@ -39,7 +39,7 @@ _MEMBER: Final = re.compile(
 
 
 def is_text(head: str) -> bool:
-    """Whether a file that begins like this holds such a report."""
+    """Return whether a file that begins with `head` contains a RAS report as text."""
     return _HEAD.search(head) is not None and "in group  per comm" in head
 
 
@@ -49,7 +49,7 @@ class _State:
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     group: str = ""
     communicator: str = ""
-    what: str = ""
+    section: str = ""
     operation: str | None = None
     count: int | None = None
     error: str = ""
@@ -58,21 +58,21 @@ class _State:
 
 
 def statements_of_text(text: str, path: str) -> list[Statement]:
-    """Return what a report says about ranks and processes that are not like the others."""
-    state, found = _State(), list[Statement]()
+    """Return statements on the ranks and processes that differ from the others."""
+    state, statements = _State(), list[Statement]()
     for number, line in enumerate(text.splitlines(), 1):
-        found += _read(state, line, TextSource(path, number))
-    return [*found, *_settle(state)]
+        statements += _read(state, line, TextSource(path, number))
+    return [*statements, *_settle(state)]
 
 
 def _read(state: _State, line: str, source: TextSource) -> Iterator[Statement]:
     if (match := _SECTION.match(line)) is not None:
         yield from _settle(state)
-        state.group, state.communicator, state.what = match["group"], match["hash"], match["what"]
+        state.group, state.communicator, state.section = match["group"], match["hash"], match["what"]
         state.operation, state.error = None, ""
     elif (match := _PLAIN.match(line)) is not None:
         yield from _settle(state)
-        state.communicator, state.what = "", match["what"]
+        state.communicator, state.section = "", match["what"]
     elif (match := _GROUP.match(line)) is not None:
         state.sizes[match["group"]] = int(match["size"])
     elif (match := _TOTALS.match(line)) is not None:
@@ -86,8 +86,8 @@ def _read(state: _State, line: str, source: TextSource) -> Iterator[Statement]:
     elif (match := _MISSING.match(line)) is not None and state.communicator:
         for rank in match["ranks"].split(",")[:MAX_RANKS]:
             yield _statement(state, StatementKind.MISSING, source, line, int(rank or 0))
-    elif (match := _PROCESS.match(line)) is not None and state.what in ("INCOMPLETE", "DEAD"):
-        how = "considered dead by NCCL's RAS" if state.what == "DEAD" else "does not answer NCCL's RAS"
+    elif (match := _PROCESS.match(line)) is not None and state.section in ("INCOMPLETE", "DEAD"):
+        how = "considered dead by NCCL's RAS" if state.section == "DEAD" else "does not answer NCCL's RAS"
         where = f"process {match['pid']} on {match['host']} with GPU {match['gpus']}"
         yield Statement(StatementKind.MISSING, source, readable(f"{where}: {how}", MAX_TEXT), pid=int(match["pid"]))
     elif (match := _MANY.match(line)) is not None:
@@ -104,7 +104,7 @@ def _read(state: _State, line: str, source: TextSource) -> Iterator[Statement]:
 def _member(state: _State, match: re.Match[str], source: TextSource, line: str) -> Iterator[Statement]:
     rank, pid = int(match["rank"]), int(match["pid"]) if match["pid"] else None
     error = match["error"] or state.error
-    if error and state.what == "ERROR":
+    if error and state.section == "ERROR":
         yield _statement(state, StatementKind.ERROR, source, f"reported {error}", rank, pid)
         return
     count = int(match["count"]) if match["count"] else state.count
@@ -117,7 +117,7 @@ def _member(state: _State, match: re.Match[str], source: TextSource, line: str) 
 
 
 def _settle(state: _State) -> Iterator[Statement]:
-    """Yield the ranks whose count differs from most others', once all counts of one operation are known."""
+    """Yield the ranks with a count different from most others', once all counts of one operation are known."""
     waiting, state.waiting = state.waiting, []
     counts, state.counts = state.counts, []
     others = max(counts, default=(0, 0))[1]
@@ -136,7 +136,7 @@ def _counted(statement: Statement, communicator: str, operation: str, count: int
         rank=statement.rank,
         pid=statement.pid,
         group=statement.group,
-        fact=Launched(communicator, operation, count, others),
+        fact=LaunchCount(communicator, operation, count, others),
     )
 
 
@@ -146,8 +146,8 @@ def _statement(
     size = state.sizes.get(state.group, 0)
     is_whole = bool(size) and size == state.gpus
     group = GroupMark(state.communicator, _described(size), rank)
-    shown = readable(text.strip(), MAX_TEXT)
-    return Statement(kind, source, shown, rank=rank if is_whole else None, pid=pid, group=group)
+    sanitized = readable(text.strip(), MAX_TEXT)
+    return Statement(kind, source, sanitized, rank=rank if is_whole else None, pid=pid, group=group)
 
 
 def _described(size: int) -> str:
@@ -188,14 +188,14 @@ _IN_PROGRESS: Final = 7
 
 
 def statements_of_json(content: bytes, path: str) -> list[Statement]:
-    """Return what a report in JSON says; nothing if it is something else."""
+    """Return the statements of a report in JSON; none for other content."""
     try:
         report = decode_json(content, _Report)
     except DecodingError:
         return []
-    gpus = len({(one.host, one.pid) for communicator in report.communicators for one in _all(communicator)})
+    gpus = len({(rank.host, rank.pid) for communicator in report.communicators for rank in _all(communicator)})
     source = TextSource(path, 0)
-    return [one for communicator in report.communicators for one in _of(communicator, gpus, source)]
+    return [statement for communicator in report.communicators for statement in _of(communicator, gpus, source)]
 
 
 def _all(communicator: _Communicator) -> Iterable[_Rank]:
@@ -205,20 +205,20 @@ def _all(communicator: _Communicator) -> Iterable[_Rank]:
 def _of(communicator: _Communicator, gpus: int, source: TextSource) -> Iterator[Statement]:
     name = readable(communicator.hash.removeprefix("0x"), MAX_TEXT)
     state = _State(gpus=gpus, sizes={"": communicator.size}, communicator=name)
-    for one in communicator.missing_ranks:
-        how = "considered dead" if one.status.considered_dead else "does not answer NCCL's RAS"
+    for rank in communicator.missing_ranks:
+        how = "considered dead" if rank.status.considered_dead else "does not answer NCCL's RAS"
         yield _statement(
-            state, StatementKind.MISSING, source, f"process {one.pid} on {one.host}: {how}", one.rank, one.pid
+            state, StatementKind.MISSING, source, f"process {rank.pid} on {rank.host}: {how}", rank.rank, rank.pid
         )
-    for one in communicator.ranks:
-        if one.status.async_error not in (0, _IN_PROGRESS):
+    for rank in communicator.ranks:
+        if rank.status.async_error not in (0, _IN_PROGRESS):
             yield _statement(
-                state, StatementKind.ERROR, source, f"reported error {one.status.async_error}", one.rank, one.pid
+                state, StatementKind.ERROR, source, f"reported error {rank.status.async_error}", rank.rank, rank.pid
             )
-    for operation in sorted({name for one in communicator.ranks for name in one.collective_counts}):
-        counted = [(one, one.collective_counts.get(operation, 0)) for one in communicator.ranks]
+    for operation in sorted({name for rank in communicator.ranks for name in rank.collective_counts}):
+        counted = [(rank, rank.collective_counts.get(operation, 0)) for rank in communicator.ranks]
         others = Counter(count for _, count in counted).most_common(1)[0][0]
-        for one, count in counted:
+        for rank, count in counted:
             if count != others:
-                statement = _statement(state, StatementKind.BEHIND, source, "", one.rank, one.pid)
+                statement = _statement(state, StatementKind.BEHIND, source, "", rank.rank, rank.pid)
                 yield _counted(statement, name, readable(operation, MAX_TEXT), count, others)

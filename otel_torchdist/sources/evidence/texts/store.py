@@ -1,6 +1,6 @@
-"""Waits at the job's store: its barriers, its clients, and the id that NCCL's first rank leaves there for the others.
+"""Log lines on waits at the job's store: for barriers, for clients, and for NCCL's id, left there by the first rank.
 
-`distributed_c10d.py` has logged its store-based barrier since torch 1.8: `worker_count` until 2.0, `num_workers_joined`
+`distributed_c10d.py` logs its store-based barrier since torch 1.8: with `worker_count` until 2.0, `num_workers_joined`
 since then.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.model.naming import readable
-from otel_torchdist.sources.evidence.facts import AtBarrier, Awaited, Fact
+from otel_torchdist.sources.evidence.facts import BarrierArrival, Fact, StoreWait
 from otel_torchdist.sources.evidence.lines import LineFormat, LogLine, statement
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind
 
@@ -45,7 +45,7 @@ _TIMEOUT: Final = re.compile("timeout|Timeout|timed out")
 
 
 def _statements_of(line: LogLine, path: str) -> Iterator[Statement]:
-    """Yield what a line says about who waits at the store, or does not reach it; nothing for other lines."""
+    """Yield statements on ranks that wait at the store, or cannot connect to it; none for other lines."""
     blank = statement(line, path, StatementKind.AT_STORE, "")
     barrier = _at_barrier(line.text)
     if barrier is not None:
@@ -65,26 +65,28 @@ def _statements_of(line: LogLine, path: str) -> Iterator[Statement]:
         yield replace(blank, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT))
 
 
-def _awaits_id(blank: Statement, found: re.Match[str]) -> Statement:
-    """Return a rank that waits for NCCL's id, which the first rank of its group leaves in the store."""
-    error = (found["error"] or "").strip()
-    fact: Fact = Awaited(int(found["waits"]), int(found["holder"] or 0), not error or bool(_TIMEOUT.search(error)))
+def _awaits_id(blank: Statement, match: re.Match[str]) -> Statement:
+    """Return a statement on a rank that waits for NCCL's id, which the first rank of its group leaves in the store."""
+    error = (match["error"] or "").strip()
+    fact: Fact = StoreWait(int(match["waits"]), int(match["holder"] or 0), not error or bool(_TIMEOUT.search(error)))
     lost = "" if fact.is_timeout else f", and lost the store: {error}"
-    text = f"waited for NCCL's id, which rank {fact.holder} of its group gives (key '{found['key']}'){lost}"
+    text = f"waited for NCCL's id, which rank {fact.holder} of its group gives (key '{match['key']}'){lost}"
     return replace(blank, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT), fact=fact)
 
 
-def _at_barrier(text: str) -> AtBarrier | None:
-    """Return a rank that has come to a barrier, waits there, or has left it; None if the line is about none."""
-    found = _BARRIER.search(text) or _OLD_BARRIER.search(text)
-    if found is not None:
-        return AtBarrier(readable(found["key"], MAX_TEXT), int(found["rank"]), int(found["size"]), int(found["joined"]))
-    found = _COMPLETED.search(text)
-    if found is not None:
-        size = int(found["size"])
-        return AtBarrier(readable(found["key"], MAX_TEXT), int(found["rank"]), size, size, is_over=True)
-    found = _ADDED.search(text)
-    return AtBarrier(readable(found["key"], MAX_TEXT), int(found["rank"])) if found is not None else None
+def _at_barrier(text: str) -> BarrierArrival | None:
+    """Return a rank's arrival at a barrier, or its completion; None for other lines."""
+    match = _BARRIER.search(text) or _OLD_BARRIER.search(text)
+    if match is not None:
+        return BarrierArrival(
+            readable(match["key"], MAX_TEXT), int(match["rank"]), int(match["size"]), int(match["joined"])
+        )
+    match = _COMPLETED.search(text)
+    if match is not None:
+        size = int(match["size"])
+        return BarrierArrival(readable(match["key"], MAX_TEXT), int(match["rank"]), size, size, is_over=True)
+    match = _ADDED.search(text)
+    return BarrierArrival(readable(match["key"], MAX_TEXT), int(match["rank"])) if match is not None else None
 
 
 STORE: Final = LineFormat(

@@ -1,6 +1,6 @@
-"""Reports of torchrun when ranks fail: a line for the first failure, and at its end a table of all.
+"""Reports of torchrun on failed ranks: a line for the first failure, and a final table of all failures.
 
-The table is that of `ChildFailedError` (`torch/distributed/elastic/multiprocessing/errors`), the same since torch 1.9.
+`ChildFailedError` (`torch/distributed/elastic/multiprocessing/errors`) writes the table, unchanged since torch 1.9.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 
 from otel_torchdist.model.naming import readable
 from otel_torchdist.node.processes.endings import decoded_error
-from otel_torchdist.sources.evidence.facts import Ended, Raised, ended
+from otel_torchdist.sources.evidence.facts import ProcessExit, ReportedException, ended
 from otel_torchdist.sources.evidence.lines import LogLine, parsed
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.sources.evidence.texts.python_stacks import PythonStacks
 
 MARKERS: Final = (b"exitcode: ", b"Failures:", b"srun: error: ")
 MAX_TABLE: Final = 200_000
-"""Lines of a table; each rank has six and those of its traceback."""
+"""Upper bound on the lines of a table. Each rank has six lines and its traceback."""
 _FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
 _ROW: Final = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
 _RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
@@ -40,10 +40,10 @@ class _Item:
 
 
 class Failures:
-    """Reads torchrun's lines in one file."""
+    """Reader of torchrun's reports in the lines of one file."""
 
     def __init__(self, path: str) -> None:
-        """Read the file of this path."""
+        """Begin at the start of a file."""
         self._path = path
         self._left = 0
         self._label: str = ""
@@ -51,16 +51,16 @@ class Failures:
         self._item: _Item | None = None
 
     @property
-    def is_hungry(self) -> bool:
-        """Whether a table is under way, so that every line is needed."""
+    def needs_next_line(self) -> bool:
+        """Whether a table is unfinished, so that every line is needed."""
         return self._left > 0
 
     def takes(self, line: LogLine) -> bool:
-        """Whether a line is part of a table: then its tracebacks are those of ranks, and not the launcher's own."""
+        """Return whether a line is part of a table. Tracebacks in a table are of ranks, not of the launcher."""
         return self._left > 0 and line.label == self._label and _OF_TABLE.match(line.body) is not None
 
     def read(self, line: LogLine) -> Iterator[Statement]:
-        """Take a line; yields what has become complete."""
+        """Read a line, and yield the statements that it completes."""
         if self.takes(line):
             yield from self._in_table(line)
             return
@@ -69,17 +69,17 @@ class Failures:
         if line.body.strip() == "Failures:":
             self._left, self._label, self._is_root, self._item = MAX_TABLE, line.label, False, None
             return
-        found = _FAILED.search(line.text)
-        if found is not None:
-            fact = ended(int(found["code"]))
-            pid, local_rank = int(found["pid"]), int(found["local"])
-            yield self._statement(line.number, found[0], fact, local_rank=local_rank, pid=pid, time=line.time)
+        failed = _FAILED.search(line.text)
+        if failed is not None:
+            fact = ended(int(failed["code"]))
+            pid, local_rank = int(failed["pid"]), int(failed["local"])
+            yield self._statement(line.number, failed[0], fact, local_rank=local_rank, pid=pid, time=line.time)
         slurm = _SLURM.search(line.text)
-        if slurm is not None:  # a task is a rank or a node: the line does not say
+        if slurm is not None:  # a Slurm task may be a rank or a node
             yield self._statement(line.number, slurm[0], None, time=line.time)
 
     def end(self) -> Iterator[Statement]:
-        """Yield what is complete at the end of the file."""
+        """Yield the last row at the end of the file or table."""
         yield from self._close()
         self._left = 0
 
@@ -137,7 +137,7 @@ class Failures:
         self,
         number: int,
         text: str,
-        fact: Ended | None,
+        fact: ProcessExit | None,
         rank: int | None = None,
         local_rank: int | None = None,
         pid: int | None = None,
@@ -171,20 +171,21 @@ def statement_of_error_file(content: bytes, path: str) -> Statement | None:
         source=TextSource(path, 0),
         text=text,
         local_rank=_local_rank(path),
-        fact=Raised(text, stack.frames if stack is not None else ()),
+        fact=ReportedException(text, stack.frames if stack is not None else ()),
         time=readable(str(error.extraInfo.timestamp), MAX_TEXT),
     )
 
 
-def _raised_in(traceback: str, path: str) -> Raised | None:
+def _raised_in(traceback: str, path: str) -> ReportedException | None:
     stacks = PythonStacks(path)
-    found = [one for line in traceback.splitlines() for one in stacks.read(parsed(0, line.encode("utf-8", "replace")))]
-    raised = [one.fact for one in found if isinstance(one.fact, Raised)]
+    lines = (parsed(0, line.encode("utf-8", "replace")) for line in traceback.splitlines())
+    facts = [statement.fact for line in lines for statement in stacks.read(line)]
+    raised = [fact for fact in facts if isinstance(fact, ReportedException)]
     return raised[-1] if raised else None
 
 
 def _local_rank(path: str) -> int | None:
-    """Torchrun's own folders are `<run>/attempt_<n>/<local rank>/error.json`."""
+    """Return the local rank in torchrun's path `<run>/attempt_<n>/<local rank>/error.json`; None for other paths."""
     parts = PurePath(path).parts
     if len(parts) < 3 or not parts[-3].startswith(_LOCAL_RANK) or not parts[-2].isdecimal():
         return None
