@@ -1,7 +1,7 @@
-"""Figures of a rank's steps: counters that the rank adds to, in words of the tape's header next to the live words.
+"""Figures of a rank's steps: counters in words of the tape's header, next to the live words.
 
-They are no records: to record a data wait of some microseconds would take as long as the wait, and counters miss
-nothing where a reader falls behind. Like other counters they have no checksums: damage means a wrong metric.
+They are not records: recording a data wait of a few microseconds would take as long as the wait, and a reader that
+falls behind misses no counts. Like other counters they have no checksums: damage means a wrong metric.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FigureWord(enum.IntEnum):
     SAMPLES = 166
     TOKENS = 167
     FLOPS = 168
-    """A floating-point number: as an integer it would overflow within a day."""
+    """The bits of a float64: an integer would overflow within a day."""
     SYNC_NS = 169
     SYNC_OVERLAP_NS = 170
     SYNCS_TIMED = 171
@@ -47,17 +47,17 @@ class StepFigures(NamedTuple):
 
     Attributes:
         data_wait_ns: Time that its training thread waited for data.
-        batches: Batches that it got by that.
+        batches: Number of batches that it waited for.
         backward_ns: Time in backward passes of autograd; on a device, until they are enqueued.
-        backward_passes: Their number.
-        optimizer_ns: Time in the steps of optimizers outside of backward passes; on a device, until they are enqueued.
-        optimizer_steps: Their number.
-        samples: What `mark_step` was given.
-        tokens: The same.
-        flops: The same.
-        sync_ns: DDP's time for the reduction of gradients, in the newest step that it has timed.
-        sync_overlap_ns: How much of that the computation of gradients has hidden.
-        syncs_timed: How many such steps were read; without one, the times mean nothing.
+        backward_passes: Number of backward passes.
+        optimizer_ns: Time in optimizer steps outside of backward passes; on a device, until they are enqueued.
+        optimizer_steps: Number of optimizer steps.
+        samples: Sum of the samples passed to `mark_step`.
+        tokens: Sum of the tokens passed to `mark_step`.
+        flops: Sum of the floating-point operations passed to `mark_step`.
+        sync_ns: Time of DDP's gradient reduction in the last step that DDP timed.
+        sync_overlap_ns: Part of `sync_ns` hidden behind the computation of gradients.
+        syncs_timed: Number of steps that DDP timed; if 0, the two times above are meaningless.
     """
 
     data_wait_ns: int = 0
@@ -78,7 +78,7 @@ NO_FIGURES: Final = StepFigures()
 
 
 class FigureWords:
-    """Writes the figures of a tape. A figure is written by one thread, or by threads that may lose each other's."""
+    """Writes the figures of a tape. Updates are not atomic: concurrent threads may lose updates of one figure."""
 
     _words: memoryview
 
@@ -98,7 +98,7 @@ class FigureWords:
         self._words[FigureWord.FLOPS] = _WORD.unpack(_FLOAT.pack(before + amount))[0]
 
     def set_sync(self, sync_ns: int, overlap_ns: int) -> None:
-        """Publish what DDP has timed in a step."""
+        """Publish DDP's times of a step."""
         self._words[FigureWord.SYNC_NS] = sync_ns
         self._words[FigureWord.SYNC_OVERLAP_NS] = overlap_ns
         self.add_to(FigureWord.SYNCS_TIMED, 1)
@@ -118,5 +118,7 @@ def read_figures(memory: TapeMemory) -> StepFigures:
     words = _WORDS.unpack(memory.read(_FIRST << 3, _WORDS.size))
     values = [int(word) for word in words]
     flops = _FLOAT.unpack(_WORD.pack(values[FigureWord.FLOPS - _FIRST]))[0]
-    found = {word.name.lower(): clipped(values[word - _FIRST]) for word in FigureWord if word is not FigureWord.FLOPS}
-    return StepFigures(**found, flops=flops if flops == flops and 0 <= flops < float("inf") else 0.0)
+    counters = {
+        word.name.lower(): clipped(values[word - _FIRST]) for word in FigureWord if word is not FigureWord.FLOPS
+    }
+    return StepFigures(**counters, flops=flops if flops == flops and 0 <= flops < float("inf") else 0.0)

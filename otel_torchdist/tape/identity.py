@@ -1,4 +1,4 @@
-"""A tape's identity block, and the facts about this process that go into it."""
+"""A tape's identity block, and the properties of this process that it records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_torchdist.model.naming import readable
 from otel_torchdist.tape import layout
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ128s")
-"""New fields come last: zeros follow the block, and so stand for them in the tapes of older versions."""
+"""Zeros follow the block: append new fields, which then read as zero in tapes of older versions."""
 MAX_WORLD_BYTES: Final = 128
 _CHECKSUM: Final = struct.Struct("=Q")
 _CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
@@ -39,7 +39,7 @@ def identify(
     checks_values: bool = False,
     world: str = "",
 ) -> TapeIdentity:
-    """Create the identity of a tape that this process is about to write, with `capacity` records or one more."""
+    """Return the identity of a new tape of this process, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
     return TapeIdentity(
         nonce=int.from_bytes(os.urandom(8), "little") | 1,
@@ -94,10 +94,10 @@ def encode_identity(identity: TapeIdentity) -> bytes:
 
 
 def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
-    """Read an identity block.
+    """Decode an identity block.
 
     Args:
-        data: The whole tape, or at least its first 1,024 bytes.
+        data: The tape, or at least its first 1,024 bytes.
         where: The tape's path, for the error.
 
     Raises:
@@ -122,7 +122,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         world,
     ) = rest
     if magic != layout.MAGIC:
-        raise TapeError(f"{where}: not a tape, or one of a machine with another byte order")
+        raise TapeError(f"{where}: not a tape, or from a machine with another byte order")
     if version != layout.VERSION:
         raise TapeError(f"{where}: version {version} of the format; this reader knows {layout.VERSION}")
     (checksum,) = _CHECKSUM.unpack_from(data, _CHECKSUM_OFFSET)
@@ -132,7 +132,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         raise TapeError(f"{where}: damaged: a ring cannot hold {capacity} records")
     is_rank = -1 <= min(rank, local_rank, world_size) <= max(rank, local_rank, world_size) <= layout.MAX_RANKS
     if pid > layout.MAX_COUNT or not is_rank:
-        raise TapeError(f"{where}: damaged: rank {rank} of {world_size} in process {pid} cannot be")
+        raise TapeError(f"{where}: damaged: rank {rank} of {world_size} in process {pid} is impossible")
     if max(monotonic_ns, realtime_ns) > layout.MAX_TIME_NS:
         raise TapeError(f"{where}: damaged: its clocks are out of range")
     return TapeIdentity(
@@ -162,10 +162,10 @@ def _text(field: bytes) -> str:
 
 
 def clock_pair() -> tuple[int, int]:
-    """Read the monotonic clock and the wall clock at one moment, in nanoseconds.
+    """Read the monotonic clock and the wall clock at the same time, in nanoseconds.
 
-    Losing the CPU or the GIL between the two would look like a step of the wall clock. So the wall clock is read
-    between two reads of the monotonic one, retried until these are close together.
+    Losing the CPU or the GIL between two reads would look like a step of the wall clock. So the wall clock is read
+    between two reads of the monotonic clock, and all three are repeated until the two are close.
     """
     best = _read_clocks()
     for _ in range(_CLOCK_TRIES):
@@ -176,21 +176,21 @@ def clock_pair() -> tuple[int, int]:
 
 
 def _read_clocks() -> tuple[int, int, int]:
-    """Return how long the reading took, the monotonic clock at its midpoint, and the wall clock."""
+    """Return the duration of the reads, the monotonic clock at their midpoint, and the wall clock."""
     before, realtime, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
     return after - before, (before + after) // 2, realtime
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Return when a process of this PID namespace began, in clock ticks since boot; None if it does not exist."""
-    found = process_state(pid)
-    return None if found is None else found[1]
+    """Return the start of a process in this PID namespace, in clock ticks since boot; None if it does not exist."""
+    state = process_state(pid)
+    return None if state is None else state[1]
 
 
 def process_began_ns(identity: TapeIdentity) -> int:
-    """Return when a tape's process began, in monotonic time: long before its tape, for it had to import torch.
+    """Return the start time of a tape's process, by the monotonic clock; the creation of the tape if unknown.
 
-    If the kernel did not show that, it is when the tape was created.
+    The import of torch delays the creation by seconds.
     """
     if not identity.pid_start_ticks or not shares_pids(identity):
         return identity.monotonic_ns
@@ -209,20 +209,20 @@ def process_state(pid: int) -> tuple[str, int] | None:
 
 
 def stat_fields(pid: int) -> list[bytes]:
-    """Return what `/proc/<pid>/stat` holds from the third field, the state letter, on.
+    """Return the fields of `/proc/<pid>/stat`, from the third, the state letter, on.
 
     Raises:
         OSError: The process does not exist.
     """
     stat = Path(f"/proc/{pid}/stat").read_bytes()
-    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    # The second field is the program's name in parentheses. It may contain spaces and parentheses.
     return stat[stat.rindex(b")") + 2 :].split()
 
 
 def dead_status(pid: int, start_ticks: int) -> int | None:
-    """Return the wait status of a zombie process; None when it cannot be read.
+    """Return the wait status of a zombie process; None if it cannot be read.
 
-    The kernel reports it only to processes that may ptrace this one, and 0 to all others.
+    The kernel reports it only to processes with permission to ptrace the zombie. Others read 0.
 
     Args:
         pid: The process.
@@ -239,9 +239,9 @@ def dead_status(pid: int, start_ticks: int) -> int | None:
 
 
 def shares_pids(identity: TapeIdentity) -> bool:
-    """Whether the pid of a tape's writer is valid here: same PID namespace and same boot."""
-    here = pid_namespace(), boot_id()
-    return all(here) and here == (identity.pid_namespace, identity.boot_id)
+    """Return whether the writer's pid is valid in this process: same PID namespace and same boot."""
+    namespace_and_boot = pid_namespace(), boot_id()
+    return all(namespace_and_boot) and namespace_and_boot == (identity.pid_namespace, identity.boot_id)
 
 
 def pid_namespace() -> int:
@@ -266,25 +266,24 @@ class TapeIdentity:
     """Identity of a tape's writer, stored once when the tape is created.
 
     Attributes:
-        nonce: 64 random bits that no other tape has.
+        nonce: 64 random bits, unique to the tape.
         pid: The writer's process id inside its own PID namespace.
-        pid_start_ticks: The process's start time as in `/proc/<pid>/stat`, which a recycled pid does not share.
+        pid_start_ticks: The process's start time as in `/proc/<pid>/stat`. It distinguishes a recycled pid.
         pid_namespace: Inode of the writer's PID namespace.
-        boot_id: 128 bits of the kernel's boot id: pids and monotonic times of another boot mean nothing.
+        boot_id: The kernel's boot id, 128 bits. Pids and monotonic times are comparable only within a boot.
         rank: Global rank.
-        local_rank: Rank on this node (0 when the launcher does not state it).
+        local_rank: Rank on this node; 0 if the launcher does not state it.
         world_size: Ranks of the default group.
-        capacity: Records in the ring.
+        capacity: Number of records in the ring.
         monotonic_ns: Monotonic clock at creation.
-        realtime_ns: Wall clock at the same moment.
-        host: Host name.
+        realtime_ns: Wall clock at creation.
         parent: Nonce of the tape of the rank that started this process as its helper; 0 for none.
-        kernel: What records its calls.
-        torch: Version of its torch; '' if the tape does not say.
+        kernel: The recording kernel.
+        torch: Version of its torch; '' if not recorded.
         synchronized: Whether it waits for devices before and after collectives.
         checks_values: Whether it checks that all inputs of operations are finite.
-        world: The world that its rank and world size are of, if its program has made that by hand and this process was
-            in no other when the tape was created; '' for the default group's.
+        world: The world created by hand that rank and world size belong to, if the process was in no other when the
+            tape was created; '' for the default group.
     """
 
     nonce: int

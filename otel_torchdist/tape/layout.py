@@ -1,25 +1,25 @@
-"""The tape's binary format: the position of each byte, and what each word means.
+"""The tape's binary format: the position of each byte, and the meaning of each word.
 
 A tape is one file, mapped by its writer and read by any number of readers:
 
-    0      identity   1,024 bytes, written once, with a CRC of its own
-    1,024  live words 3,072 bytes, 64-bit words that the writer updates in place, and from 1,280 on `tape.figures`
-    4,096  refuge     64 records: open operations and activities whose slot in the ring has been reused
+    0      identity   1,024 bytes, written once, with its own CRC
+    1,024  live words 3,072 bytes, 64-bit words that the writer updates in place; from 1,280 on `tape.figures`
+    4,096  refuge     64 records: open operations and activities whose slots in the ring have been reused
     12,288 ring       `capacity` records of 128 bytes; record n is in slot n % capacity, numbers start at 1
 
 A record has three parts:
 
     0   number   64-bit word; 0 while the record is being written (the sequence lock)
-    8   CRC      of number and payload, in a 64-bit word
-    16  payload  64 bytes, written once, when the operation or activity is entered
-    80  words    six 64-bit words, each 0 until it is known (see `tape.seals`)
+    8   CRC      CRC of number and payload, in a 64-bit word
+    16  payload  64 bytes, written once, at the entry of the operation or activity
+    80  words    six 64-bit words, each 0 until known (see `tape.seals`)
 
-All words are native 64-bit stores: `struct` with an explicit byte order writes byte by byte, and a reader in
-another process could see a word half written. The byte order is therefore native, and part of the magic number.
+All words are native 64-bit stores: with an explicit byte order, `struct` writes byte by byte, and a reader in another
+process could see half a word. So the byte order is native, and part of the magic number.
 
-Everything that verdicts and times depend on can be verified: the identity and each payload by a CRC, every other
-word by a checksum inside it. Only the counters, the two words of the stack request and the answer to a profile's are
-unprotected: damage there means a wrong count in a metric, or stacks written once too often.
+All data behind verdicts and times can be verified: the identity and each payload by a CRC, every other word by a
+checksum inside it. Four kinds of words are unprotected: counters, the request for stacks, its answer, and the answer
+to a profile request. Damage there means a wrong count in a metric, or one write of stacks too many.
 """
 
 from __future__ import annotations
@@ -43,33 +43,34 @@ RECORD_SIZE: Final = 128
 RING_OFFSET: Final = REFUGE_OFFSET + REFUGE_SLOTS * RECORD_SIZE
 PAYLOAD_OFFSET: Final = 16
 PAYLOAD_HEAD: Final = struct.Struct("=QqQ")
-"""entered_ns, step, sequence: the fields that differ from call to call."""
+"""entered_ns, step, sequence: the fields that differ between calls of a call site."""
 PAYLOAD_TAIL: Final = struct.Struct("=QIIIIiiIBBBB")
-"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, caller: packed per call
-site and thread. The label is a word of its own, see `pack_label`; where a library for parallel training has set one, it
-is put in for each call."""
+"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, caller: packed once per
+call site and thread. Only the label, if set by a library for parallel training, is filled in per call; see
+`pack_label`."""
 LABEL: Final = struct.Struct("=I")
 LABEL_OFFSET: Final = struct.calcsize("=QIII")
-"""Where in the tail the label is."""
+"""Offset of the label in the tail."""
 PAYLOAD: Final = struct.Struct(PAYLOAD_HEAD.format + PAYLOAD_TAIL.format[1:])
 SPLITS_BYTES: Final = 32
-"""Room for parts in one record of kind `SPLITS`."""
+"""Bytes for parts in one record of kind `SPLITS`."""
 SPLITS: Final = struct.Struct(f"=QQIIHH{SPLITS_BYTES}sBBH")
-"""received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, form: the payload of such a record.
-The kind is where every payload has it; the time of entry is not, because `begun_at` finds operations by it."""
+"""received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, form: the payload of a `SPLITS` record.
+The kind is at the same offset in every payload. The entry is at another offset, so that `begun_at` finds only
+operations by it."""
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
 EMPTY_WORDS: Final = bytes(8 * WORDS)
 WORD_BITS_DURATION: Final = 48
 MAX_DURATION_NS: Final = (1 << WORD_BITS_DURATION) - 1
 CHECK_MODULUS: Final = 4093
-"""The largest prime below 2^12. A ring must not hold a multiple of it: see `ring_capacity`."""
+"""The largest prime below 2^12. The capacity of a ring must not be a multiple of it: see `ring_capacity`."""
 CRC_MODULUS: Final = 4294967291
-"""The largest prime below 2^32: two record numbers that differ in one bit never share a remainder."""
+"""The largest prime below 2^32: record numbers that differ in one bit never have the same remainder."""
 MIN_CAPACITY: Final = 8
 MAX_CAPACITY: Final = 1 << 21
 MAX_TIME_NS: Final = (1 << 62) - 1
-"""146 years. The sum of two still fits OTLP's 64-bit times."""
+"""146 years. The sum of two such times still fits OTLP's 64-bit times."""
 MAX_COUNT: Final = (1 << 31) - 1
 """Upper bound of process ids."""
 NO_CALLER: Final = 0
@@ -77,17 +78,17 @@ MAIN_CALLER: Final = 1
 """The main thread."""
 MAX_CALLERS: Final = 255
 MAX_RANKS: Final = 1 << 20
-"""Upper bound of ranks and world sizes: readers list the ranks of a job that are not there."""
+"""Upper bound of ranks and world sizes: readers list the missing ranks of a job."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
 ASKED_TIME_BITS: Final = 45
-"""Of a request to end: microseconds, which wrap after 407 days. The signal's number is above them."""
+"""Bits of the time in `ASKED`: microseconds, which wrap after 407 days. The signal's number is above them."""
 
 
 class LiveWord(enum.IntEnum):
     """Index of each live word, counted in 64-bit words from the start of the file.
 
-    Words in `SEALED_LIVE_WORDS` carry a checksum. The clock is a single word, the wall clock's lead over the
-    monotonic one: of two words a reader could combine a new one with an old one, a second apart.
+    Words in `SEALED_LIVE_WORDS` contain a checksum. The clock pair is a single word, the difference between wall clock
+    and monotonic clock: from two words a reader could combine values a second apart.
     """
 
     RUN_ID_HIGH = 128
@@ -112,17 +113,17 @@ class LiveWord(enum.IntEnum):
     RESCUE = 147
     ASKED = 148
     RPC_WORKER = 149
-    """Name id of this process's name as a worker of RPC; 0 if it is none."""
+    """Name id of this process's name as an RPC worker; 0 if it is not a worker."""
     RPC_THREADS = 150
-    """How many threads serve the calls of other workers."""
+    """Number of threads that serve calls of other workers."""
     BACKWARD_THREAD = 156
-    """Native id of the thread that has begun a backward pass last."""
+    """Native id of the thread that began the last backward pass."""
     BACKWARD_US = 157
-    """When it has; 0 while it is in none."""
+    """Begin of that backward pass; 0 once it has ended."""
     FUTURE_THREAD = 158
-    """Native id of the thread that has begun to wait for a future last."""
+    """Native id of the thread that began the last wait for a future."""
     FUTURE_US = 159
-    """When it has; 0 while it waits for none."""
+    """Begin of that wait; 0 once it has ended."""
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -158,13 +159,13 @@ class Word(enum.IntEnum):
 
 
 class ActivityWord(enum.IntEnum):
-    """The first four words of an activity, which hold numbers that are known before its end."""
+    """The first four words of an activity, known before its end."""
 
     BYTES = 0
-    """Bytes that it has written or read."""
+    """Bytes written or read."""
     FILES = 1
     STORAGE = 2
-    """Name id of the storage that it writes to or reads from."""
+    """Name id of the storage written to or read from."""
     EXPLANATION = 3
     """Name id of the message of the exception that ended it."""
 
@@ -181,7 +182,7 @@ _BLAMES: Final = {int(blame): blame for blame in Blame}
 
 
 def pack_failure(identity: int, blame: Blame) -> int:
-    """Return a failure's word: the name id of the exception's type, and what its message blames. Fits in 32 bits."""
+    """Return a failure's word: the name id of the exception's type, and the blame in its message. Fits in 32 bits."""
     return identity & _FAILURE_MASK | blame << _FAILURE_BITS
 
 
@@ -196,20 +197,20 @@ def tape_size(capacity: int) -> int:
 
 
 def ring_capacity(wanted: int) -> int:
-    """Return the capacity of a ring that should hold `wanted` records: one more for a multiple of `CHECK_MODULUS`.
+    """Return the capacity of a ring for `wanted` records: one more for a multiple of `CHECK_MODULUS`.
 
-    In a ring of such a size a word stored one lap late would pass the check of the record that it lands on.
+    With such a multiple, a word stored one lap late would pass the check of the record that now owns the slot.
     """
     return wanted if wanted % CHECK_MODULUS else wanted + 1
 
 
 def is_ring_capacity(capacity: int) -> bool:
-    """Whether a ring may hold this number of records."""
+    """Return whether a ring may have this capacity."""
     return MIN_CAPACITY <= capacity <= MAX_CAPACITY and capacity == ring_capacity(capacity)
 
 
 def float_bits(value: float) -> int:
-    """Return the bits of a number as float32, to whose range finite ones are clipped."""
+    """Return the bits of a number as float32. Finite numbers are clipped to the range of float32."""
     clipped = max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT)) if math.isfinite(value) else value
     return _BITS.unpack(_FLOAT.pack(clipped))[0]
 
@@ -219,9 +220,9 @@ def float_of(bits: int) -> float:
     return _FLOAT.unpack(_BITS.pack(bits))[0]
 
 
-# A tape has 64 unsigned bits for a time, a position or a size. OTLP, archives and MessagePack have 63, and an exporter
-# logs an error for each larger number. A damaged record does not pass its CRC, so such a number is a forged one, or the
-# size of a tensor that takes no memory (`expand`, device `meta`). Everything that is made of a record is checked here.
+# Times, positions and sizes have 64 unsigned bits on a tape. OTLP, archives and MessagePack have 63, and an exporter
+# logs an error for each larger number. A damaged record does not pass its CRC, so a larger number is forged, or the
+# size of a tensor that takes no memory (`expand`, device `meta`). All objects made from records are checked here.
 
 MAX_NUMBER: Final = MAX_TIME_NS
 """Upper bound of times in nanoseconds, positions and sizes. The sum of two fits 63 bits."""
@@ -229,36 +230,36 @@ _NUMBER_BITS: Final = MAX_NUMBER.bit_length()
 
 
 def check_position(number: int, time_ns: int, step: int, sequence: int) -> None:
-    """Check the three numbers that say which record it is.
+    """Check the time and the position of a record.
 
     Raises:
-        ValueError: One is negative or larger than `MAX_NUMBER`.
+        ValueError: A number is negative or larger than `MAX_NUMBER`.
     """
-    if (time_ns | step | sequence) >> _NUMBER_BITS:  # also of a negative one, whose upper bits are all set
+    if (time_ns | step | sequence) >> _NUMBER_BITS:  # also true for negative numbers, whose upper bits are all set
         raise ValueError(f"record {number} is at an impossible time or position")
 
 
 def clipped(size: int) -> int:
-    """Clip a size or a count to `MAX_NUMBER`: its record stays evidence of a stall."""
+    """Clip a size or a count to `MAX_NUMBER`. Its record is kept, as evidence of a stall."""
     return min(size, MAX_NUMBER)
 
 
 def prepare_activity(kind: ActivityKind, detail: int, thread: int, message_bytes: int = 0) -> bytes:
-    """Pack an activity for `TapeWriter.begin_prepared`; its sequence is its parent's number.
+    """Pack an activity for `TapeWriter.begin_prepared`. Its sequence is its parent's number.
 
-    The arguments are those of `Activity`.
+    The arguments are as in `Activity`.
     """
     return PAYLOAD_TAIL.pack(message_bytes, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0, 0)
 
 
 def prepare_call(kind: ActivityKind, function: int, thread: int, call: RemoteCall) -> bytes:
-    """Pack one side of a call for `TapeWriter.begin_prepared`; its sequence is `caller_number`.
+    """Pack one side of a remote call for `TapeWriter.begin_prepared`. Its sequence is `caller_number`.
 
     Args:
-        kind: Which side.
+        kind: The side: caller or callee.
         function: Name id of the function.
         thread: Native id of the thread.
-        call: The rest.
+        call: The other fields.
 
     Raises:
         struct.error: A value does not fit its field.

@@ -1,4 +1,4 @@
-"""The writer's own state at the head of its tape, in words that it updates in place."""
+"""The writer's state at the head of its tape, in words that it updates in place."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MASK_64: Final = (1 << 64) - 1
 
 
 class ProfileRequest(NamedTuple):
-    """A request for a profile, which fits into one word.
+    """A request for a profile, encoded in one word.
 
     Attributes:
-        number: Its number, up to 2^28.
-        seconds: How long to sample, to a tenth.
+        number: Its number, below 2^28.
+        seconds: Duration of the sampling, to a tenth.
         rate: Samples per second.
     """
 
@@ -29,12 +29,12 @@ class ProfileRequest(NamedTuple):
     rate: int
 
     def encode(self) -> int:
-        """Pack it."""
+        """Encode the request."""
         return (self.number & 0xFFF_FFFF) << 24 | (round(self.seconds * 10) & 0xFFFF) << 8 | (self.rate & 0xFF)
 
     @classmethod
     def decode(cls, value: int) -> ProfileRequest:
-        """Unpack it; its number is 0 if nothing was requested."""
+        """Decode a request. Its number is 0 if there is no request."""
         return cls(value >> 24, (value >> 8 & 0xFFFF) / 10, value & 0xFF)
 
 
@@ -42,14 +42,14 @@ _ASKED_WRAP_US: Final = 1 << layout.ASKED_TIME_BITS
 
 
 def asked_at_ns(asked: int, heartbeat_ns: int) -> int:
-    """Return when a request to end came; 0 if there was none.
+    """Return the time of a signal that asked the process to end; 0 without one.
 
-    The word has that time modulo 407 days of the machine's uptime. A process ends soon after it was asked to, so of the
-    times that the word may mean it is the one nearest to the last heartbeat.
+    The word has the uptime of the machine modulo 407 days. A process ends soon after the signal, so the candidate
+    nearest to the last heartbeat is the right one.
 
     Args:
         asked: Value of the word ASKED.
-        heartbeat_ns: The last heartbeat.
+        heartbeat_ns: Time of the last heartbeat.
     """
     if not asked >> layout.ASKED_TIME_BITS:
         return 0
@@ -63,14 +63,14 @@ class LiveWords:
     """Writes the live words of a tape.
 
     Attributes:
-        names: The dictionary beside the tape.
+        names: The dictionary of the tape.
     """
 
     names: NamesWriter
     _words: memoryview
 
     def begin_live_words(self) -> None:
-        """Write the first values."""
+        """Write the initial values."""
         for word in layout.SEALED_LIVE_WORDS:
             self._words[word] = seals.seal_live(word, 0)
         self._words[LiveWord.NEXT_NUMBER] = 1
@@ -79,12 +79,12 @@ class LiveWords:
         self.beat()
 
     def add_overhead(self, nanoseconds: int, calls: int) -> None:
-        """Add to the estimate of the time spent in our own code."""
+        """Add to the estimated time spent in our code."""
         self._words[LiveWord.OVERHEAD_NS] += nanoseconds
         self._words[LiveWord.OVERHEAD_CALLS] += calls
 
     def set_run_id(self, run_id: int, state: RunIdState) -> None:
-        """Publish the run's id; the state is written last, and is NONE while the two halves change."""
+        """Publish the run's id. The state is NONE while the two halves change, and is written last."""
         words = self._words
         if run_id != words[LiveWord.RUN_ID_HIGH] << 64 | words[LiveWord.RUN_ID_LOW]:
             words[LiveWord.RUN_ID_STATE] = seals.run_id_seal(0, RunIdState.NONE)
@@ -93,7 +93,7 @@ class LiveWords:
         words[LiveWord.RUN_ID_STATE] = seals.run_id_seal(run_id, state)
 
     def beat(self, clocks: Callable[[], tuple[int, int]] = clock_pair) -> None:
-        """Publish that Python threads run in this process, and the wall clock's lead over the monotonic clock.
+        """Publish a heartbeat, which proves that Python threads run, and the clock pair.
 
         Args:
             clocks: Reads the monotonic clock and the wall clock, in nanoseconds.
@@ -106,78 +106,78 @@ class LiveWords:
         words[LiveWord.NAMES_DROPPED] = self.names.dropped
 
     def claim_export(self) -> None:
-        """Publish that this process exports its tape itself, so that agents do not."""
+        """Publish that this process exports its own tape, so that agents do not."""
         self._words[LiveWord.EXPORTED_BY_RANK] = seals.seal_live(LiveWord.EXPORTED_BY_RANK, 1)
 
     def expect_until(self, monotonic_ns: int) -> None:
-        """Publish until when this rank expects to wait, or others to wait for it; 0 for no such wait."""
+        """Publish the end of an expected wait, of this rank or of others for it; 0 for none."""
         value = seals.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
         self._words[LiveWord.EXPECTED_UNTIL_US] = value
 
     def set_rpc_worker(self, name: int, threads: int) -> None:
-        """Publish that this process is a worker of RPC: the name id of its name, and how many threads serve calls."""
+        """Publish that this process is an RPC worker: its name's id, and the number of threads that serve calls."""
         self._words[LiveWord.RPC_WORKER] = seals.seal_live(LiveWord.RPC_WORKER, name)
         self._words[LiveWord.RPC_THREADS] = seals.seal_live(LiveWord.RPC_THREADS, threads)
 
     def begin_backward(self, thread: int, monotonic_ns: int) -> None:
-        """Publish that a thread, by its native id, is in a backward pass from now on."""
+        """Publish that a thread, given by its native id, has begun a backward pass."""
         self._engage(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread, monotonic_ns)
 
     def end_backward(self, thread: int) -> None:
-        """Publish that a thread is in no backward pass any more, unless another one has begun its own meanwhile."""
+        """Publish that a thread's backward pass has ended, unless another thread has begun one meanwhile."""
         self._disengage(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread)
 
     def begin_future(self, thread: int, monotonic_ns: int) -> None:
-        """Publish that a thread, by its native id, waits for a future from now on."""
+        """Publish that a thread, given by its native id, has begun to wait for a future."""
         self._engage(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread, monotonic_ns)
 
     def end_future(self, thread: int) -> None:
-        """Publish that a thread waits for no future any more, unless another one has begun to wait meanwhile."""
+        """Publish that a thread's wait for a future has ended, unless another thread has begun one meanwhile."""
         self._disengage(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread)
 
-    def _engage(self, who: LiveWord, since: LiveWord, thread: int, monotonic_ns: int) -> None:
-        self._words[since] = seals.seal_live(since, 0)  # no reader combines one thread with the time of another
-        self._words[who] = seals.seal_live(who, thread)
+    def _engage(self, thread_word: LiveWord, since: LiveWord, thread: int, monotonic_ns: int) -> None:
+        self._words[since] = seals.seal_live(since, 0)  # so that no reader combines two threads' thread and time
+        self._words[thread_word] = seals.seal_live(thread_word, thread)
         self._words[since] = seals.seal_live(since, monotonic_ns // 1000)
 
-    def _disengage(self, who: LiveWord, since: LiveWord, thread: int) -> None:
-        if self._words[who] == seals.seal_live(who, thread):
+    def _disengage(self, thread_word: LiveWord, since: LiveWord, thread: int) -> None:
+        if self._words[thread_word] == seals.seal_live(thread_word, thread):
             self._words[since] = seals.seal_live(since, 0)
 
     def pending_request(self) -> int:
-        """Return the number of the newest request for stacks, or 0 when none is pending."""
+        """Return the number of the pending request for stacks; 0 without one."""
         request = self._words[LiveWord.REQUEST]
         return request if request != self._words[LiveWord.ANSWER] else 0
 
     def answer_request(self, request: int) -> None:
-        """Report that the stacks for `request` are available beside the tape."""
+        """Publish that the stacks for `request` are available beside the tape."""
         self._words[LiveWord.ANSWER] = request
 
     def pending_profile(self) -> ProfileRequest | None:
-        """Return the newest request for a profile, if it has not been answered."""
+        """Return the pending request for a profile; None without one."""
         value = seals.unseal_live(LiveWord.PROFILE_REQUEST, self._words[LiveWord.PROFILE_REQUEST])
         request = ProfileRequest.decode(value or 0)
         return request if request.number not in (0, self._words[LiveWord.PROFILE_ANSWER]) else None
 
     def answer_profile(self, request: ProfileRequest) -> None:
-        """Report that there will be no more of a profile; usually it is available beside the tape."""
+        """Publish that a profile has ended. Unless it failed, it is available beside the tape."""
         self._words[LiveWord.PROFILE_ANSWER] = request.number
 
     def set_rescue(self, rescue: Rescue) -> None:
-        """Publish how far this rank's rescue has come."""
+        """Publish the progress of this rank's rescue."""
         self._words[LiveWord.RESCUE] = seals.seal_live(LiveWord.RESCUE, rescue.encode())
 
     def mark_asked(self, signal: int, monotonic_ns: int) -> None:
-        """Publish that a signal has asked this process to end; the first one counts."""
+        """Publish that a signal has asked this process to end. Later signals are ignored."""
         if not seals.unseal_live(LiveWord.ASKED, self._words[LiveWord.ASKED]):
             value = signal << layout.ASKED_TIME_BITS | monotonic_ns // 1000 & ((1 << layout.ASKED_TIME_BITS) - 1)
             self._words[LiveWord.ASKED] = seals.seal_live(LiveWord.ASKED, value)
 
     def finish(self, state: TapeState, failure: int = 0) -> None:
-        """Record how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
+        """Publish the final state of the process. The tape stays writable: other `atexit` handlers may communicate."""
         self._words[LiveWord.FAILURE] = seals.seal_live(LiveWord.FAILURE, failure)
         self._words[LiveWord.STATE] = state
 
     def foretell(self, failure: int) -> None:
-        """Record the failure that may be about to end the process; a single store, as there may be no time for more."""
+        """Publish the failure that may end the process. A single store, since there may be no time for more."""
         self._words[LiveWord.FAILURE] = seals.seal_live(LiveWord.FAILURE, failure)

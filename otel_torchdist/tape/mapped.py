@@ -1,4 +1,4 @@
-"""One tape: its identity, its live words, its raw records, and whether its writer is alive."""
+"""An opened tape: its identity, its live words, its raw records, and its writer's liveness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LIVE_WORDS: Final = struct.Struct(f"={int(max(LiveWord)) - _FIRST_LIVE_WORD + 1
 _RECORD_HEAD: Final = struct.Struct("=QQ")
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 _READS: Final = 3
-"""With weak memory ordering a record's number may be visible before the rest: damaged only after this many reads."""
+"""Reads before a record counts as damaged: with weak memory ordering its number may be visible before the rest."""
 _RUN_ID_READS: Final = 100
 _E = TypeVar("_E", bound=IntEnum)
 
@@ -46,7 +46,7 @@ class MappedTape:
         owner: Id of the user who owns the file.
         identity: Identity of its writer.
         names: Its dictionary.
-        words: Its bytes.
+        words: Its memory.
     """
 
     def __init__(self, path: Path, owner: int | None = None) -> None:
@@ -73,7 +73,7 @@ class MappedTape:
     def of_writer(cls, writer: TapeWriter) -> Self:
         """Read the tape that this process writes, through the writer's own mapping.
 
-        Opening the file a second time and closing it would drop the lock that marks this process as alive.
+        Closing a second descriptor of the file would release the lock that marks this process as alive.
         """
         reader = cls.__new__(cls)
         reader._writer = writer
@@ -83,7 +83,7 @@ class MappedTape:
         return reader
 
     def another(self) -> Self:
-        """Return a second reader of the same open file, starting at its oldest record; it must not be closed."""
+        """Return a second reader of the same open file, at its oldest record. It must not be closed."""
         reader = type(self).__new__(type(self))
         reader._writer, reader._file, reader.owner = self._writer, self._file, self.owner
         reader._follow(self.path, self.words)
@@ -103,7 +103,7 @@ class MappedTape:
         self.capacity = self.identity.capacity
 
     def close(self) -> None:
-        """Close the file; nothing can be read afterwards."""
+        """Close the file. Nothing can be read afterwards."""
         self.words.close()
         self._file = -1
 
@@ -151,8 +151,8 @@ class MappedTape:
         return value
 
     def _run_id(self) -> tuple[int, RunIdState, tuple[int, ...]]:
-        """Return the run's id, how far it is agreed on, and all live words from the same read."""
-        for _ in range(_RUN_ID_READS):  # the writer may be in the middle of publishing it
+        """Return the run's id, the state of its agreement, and all live words from the same read."""
+        for _ in range(_RUN_ID_READS):  # the writer may be publishing it
             words = _LIVE_WORDS.unpack(self.words.read(_FIRST_LIVE_WORD << 3, _LIVE_WORDS.size))
             word = _live(words, LiveWord.RUN_ID_STATE)
             run_id = _live(words, LiveWord.RUN_ID_HIGH) << 64 | _live(words, LiveWord.RUN_ID_LOW)
@@ -169,20 +169,17 @@ class MappedTape:
             raise TapeError(f"{self.path}: damaged: {value:#x} is not a {cls.__name__}") from None
 
     def is_alive(self) -> bool:
-        """Whether the writer's process exists and has not closed the tape: its lock is held."""
+        """Return whether the writer holds its lock: its process exists and has not closed the tape."""
         if self._writer is not None:
             return not self._writer.closed
         return is_locked_elsewhere(self._file)
 
     def holder(self) -> int:
-        """Return the pid of the process that holds the writer's lock; 0 if no process of this PID namespace does."""
+        """Return the pid of the process with the writer's lock; 0 if no process of this PID namespace holds it."""
         return os.getpid() if self._writer is not None else holder_of(self._file)
 
     def request_stacks(self) -> int:
-        """Ask the writer's own thread for the stacks of its threads; returns the request's number.
-
-        Returns 0 when the tape cannot be written to.
-        """
+        """Request the stacks of the writer's threads. Return the request's number; 0 if the tape is read-only."""
         if self.words.readonly:
             return 0
         request = (self.words[LiveWord.REQUEST] + 1) & layout.LIVE_VALUE_MASK
@@ -190,45 +187,45 @@ class MappedTape:
         return request
 
     def request_profile(self, seconds: float, rate: int) -> int:
-        """Ask the writer to sample its stacks; returns the request's number.
+        """Ask the writer to sample its stacks. Return the request's number.
 
-        Returns 0 when the tape cannot be written to, or its writer is of a version that takes no profiles.
+        Returns 0 if the tape is read-only, or if the writer's version does not support profiles.
         """
-        known = seals.unseal_live(LiveWord.PROFILE_REQUEST, self.words[LiveWord.PROFILE_REQUEST])
-        if self.words.readonly or known is None:
+        last = seals.unseal_live(LiveWord.PROFILE_REQUEST, self.words[LiveWord.PROFILE_REQUEST])
+        if self.words.readonly or last is None:
             return 0
-        request = ProfileRequest(ProfileRequest.decode(known).number + 1, seconds, rate)
+        request = ProfileRequest(ProfileRequest.decode(last).number + 1, seconds, rate)
         self.words[LiveWord.PROFILE_REQUEST] = seals.seal_live(LiveWord.PROFILE_REQUEST, request.encode())
         return request.number
 
     def has_answered_profile(self, request: int) -> bool:
-        """Whether the writer has finished with a request of `request_profile`."""
+        """Return whether the writer has finished the profile of a request."""
         return self.words[LiveWord.PROFILE_ANSWER] == request
 
     def record(self, number: int) -> bytes | None:
-        """Return record `number` from the ring; None when it is not there or does not match its CRC."""
+        """Return record `number` from the ring; None if it is missing or does not match its CRC."""
         return self._read(self._offset_of(number), number)
 
     def refuge(self) -> dict[int, int]:
-        """Map the numbers of the operations in the refuge to their slots; the records are yet to be checked."""
+        """Return the slots of the operations in the refuge, by number. The records are not checked yet."""
         numbers = numbers_in(self.words, layout.REFUGE_OFFSET, layout.REFUGE_SLOTS)
         return {number: slot for slot, number in enumerate(numbers) if number}
 
     def refuge_record(self, number: int, slot: int) -> bytes | None:
-        """Return an operation's record from a slot of the refuge, checked as in `record`."""
+        """Return an operation's record from a slot of the refuge; None if it is missing or does not match its CRC."""
         return self._read(layout.REFUGE_OFFSET + slot * layout.RECORD_SIZE, number)
 
     def number_in_slot(self, number: int) -> int:
-        """Return the number of the record that is now where record `number` is, or was."""
+        """Return the number of the record now in the slot of record `number`."""
         return self.words[self._offset_of(number) >> 3]
 
     def ring_words(self, number: int) -> Sequence[int] | None:
-        """Return the current words of a record in the ring; None when its slot has been reused."""
+        """Return the current words of a record in the ring; None if its slot has been reused."""
         data = self.words.read(self._offset_of(number), layout.RECORD_SIZE)
         if number_of(data) != number:
             return None
         words = words_of(data)
-        # The copy is not atomic: words of another record may have been stored meanwhile.
+        # The copy is not atomic: another record's words may have been stored meanwhile.
         return words if not any(words) or self.number_in_slot(number) == number else None
 
     def _offset_of(self, number: int) -> int:
@@ -255,13 +252,13 @@ def words_of(record: bytes) -> Sequence[int]:
 
 
 def is_whole(record: bytes, number: int) -> bool:
-    """Whether the content of a slot is record `number`, and not a mix of two records.
+    """Return whether the content of a slot is record `number`, not a mix of two records.
 
-    The CRC covers number and payload, so a copy made while the slot was being overwritten does not pass.
+    The CRC covers number and payload, so a copy of a slot during its overwrite does not pass.
     """
-    found, checksum = _RECORD_HEAD.unpack_from(record)
+    stored_number, checksum = _RECORD_HEAD.unpack_from(record)
     payload = record[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET]
-    return found == number <= MAX_NUMBER and checksum == seals.payload_checksum(number, payload)
+    return stored_number == number <= MAX_NUMBER and checksum == seals.payload_checksum(number, payload)
 
 
 def _live(words: tuple[int, ...], word: LiveWord) -> int:
@@ -269,7 +266,7 @@ def _live(words: tuple[int, ...], word: LiveWord) -> int:
 
 
 def _open(path: Path, owner: int | None) -> tuple[int, bool]:
-    """Open a tape's file, for writing too if permitted; returns the descriptor and whether it is read-only.
+    """Open a tape's file, also for writing if permitted. Return the descriptor and whether it is read-only.
 
     Raises:
         TapeError: The file cannot be opened, or belongs to another user.
@@ -280,8 +277,8 @@ def _open(path: Path, owner: int | None) -> tuple[int, bool]:
         file = move_up(others_files.open_regular(path, permitted, writable=not readonly))
     except OSError as error:
         raise TapeError(f"{path}: cannot be opened: {others_files.reason(error)}") from error
-    found = os.fstat(file).st_uid
-    if owner in (None, found):
+    file_owner = os.fstat(file).st_uid
+    if owner in (None, file_owner):
         return file, readonly
     os.close(file)
-    raise TapeError(f"{path}: cannot be opened: it belongs to user {found} and not to user {owner}")
+    raise TapeError(f"{path}: cannot be opened: it belongs to user {file_owner} and not to user {owner}")

@@ -1,4 +1,4 @@
-"""Access to the bytes of a tape: a file that another process writes, or the tape that this process writes itself."""
+"""Access to the bytes of a tape: the file of another process's tape, or this process's own mapping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD = struct.Struct("=Q")
 
 
 class TapeMemory(Protocol):
-    """Bytes that change while they are read. Words are indexed as in `LiveWord`.
+    """Bytes of a tape, which may change during a read. Words are indexed as in `LiveWord`.
 
     Attributes:
         size: Total size in bytes.
@@ -26,7 +26,7 @@ class TapeMemory(Protocol):
     readonly: bool
 
     def __getitem__(self, word: int) -> int:
-        """One 64-bit word."""
+        """Return one 64-bit word."""
         ...
 
     def __setitem__(self, word: int, value: int) -> None:
@@ -45,13 +45,13 @@ class TapeMemory(Protocol):
 class FileMemory:
     """A tape's file, read by system calls.
 
-    If a file is truncated while mapped, touching the missing pages kills the process with SIGBUS, and files in
-    `/dev/shm` cannot be sealed. A read that finds nothing is only an error. Reading many records at once makes this as
-    fast as a mapping (see `TapeReader`); checksums detect copies that mix different moments.
+    A mapping would be dangerous: if the file is truncated, access to the missing pages kills the process with SIGBUS,
+    and files in `/dev/shm` cannot be sealed. A short read is only an error. Reading many records at once is as fast as
+    a mapping (see `TapeReader`), and checksums detect records that change during a read.
     """
 
     def __init__(self, file: int, readonly: bool, where: str) -> None:
-        """Read an open file, and take ownership of its descriptor.
+        """Take ownership of an open file's descriptor.
 
         Args:
             file: Its descriptor.
@@ -63,12 +63,12 @@ class FileMemory:
         self._file = file
         self._where = where
         self._identity = identity_of(file)
-        # For readers dropped without `close`. A reader in a rank may find that the program has closed its files.
-        self._given_back = weakref.finalize(self, close_if, file, self._identity)
-        self._given_back.atexit = False
+        # For readers dropped without `close`. In a rank, the program may have closed the descriptor already.
+        self._finalizer = weakref.finalize(self, close_if, file, self._identity)
+        self._finalizer.atexit = False
 
     def __getitem__(self, word: int) -> int:
-        """One 64-bit word.
+        """Return one 64-bit word.
 
         Raises:
             TapeError: The file has become too short.
@@ -96,31 +96,31 @@ class FileMemory:
             TapeError: The file has become too short, or cannot be read.
         """
         try:
-            found = os.pread(self._file, size, offset)
+            content = os.pread(self._file, size, offset)
         except OSError as error:
             raise TapeError(f"{self._where}: cannot be read: {error}") from error
-        if len(found) != size:
+        if len(content) != size:
             raise TapeError(f"{self._where}: truncated while it was read")
-        return found
+        return content
 
     def close(self) -> None:
         """Close the file."""
-        self._given_back()
+        self._finalizer()
         self._file = -1
 
 
 class OwnMemory:
-    """The tape that this process writes, over its writer's mapping."""
+    """The tape that this process writes, through its writer's mapping."""
 
     def __init__(self, data: memoryview) -> None:
-        """Read `data`, which the writer still owns."""
+        """Read from `data`, which the writer still owns."""
         self.size = len(data)
         self.readonly = False
         self._data = data
         self._words = data.cast("Q")
 
     def __getitem__(self, word: int) -> int:
-        """One 64-bit word."""
+        """Return one 64-bit word."""
         return self._words[word]
 
     def __setitem__(self, word: int, value: int) -> None:
@@ -139,12 +139,12 @@ class OwnMemory:
 
 def numbers_in(memory: TapeMemory, offset: int, records: int) -> list[int]:
     """Return the numbers of consecutive records starting at `offset`."""
-    found: list[int] = []
+    numbers: list[int] = []
     for first in range(0, records, _RECORDS_AT_ONCE):
         count = min(records - first, _RECORDS_AT_ONCE)
         data = memory.read(offset + first * layout.RECORD_SIZE, count * layout.RECORD_SIZE)
-        found += memoryview(data).cast("Q")[:: layout.RECORD_SIZE // 8].tolist()
-    return found
+        numbers += memoryview(data).cast("Q")[:: layout.RECORD_SIZE // 8].tolist()
+    return numbers
 
 
 _RECORDS_AT_ONCE = 4096

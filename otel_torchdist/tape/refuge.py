@@ -1,4 +1,4 @@
-"""The refuge: a table to which open operations move when the ring is about to reuse their slots."""
+"""The refuge: a table of open operations that are moved out of the ring before their slots are reused."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ _WORDS_WORD: Final = layout.WORDS_OFFSET // 8
 _RING_OFFSET: Final = layout.RING_OFFSET
 _RECORD_SIZE: Final = layout.RECORD_SIZE
 _NOT_KEPT: Final = -1
-"""Marks an open operation that was overwritten in the ring while the refuge was full."""
+"""Marks an open operation that was overwritten because the refuge was full."""
 
 
 class Refuge:
-    """Writes the refuge of a tape, and remembers which operations are open: 0 for those that are in the ring."""
+    """Writes the refuge of a tape.
+
+    `_open` has the place of each open operation: 0 in the ring, slot + 1 in the refuge, or `_NOT_KEPT`.
+    """
 
     _words: memoryview
     _bytes: memoryview
@@ -41,7 +44,7 @@ class Refuge:
                 return
             source = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
             target = layout.REFUGE_OFFSET + slot * _RECORD_SIZE
-            self._words[source >> 3] = 0  # from here on, marks go to the refuge and wait for the lock
+            self._words[source >> 3] = 0  # from now on, marks go to the refuge and wait for the lock
             self._bytes[target + 8 : target + 128] = self._bytes[source + 8 : source + 128]
             self._words[target >> 3] = number
             self._open[number] = slot + 1
@@ -63,5 +66,5 @@ class Refuge:
         word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
         with self._lap_lock:
             self._words[word] = 0
-            self._words[word + 1] = 0  # without its CRC no flipped bit makes it valid again
+            self._words[word + 1] = 0  # without its CRC, no flipped bit can make the record valid again
             self._free_refuge.append(refuge - 1)

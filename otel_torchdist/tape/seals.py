@@ -1,4 +1,4 @@
-"""Checksums inside words, which prove that a word belongs to its record and is not damaged."""
+"""Checksums inside words: they prove that a word belongs to its record and is not damaged."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def payload_checksum(number: int, payload: bytes | memoryview) -> int:
 
 
 def run_id_seal(run_id: int, state: int) -> int:
-    """Return the RUN_ID_STATE word: the state, with a checksum over the id beside it."""
+    """Return the RUN_ID_STATE word: the state, with a checksum of the run id."""
     return (zlib.crc32(run_id.to_bytes(16, "little"), state) << 8) | state
 
 
 def seal(number: int, value: int, how: int) -> int:
-    """Pack a duration (or a name's id) and how it is known into one word that only record `number` can own.
+    """Pack a duration or a name's id, and a `How`, into a word that is valid only for record `number`.
 
-    The low 12 bits are a checksum modulo a prime over content and record number. A word stored late, after its slot
-    has been reused, fails the check of the new record, and so does a word with any single flipped bit.
+    The low 12 bits are a checksum of content and record number, modulo a prime. A word stored after its slot has been
+    reused fails the check of the new record, and so does a word with any single flipped bit.
 
     Args:
         number: The record's number.
@@ -46,12 +46,12 @@ def seal(number: int, value: int, how: int) -> int:
 
 
 def abandoned_words(number: int) -> bytes:
-    """Return the words of a record that ended as soon as it was entered and is not tracked."""
+    """Return the words of a record that was abandoned right after its entry."""
     return struct.pack(f"={WORDS}Q", *(seal(number, 1, How.ABANDONED) * (which == Word.COMPLETED) for which in Word))
 
 
 def unseal(number: int, word: int) -> tuple[int, How] | None:
-    """Return value and `How` of a sealed word; None when it is empty, damaged or belongs to another record."""
+    """Return value and `How` of a sealed word; None if it is empty, damaged or belongs to another record."""
     content = word >> 12
     if (content + number) % CHECK_MODULUS != word & 0xFFF:
         return None
@@ -60,12 +60,12 @@ def unseal(number: int, word: int) -> tuple[int, How] | None:
 
 
 def seal_live(word: LiveWord, value: int) -> int:
-    """Pack a live word: the low 52 bits of a value, and a checksum that is never that of an empty word."""
+    """Pack a live word: the low 52 bits of a value, and a checksum. A sealed word is never 0, as an empty word is."""
     content = value & LIVE_VALUE_MASK
     return (content << 12) | ((content + word) % CHECK_MODULUS)
 
 
 def unseal_live(word: LiveWord, content: int) -> int | None:
-    """Return the value of a live word; None when it is damaged."""
+    """Return the value of a live word; None if it is damaged."""
     value = content >> 12
     return value if (value + word) % CHECK_MODULUS == content & 0xFFF else None

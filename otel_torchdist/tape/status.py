@@ -1,4 +1,4 @@
-"""The live words of a tape, read at one moment."""
+"""The live words of a tape, from one read."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from otel_torchdist.tape.identity import TapeIdentity
 
 @dataclass(frozen=True, slots=True)
 class TapeStatus:
-    """The live words of a tape, read at one moment.
+    """The live words of a tape, from one read.
 
     Attributes:
         run_id: 128 bits; 0 until known.
-        run_id_state: How far ranks have agreed on it.
+        run_id_state: State of the ranks' agreement on the run id.
         step: Number of the current step.
-        heartbeat_ns: When our thread in the writer last woke, to the microsecond; it cannot while native code holds
-            the GIL.
-        monotonic_ns: Monotonic half of the newest clock pair, which is taken at the heartbeat.
-        realtime_ns: Wall-clock half of that pair.
+        heartbeat_ns: Time of the last heartbeat of our thread in the writer, to the microsecond. Native code that holds
+            the GIL delays it.
+        monotonic_ns: Monotonic clock of the newest clock pair, taken at the heartbeat.
+        realtime_ns: Wall clock of the newest clock pair.
         records_dropped: Records that the writer could not write.
-        names_dropped: Names that became `other` because the dictionary is full.
-        overhead_ns: Estimated time spent in our own code on the caller's threads.
+        names_dropped: Names recorded as `other` because the dictionary is full.
+        overhead_ns: Estimated time spent in our code on the caller's threads.
         overhead_calls: Calls behind that estimate.
-        state: The writer's own state.
-        failure: Name id of the exception that ended the process (0 when there is none).
+        state: The writer's state.
+        failure: Name id of the exception that ended the process; 0 for none.
         request: Number of the last request for stacks.
-        answer: Number of the last request that was answered.
-        expects_until_ns: Until when the rank expects to wait, or others to wait for it; 0 for no such wait.
+        answer: Number of the last answered request for stacks.
+        expects_until_ns: End of an expected wait, of this rank or of others for it; 0 for none.
         exported_by_rank: Whether its own process exports the tape (`OTEL_PYTHON_TORCHDIST_READER=thread`).
-        rescue: How far its rescue has come.
-        asked_signal: The signal that has asked the process to end; 0 for none that was recorded.
-        asked_ns: When it came.
-        rpc_worker: Name id of the process's name as a worker of RPC; 0 if it is none.
-        rpc_threads: How many of its threads serve the calls of other workers.
-        backward_thread: Native id of the thread that has begun a backward pass last.
-        backward_since_ns: Since when it is in that; 0 if it is in none.
-        future_thread: Native id of the thread that has begun to wait for a future last.
-        future_since_ns: Since when it waits for that; 0 if it waits for none.
+        rescue: Progress of its rescue.
+        asked_signal: The signal that asked the process to end; 0 if none was recorded.
+        asked_ns: Time of that signal.
+        rpc_worker: Name id of the process's name as an RPC worker; 0 if it is not a worker.
+        rpc_threads: Number of its threads that serve calls of other workers.
+        backward_thread: Native id of the thread that began the last backward pass.
+        backward_since_ns: Begin of that backward pass; 0 once it has ended.
+        future_thread: Native id of the thread that began the last wait for a future.
+        future_since_ns: Begin of that wait; 0 once it has ended.
     """
 
     run_id: int
@@ -71,23 +71,23 @@ class TapeStatus:
 
 
 MAX_WALL_NS: Final = (1 << 63) - 1
-"""OTLP cannot represent later times, and one such span would make the export of its whole request fail."""
+"""Latest time that OTLP can represent. A single span with a later time would make its whole export request fail."""
 CLOCK_STEP_NS: Final = 50_000_000
 
 
 class WallClock:
-    """Converts the times of one tape with a single offset.
+    """Converts the monotonic times of one tape to wall-clock times, with a single offset.
 
-    The offset changes only when the wall clock has been set (the newest pair differs by more than 50 ms): following
-    the jitter of every pair would shift spans relative to each other.
+    The offset changes only if the wall clock was set (the newest clock pair differs by more than 50 ms). Following the
+    jitter of every pair would shift spans relative to each other.
     """
 
     def __init__(self, identity: TapeIdentity) -> None:
-        """Start from the clock pair taken when the tape was created."""
+        """Start with the clock pair from the creation of the tape."""
         self._offset_ns = identity.realtime_ns - identity.monotonic_ns
 
     def update(self, status: TapeStatus) -> None:
-        """Adopt the offset of the newest clock pair if the wall clock has been set."""
+        """Adopt the offset of the newest clock pair if the wall clock was set."""
         offset_ns = status.realtime_ns - status.monotonic_ns
         if abs(offset_ns - self._offset_ns) > CLOCK_STEP_NS:
             self._offset_ns = offset_ns

@@ -49,18 +49,21 @@ _crc32 = zlib.crc32
 class TapeWriter(Refuge, LiveWords, FigureWords):
     """Writes one rank's tape.
 
-    Thread-safe under the GIL: numbers are drawn from an atomic counter, each thread writes its own record, and the
-    only lock is taken when an open operation is about to be overwritten. A thread that is overtaken by a whole lap
-    inside `begin` or `mark` can corrupt the record in its slot; readers detect that and count it as lost.
+    Thread-safe under the GIL: numbers come from an atomic counter, each thread writes its own record, and a lock is
+    taken only when an open operation is about to be overwritten. If other threads write a whole lap while a thread is
+    inside `begin` or `mark`, the record in its slot may be corrupted. Readers detect that and count it as lost.
     """
 
     def __init__(self, directory: Path, identity: TapeIdentity, names_bytes: int = MAX_BYTES) -> None:
         """Create `<nonce>.tape` and its dictionary in `directory`, and take the lock that marks it as alive.
 
-        The dictionary takes at most `names_bytes`.
+        Args:
+            directory: Directory of tapes.
+            identity: Identity of the tape.
+            names_bytes: Upper bound on the bytes of the dictionary.
 
         Raises:
-            TapeError: There is no room, the files cannot be created, or the identity is invalid.
+            TapeError: The file system is full, the files cannot be created, or the identity is invalid.
         """
         if not layout.is_ring_capacity(identity.capacity):
             raise TapeError(f"cannot create a tape in {directory}: a ring cannot hold {identity.capacity} records")
@@ -75,7 +78,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
             self._create(names_bytes)
 
     def _create(self, names_bytes: int) -> None:
-        """Create the files. The tape gets its name only when complete and locked: no reader sees it half made."""
+        """Create the files. The tape is renamed once it is complete and locked: no reader sees a partial tape."""
         size = layout.tape_size(self._capacity)
         names_path = self.path.with_suffix(".names")
         hidden = self.path.with_name(f".{self.path.stem}.new")
@@ -85,7 +88,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
                 self._lock = LifeLock(hidden, self.path)
                 undo.callback(self._lock.close)
                 undo.callback(hidden.unlink)
-                # With ftruncate alone, the first store to a page that a full /dev/shm lacks would raise SIGBUS.
+                # With `ftruncate` alone, a store to a page that a full /dev/shm cannot provide would raise SIGBUS.
                 os.posix_fallocate(self._lock.fileno(), 0, size)
                 self._bytes = memoryview(map_shared(self._lock.fileno(), size))
                 self.names = NamesWriter(names_path, names_bytes)
@@ -105,12 +108,12 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         call_site: int, label: int, peer: int, tag: int, thread: int, kind: int, flags: int, phase: int = 0,
         caller: int = 0,
     ) -> int:  # fmt: skip
-        """Publish an operation as entered; returns its number for `mark` and `complete`.
+        """Publish an operation as entered. Return its number for `mark` and `complete`.
 
-        The arguments are those of `Operation`, but the label is its word, `label_word`. Values must fit their fields.
+        The arguments are as in `Operation`, except that the label is `label_word`. Values must fit their fields.
 
         Raises:
-            struct.error: A value does not fit; nothing is left half-written for readers to wait for.
+            struct.error: A value does not fit its field. Nothing has been written.
         """
         tail = self.prepare(
             message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, caller
@@ -122,7 +125,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         message_bytes: int, group: int, signature: int, call_site: int, label: int, peer: int, tag: int, thread: int,
         kind: int, flags: int, phase: int = 0, caller: int = 0,
     ) -> bytes:  # fmt: skip
-        """Pack what a call site's operations have in common, for any number of `begin_prepared`.
+        """Pack the fields shared by the operations of a call site, for any number of calls to `begin_prepared`.
 
         Raises:
             struct.error: A value does not fit its field.
@@ -135,7 +138,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         """Publish an operation as `begin` does, with the other arguments packed by `prepare`.
 
         Raises:
-            struct.error: A value does not fit; nothing is left half-written for readers to wait for.
+            struct.error: A value does not fit its field. Nothing has been written.
         """
         number = self._append(_pack_head(entered_ns, step, sequence) + tail, _EMPTY_WORDS)
         self._open[number] = 0
@@ -144,8 +147,8 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
     def _append(self, payload: bytes, own_words: bytes) -> int:
         """Publish a record under the next number. Once a number is drawn, nothing may fail.
 
-        A signal handler may still raise, after any call. Then the record is published as abandoned: a gap would hold
-        up readers.
+        A signal handler may still raise, after any call. Then the record is published as abandoned, because readers
+        wait at a gap.
         """
         number = 0
         for number in self._numbers:  # noqa: B007  # not next(): after a call a signal handler could lose it
@@ -176,27 +179,27 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         self._words[_NEXT_NUMBER] = max(self._words[_NEXT_NUMBER], number + 1)
 
     def begun_at(self, entered_ns: int) -> int:
-        """Return the number of the open operation entered at a given time; 0 when none of the latest ones was.
+        """Return the number of the open operation entered at a given time, among the latest; 0 without one.
 
-        For a caller in which a signal handler raised after `begin` had published the operation and before it had the
-        number: Python 3.10 runs handlers after each call, newer versions only after calls that leave the interpreter's
-        current C frame.
+        For a caller that a signal handler interrupts after `begin` has published the operation, but before the caller
+        has its number. Python 3.10 runs handlers after each call, newer versions only after calls that leave the
+        interpreter's current C frame.
         """
         words = self._words
         newest = words[_NEXT_NUMBER] - 1
         for number in range(newest, max(newest - _LATEST, 0), -1):
             word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
-            found = words[word], words[word + _ENTERED_WORD], words[word + _COMPLETED_WORD]
-            if found == (number, entered_ns, 0):
+            record = words[word], words[word + _ENTERED_WORD], words[word + _COMPLETED_WORD]
+            if record == (number, entered_ns, 0):
                 self._open.setdefault(number, 0)
                 return number
         return 0
 
     def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
-        """Store one of a record's words: what happened `elapsed_ns` after it was entered.
+        """Store one of a record's words: a time `elapsed_ns` after its entry.
 
-        If the record's slot has been reused, its copy in the refuge is marked, or nothing if there is none. Times are
-        clipped to between 0 and 78 hours (see `seals.seal`).
+        If the record's slot has been reused, its copy in the refuge is marked, if there is one. Times are clipped to
+        0 to 78 hours (see `seals.seal`).
         """
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         words = self._words
@@ -218,14 +221,14 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         self._clear_in_refuge(number, which)
 
     def complete(self, number: int, entered_ns: int, ended_ns: int, how: int, failure: int = 0) -> bool:
-        """Record that an operation has ended. The first caller wins; returns whether it was this one.
+        """Record the end of an operation. Return whether this call recorded it: only the first call does.
 
         Args:
-            number: What `begin` returned.
-            entered_ns: What `begin` was given.
-            ended_ns: When it ended.
+            number: The number returned by `begin`.
+            entered_ns: The time passed to `begin`.
+            ended_ns: Time of the end.
             how: A `How`.
-            failure: Name id of the exception's type.
+            failure: Name id of the exception's type; 0 for none.
         """
         elapsed = ended_ns - entered_ns
         try:
@@ -237,7 +240,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
                 words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
                 return True
             return self._complete_otherwise(number, refuge, entered_ns, max(elapsed, 1), how, failure)
-        except BaseException:  # a signal handler has raised in between
+        except BaseException:  # a signal handler has raised
             self._complete_interrupted(number, entered_ns, max(elapsed, 1), how)
             raise
 
@@ -258,7 +261,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         return True
 
     def _complete_interrupted(self, number: int, entered_ns: int, elapsed: int, how: int) -> None:
-        """Complete a record whose completion was interrupted, whether or not it is still among the open ones."""
+        """Complete a record whose completion was interrupted, whether or not it is still marked as open."""
         self._open.pop(number, None)
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         if self._words[word] == number:
@@ -284,28 +287,28 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
     def step_ended(
         self, step: int, ended_ns: int, sequence: int, skipped: bool = False, scale: float | None = None
     ) -> None:
-        """Record that `step` has ended and that the next one runs; arguments as in `StepMark`."""
+        """Record the end of `step` and the begin of the next step. The arguments are as in `StepMark`."""
         if os.getpid() != self._process:
-            return  # a child that was forked from C, so that Python's hooks have not run
+            return  # a child forked by C code, which does not run Python's fork hooks
         bits = layout.float_bits(scale or 0.0)
         fields = (ended_ns, step, sequence, 0, bits, 0, 0, 0, -1, 0, 0, RecordKind.STEP, int(skipped), 0, 0)
         self._append(_pack(*fields), _EMPTY_WORDS)
         self._words[LiveWord.STEP] = seals.seal_live(LiveWord.STEP, step + 1)
 
     def write_splits(self, payloads: Iterable[bytes]) -> None:
-        """Write how an `all_to_all` is split, as packed by `pack_splits`; its own record must come next."""
+        """Write the splits of an `all_to_all`, packed by `pack_splits`. The operation's record must come next."""
         for payload in payloads:
             self._append(payload, _EMPTY_WORDS)
 
     def write_numerics(self, payload: bytes, words: Mapping[int, int]) -> int:
-        """Write the values of an operation's inputs; its own record must come next on the calling thread.
+        """Write the numerics of an operation's inputs. The operation's record must come next on the calling thread.
 
         Args:
-            payload: As packed by `pack_numerics`.
-            words: What is known, by the word.
+            payload: The payload packed by `pack_numerics`.
+            words: Values of the words known so far, by index.
 
         Returns:
-            The record's number, for `mark` when the outputs are known.
+            The record's number, for `mark` once the outputs are known.
         """
         number = self._append(payload, _EMPTY_WORDS)
         for which, value in words.items():
@@ -313,7 +316,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         return number
 
     def view(self) -> memoryview:
-        """Return the mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""
+        """Return the mapped bytes for a reader in this process, which must not open the file (see `locks`)."""
         return self._bytes
 
     def next_number(self) -> int:
@@ -321,15 +324,15 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         return self._words[_NEXT_NUMBER]
 
     def open_numbers(self) -> list[int]:
-        """Return the numbers of the operations that have not ended."""
+        """Return the numbers of the open operations."""
         return list(self._open)
 
     def keep_files(self) -> None:
-        """Open files again that the program has closed, and take the lock again; called once a second."""
+        """Reopen files that the program has closed, and retake the lock. Called once a second."""
         self._lock.hold()
 
     def close(self) -> None:
-        """Release the lock. The mapping stays until the last reference to it is gone, so late callers cannot crash."""
+        """Release the lock. The mapping stays until its last reference is gone, so late callers cannot crash."""
         if self.closed:
             return
         self.closed = True

@@ -1,4 +1,4 @@
-"""The file of a tape that this process writes: its mapping, and the lock by which others know that its writer lives."""
+"""The file of a tape that this process writes: its mapping, and the lock that marks its writer as alive."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import Any, Final
 from otel_torchdist import guard
 from otel_torchdist.system.files.kept import KeptFile
 
-# `mmap.mmap` duplicates the descriptor and closes the duplicate at the end, whatever it refers to by then. That also
-# releases the locks that this process has on the file.
+# `mmap.mmap` duplicates the descriptor and closes the duplicate at the end. That close releases all locks of this
+# process on the file, or closes another file if the program has reused the descriptor.
 
 _MAP_FIXED: Final = 0x10
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 
 def map_shared(file: int, size: int) -> mmap.mmap:
-    """Map the first `size` bytes of an open file, for reading and writing; the caller may close the file.
+    """Map the first `size` bytes of an open file for reading and writing. The caller may close the file.
 
     Raises:
-        OSError: It cannot be mapped.
+        OSError: The file cannot be mapped.
     """
     if sys.version_info >= (3, 13):
         return mmap.mmap(file, size, trackfd=False)
-    memory = mmap.mmap(-1, size)  # it only owns the addresses, at which the file replaces its pages
+    memory = mmap.mmap(-1, size)  # reserves the addresses; the file's pages replace its own
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     mapped = _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, file, 0)
     if mapped == _MAP_FAILED:
@@ -53,23 +53,23 @@ _mmap: Final = _declared()
 class LifeLock:
     """The open file of a tape, and the lock on it.
 
-    The kernel releases the lock when the process closes any descriptor of the file, as a program does that closes all
-    descriptors. So the lock is taken again once a second.
+    The kernel releases the lock when the process closes any descriptor of the file, and some programs close all
+    descriptors. So the lock is retaken once a second.
     """
 
     def __init__(self, created: Path, path: Path) -> None:
-        """Create the file, readable and writable for its owner alone.
+        """Create the file, readable and writable only by its owner.
 
         Args:
-            created: Path of the file until it is complete.
-            path: Its path from then on.
+            created: Path of the incomplete file.
+            path: Path of the complete file.
 
         Raises:
-            OSError: It exists, or cannot be created.
+            OSError: The file exists, or cannot be created.
         """
         self._file = KeptFile(created, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._file.path = path
-        # Until the tape is dropped: a clean-up of this process takes files that are open for in use.
+        # Keep the file open until the tape is dropped: a clean-up by this process spares open files.
         weakref.finalize(self, self._file.close).atexit = False
         self._closing = threading.Lock()
         self._is_closed = False
@@ -91,7 +91,7 @@ class LifeLock:
         fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def hold(self) -> None:
-        """Take the lock again if the program has released it, unless it has removed the file."""
+        """Retake the lock if the program has released it, unless it has removed the file."""
         with self._closing:
             if self._is_closed:
                 return
@@ -105,5 +105,5 @@ class LifeLock:
         """Release the lock, and let other processes remove the file."""
         with self._closing:
             self._is_closed = True
-            with contextlib.suppress(OSError):  # closed by the program, which has released the lock
+            with contextlib.suppress(OSError):  # the program has closed the file, which released the lock
                 fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN)

@@ -1,1 +1,1 @@
-"""The dictionary beside a tape: strings are written once, and records carry their ids."""
+"""The dictionary of a tape: names are written once, and records refer to them by id."""

@@ -1,6 +1,6 @@
-"""Decodes JSON of other processes into types, and the dictionary beside a tape, whose lines are `crc32 json`.
+"""Decodes JSON of other processes into types, and the dictionary of a tape, whose lines are `crc32 json`.
 
-Content that does not fit is rejected as a whole, and texts are made safe to display.
+Content that does not fit its type is rejected as a whole, and texts are sanitized for display.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _T = TypeVar("_T")
 
 
 class DecodingError(TorchDistError):
-    """The bytes are not what was expected; the message gives the reason."""
+    """The content cannot be decoded; the message gives the reason."""
 
 
 def decode_json(content: str | bytes, wanted: type[_T]) -> _T:
-    """Decode JSON into a type that msgspec supports, without coercing values of other types.
+    """Decode JSON into a type supported by msgspec, without coercion of values.
 
-    The standard library parses it: msgspec rejects lone surrogates, which paths that are not UTF-8 contain.
+    The standard library parses the JSON: msgspec rejects lone surrogates, which non-UTF-8 paths contain.
 
     Raises:
         DecodingError: The content does not fit the type, or is nested too deeply.
@@ -60,7 +60,7 @@ def decode_json(content: str | bytes, wanted: type[_T]) -> _T:
 
 @dataclass(frozen=True, slots=True)
 class CallSiteRead:
-    """A `CallSiteName` as written in the file."""
+    """A `CallSiteName` in its JSON form."""
 
     function: str
     file: str
@@ -69,7 +69,7 @@ class CallSiteRead:
 
 
 def shown_site(site: CallSiteRead) -> CallSiteName:
-    """Return the call site with its text made safe to display."""
+    """Return the call site with its texts sanitized for display."""
     return CallSiteName(readable(site.function), readable(site.file), site.line, readable(site.through))
 
 
@@ -156,19 +156,19 @@ class _Line:
 
 
 def decode_line(line: bytes) -> tuple[int, Name] | None:
-    """Return id and name of a line without its newline, safe to display; None if it is damaged."""
+    """Return id and sanitized name of a line, given without its newline; None if it is damaged."""
     try:
         if int(line[:8], 16) != zlib.crc32(line[9:]):
             return None
-        found = decode_json(line[9:], _Line)
+        decoded = decode_json(line[9:], _Line)
     except (ValueError, DecodingError):
         return None
-    name = _name(found)
-    return None if name is None else (found.id, name)
+    name = _name(decoded)
+    return None if name is None else (decoded.id, name)
 
 
 def _name(line: _Line) -> Name | None:
-    """Convert a decoded line to a name whose text is safe to display."""
+    """Convert a decoded line to a sanitized name."""
     if line.text is not None:
         return readable(line.text, MAX_TEXT)
     if line.group is not None:
@@ -191,10 +191,15 @@ def _name(line: _Line) -> Name | None:
             readable(group.address),
         )
     if line.signature is not None:
-        one = line.signature
-        dtypes = tuple(map(readable, one.dtypes))
-        operation, reduce_op, device = readable(one.operation), readable(one.reduce_op), readable(one.device)
-        return SignatureName(operation, reduce_op, one.shapes, dtypes, device, one.tensors)
+        signature = line.signature
+        return SignatureName(
+            readable(signature.operation),
+            readable(signature.reduce_op),
+            signature.shapes,
+            tuple(map(readable, signature.dtypes)),
+            readable(signature.device),
+            signature.tensors,
+        )
     if line.label is not None:
         label = line.label
         return LabelName(label.kind, readable(label.unit), label.stage, readable(label.direction))

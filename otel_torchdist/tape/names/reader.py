@@ -1,4 +1,4 @@
-"""The reading side of the dictionary beside a tape: follows the file, and looks names up."""
+"""The reading side of a tape's dictionary: follows the file, and looks up names."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from otel_torchdist.tape.names.decoding import decode_line
 
 _logger = logging.getLogger("otel_torchdist")
 MAIN_THREAD: Final = "MainThread"
-"""The main thread among callers, which Python calls so."""
+"""Caller name of the main thread, as named by Python."""
 _MAX_READ: Final = 4 * MAX_BYTES
-"""Total bytes read from one dictionary: an endless line would otherwise be read over and over."""
+"""Upper bound on the bytes read from one dictionary: an endless line would otherwise be read over and over."""
 
 
 class Names:
-    """Names by their ids; `OTHER` is the id of none.
+    """Names by id. `OTHER` is no name's id.
 
     Attributes:
-        renamed: Counts how often names have been replaced: that of a group is when a device mesh takes it.
+        renamed: Number of updates that replaced names. A group is renamed when a device mesh uses it.
     """
 
     def __init__(self, names: Mapping[int, Name] | None = None) -> None:
@@ -63,86 +63,86 @@ class Names:
         return len(self._names)
 
     def get(self, identity: int) -> Name | None:
-        """Return the name with this id, of whatever kind."""
+        """Return the name with this id, of any kind; None if unknown."""
         return self._names.get(identity)
 
     def group(self, identity: int) -> GroupName | None:
-        """Return the process group with this id."""
+        """Return the process group with this id; None if unknown."""
         name = self.get(identity)
         return name if isinstance(name, GroupName) else None
 
     def group_ids(self) -> list[int]:
-        """Return the ids of all process groups, in the order in which they were written."""
+        """Return the ids of all process groups, in the order of writing."""
         return [identity for identity, name in self._names.items() if isinstance(name, GroupName)]
 
     def signature(self, identity: int) -> SignatureName | None:
-        """Return the signature with this id."""
+        """Return the signature with this id; None if unknown."""
         name = self.get(identity)
         return name if isinstance(name, SignatureName) else None
 
     def call_site(self, identity: int) -> CallSiteName | None:
-        """Return the call site that this id stands for, by itself or as the end of a path."""
+        """Return the call site with this id, or at the end of the call path with this id; None if unknown."""
         name = self.get(self.site_id(identity))
         return name if isinstance(name, CallSiteName) else None
 
     def site_id(self, identity: int) -> int:
-        """Return the id of the call site alone, which is the same however it is reached."""
+        """Return the id of a call path's call site; other ids unchanged."""
         name = self.get(identity)
         return name.call_site if isinstance(name, CallPathName) else identity
 
     def call_path(self, identity: int) -> CallPathName | None:
-        """Return the path with this id."""
+        """Return the call path with this id; None if unknown."""
         name = self.get(identity)
         return name if isinstance(name, CallPathName) else None
 
     def path_ids(self, identity: int) -> tuple[int, ...]:
-        """Return the ids of the names that a path refers to; empty if it is none."""
+        """Return the ids of the names in a call path; empty for other ids."""
         path = self.call_path(identity)
         return () if path is None else (path.call_site, *path.frames)
 
     def callers(self, identity: int) -> tuple[CallSiteName, ...]:
-        """Return the user's frames of a path, innermost first, or the call site with this id alone."""
-        found = (self.get(one) for one in self.path_ids(identity) or (identity,))
-        return tuple(name for name in found if isinstance(name, CallSiteName))
+        """Return the user's frames of a call path, innermost first, or only the call site with this id."""
+        names = map(self.get, self.path_ids(identity) or (identity,))
+        return tuple(name for name in names if isinstance(name, CallSiteName))
 
     def caller(self, number: int) -> str:
-        """Return what the threads with this number run; '' if it is not known."""
+        """Return the function run by the threads with this caller number; '' if unknown."""
         return self._callers.get(number, "")
 
     def caller_id(self, number: int) -> int:
-        """Return the id of the name of the threads with this number; `OTHER` if it has none."""
+        """Return the name id of the threads with this caller number; `OTHER` if unknown."""
         return self._caller_ids.get(number, OTHER)
 
     def parameters(self, identity: int) -> tuple[str, ...]:
-        """Return the names of parameters with this id; empty if they are not known."""
+        """Return the parameter names with this id; empty if unknown."""
         name = self.get(identity)
         return name.names if isinstance(name, ParameterNames) else ()
 
     def label_name(self, identity: int) -> LabelName | None:
-        """Return what calls of a library for parallel training with this label are for."""
+        """Return the label with this id, set by a library for parallel training; None for other ids."""
         name = self.get(identity)
         return name if isinstance(name, LabelName) else None
 
     def label(self, identity: int, piece: int = 0) -> str | None:
-        """Return the label with this id in words: that of a library for parallel training, or of `record_comm`."""
+        """Return the text of a label, set by a library for parallel training or `record_comm`; None if unknown."""
         name = self.get(identity)
         return name.text(piece) if isinstance(name, LabelName) else self.text(identity)
 
     def text(self, identity: int) -> str | None:
-        """Return the label or exception type with this id."""
+        """Return the text or exception type with this id; None if unknown."""
         name = self.get(identity)
         if isinstance(name, RaisedName):
             return name.type
         return name if isinstance(name, str) else None
 
     def raised(self, identity: int) -> RaisedName | None:
-        """Return the exception with this id, if more is known of it than its type."""
+        """Return the exception with this id; None if unknown, or if only its type is known."""
         name = self.get(identity)
         return name if isinstance(name, RaisedName) else None
 
 
 class NamesReader(Names):
-    """Follows a dictionary file. Never raises because of the file's content: unreadable names are unknown."""
+    """Follows a dictionary file. Unreadable names are unknown; they raise no error."""
 
     def __init__(self, path: Path, owner: int | None = None) -> None:
         """Follow a file that may not exist yet.
@@ -166,12 +166,12 @@ class NamesReader(Names):
         return self._offset
 
     def refresh(self) -> None:
-        """Read what has been appended since the last call."""
+        """Read the lines appended since the last call."""
         if self._left <= 0:
             return
         try:
-            facts = os.stat(self._path, follow_symlinks=False)
-            if facts.st_size <= self._size and stat.S_ISREG(facts.st_mode):
+            status = os.stat(self._path, follow_symlinks=False)
+            if status.st_size <= self._size and stat.S_ISREG(status.st_mode):
                 return
             chunk = read_part(self._path, self._offset, MAX_BYTES + 1, self._owner)
         except OSError as error:
@@ -192,13 +192,13 @@ class NamesReader(Names):
             self.update({decoded[0]: decoded[1]})
 
     def caller(self, number: int) -> str:
-        """Return what the threads with this number run, after another look at the file if it is not known yet."""
+        """Return the function run by the threads with this caller number; refresh first if unknown."""
         if number != NO_CALLER and not super().caller(number):
             self.refresh()
         return super().caller(number)
 
     def get(self, identity: int) -> Name | None:
-        """Return the name with this id, after another look at the file if it is not known yet."""
+        """Return the name with this id; refresh first if unknown."""
         if identity == OTHER:
             return None
         if identity not in self._names:
@@ -207,14 +207,14 @@ class NamesReader(Names):
 
 
 def shown_path(names: Names, identity: int) -> tuple[str, ...]:
-    """Return the frames that led to a call, innermost first; empty if they are not known.
+    """Return the frames that led to a call, innermost first; empty if unknown.
 
     Args:
         names: The dictionary.
-        identity: Name id of the path.
+        identity: Name id of the call path.
 
     Returns:
-        `train.py:42 step` for a line of the program, `… lightning, torch …` for the frames of libraries.
+        `train.py:42 step` for a line of the program, `… lightning, torch …` for frames of libraries.
     """
     return tuple(_texts(names, names.path_ids(identity)))
 

@@ -1,4 +1,4 @@
-"""The writing side of the dictionary beside a tape, an append-only file of lines that a reader can follow."""
+"""The writing side of a tape's dictionary, an append-only file of lines that readers can follow."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ def encode_line(identity: int, name: Name) -> bytes:
 
 
 def _value_of(member: Any) -> Any:
-    return member.value  # of an enum: there is nothing else that JSON lacks
+    return member.value  # only enums lack a JSON form
 
 
 def site_document(site: CallSiteName) -> dict[str, object]:
-    """Return the document that `decoding.CallSiteRead` reads. `asdict` takes ten times as long, and holds the GIL."""
+    """Return the JSON document of `decoding.CallSiteRead`. `asdict` takes ten times as long, and holds the GIL."""
     return {"function": site.function, "file": site.file, "line": site.line}
 
 
 class NamesWriter:
-    """Gives each new name an id and appends it to the file before any record can carry the id.
+    """Assigns ids to names, and appends each name to the file before any record can refer to it.
 
     Attributes:
         max_bytes: Maximum size of the file.
-        dropped: Names that became `OTHER`.
-        is_scarce: Whether a name has been refused, for lack of room or to leave room for others.
-        is_lost: Whether the program has closed the file, and it could not be opened again.
+        dropped: Number of names recorded as `OTHER`.
+        is_scarce: Whether a name has been refused for lack of space, or to leave space for others.
+        is_lost: Whether the program has closed the file and it could not be reopened.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
@@ -103,11 +103,11 @@ class NamesWriter:
         self._process = os.getpid()
 
     def intern(self, name: Name, spare: int = 0) -> int:
-        """Return the id of a name; `OTHER`, counted as dropped, once the dictionary is full or cannot be written.
+        """Return the id of a name; `OTHER`, counted as dropped, if the dictionary is full or cannot be written.
 
         Args:
             name: The name.
-            spare: How many ids must stay free for other names.
+            spare: Number of ids that must stay free for other names.
         """
         identity = self.find_room(name, spare)
         if identity == OTHER:
@@ -115,20 +115,20 @@ class NamesWriter:
         return identity
 
     def find_room(self, name: Name, spare: int) -> int:
-        """Return the id of a dispensable name as `intern` does, but do not count `OTHER` as dropped."""
-        known = self._ids.get(name)
-        if known is not None:
-            return known
+        """Return the id of a dispensable name, as `intern` does, without counting `OTHER` as dropped."""
+        identity = self._ids.get(name)
+        if identity is not None:
+            return identity
         with self._lock:
             return self._ids.get(name) or self._append(name, spare)
 
     def replace(self, identity: int, name: Name, spare: int = 0) -> None:
-        """Give an id another name from now on; does nothing if there is no room.
+        """Replace the name of an id. Does nothing if there is no space.
 
         Args:
             identity: The id.
-            name: The name.
-            spare: As for `intern`.
+            name: The new name.
+            spare: As in `intern`.
         """
         with self._lock:
             line = encode_line(identity, name)
@@ -137,7 +137,7 @@ class NamesWriter:
                 self._ids[name] = identity
 
     def _room(self, spare: int) -> int:
-        """Return the number of bytes that a name may take."""
+        """Return the number of bytes available for a name."""
         return self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
 
     def _append(self, name: Name, spare: int) -> int:
@@ -163,11 +163,11 @@ class NamesWriter:
                 return True
             self._drop_rest()
         except OSError as error:
-            guard.pass_on(error)  # a TimeoutError of the program is an OSError, too
+            guard.pass_on(error)  # a TimeoutError raised by the program's signal handler is an OSError, too
         return False
 
     def _has_file(self) -> bool:
-        """Open the file again if the program has closed it; return whether it is open."""
+        """Reopen the file if the program has closed it. Return whether it is open."""
         if self._file.is_open:
             return True
         try:
@@ -180,11 +180,11 @@ class NamesWriter:
         return True
 
     def _drop_rest(self) -> None:
-        """Cut off a line that was written in part: it would corrupt the next one too."""
+        """Remove a partly written line: it would also corrupt the next line."""
         os.ftruncate(self._file.fileno(), self._bytes)
 
     def close(self) -> None:
-        """Close the file; later names become `OTHER`."""
+        """Close the file. Later names become `OTHER`."""
         with self._lock:
             self._is_closed = True
             self._file.close()

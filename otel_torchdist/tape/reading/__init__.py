@@ -1,1 +1,1 @@
-"""Reads a tape: polls, and what a poll found."""
+"""Reads a tape: polls and their batches."""

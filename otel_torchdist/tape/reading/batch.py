@@ -1,4 +1,4 @@
-"""The result of a poll of a tape, and the position of its reader."""
+"""The result of polling a tape, and the position of its reader."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ class Batch:
         steps: Steps that ended.
         activities_entered: Activities seen for the first time.
         activities_ended: Activities whose end became known.
-        companions: Numbers of records that belong to those of operations, and are in these: how one is split, and what
-            values its tensors have.
-        numerics: Values of operations seen for the first time, and again when their outputs are known.
-        lost: Records that were overwritten, passed over, damaged or never committed, and ends that were missed.
-        refused: Lost records that are undamaged, but of a kind unknown to this version or with an impossible number.
-        is_cut: Whether records were passed over, because the reader could not keep up.
+        companions: Numbers of records merged into an operation: its splits and its numerics.
+        numerics: Numerics of operations seen for the first time, and again once their outputs are known.
+        lost: Records that were overwritten, skipped, damaged or never committed, and missed ends.
+        refused: Lost records that are intact, but of a kind unknown to this version or with an impossible number.
+        is_cut: Whether records were skipped, because the reader could not keep up.
     """
 
     entered: list[Operation] = field(default_factory=list[Operation])
@@ -42,24 +41,24 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the poll found nothing new."""
-        found = (self.entered, self.ended, self.steps, self.activities_entered, self.activities_ended, self.companions)
-        return not any(found) and not self.numerics
+        """Whether the poll read nothing new."""
+        records = (self.entered, self.ended, self.steps, self.activities_entered, self.activities_ended)
+        return not any(records) and not self.companions and not self.numerics
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of all records that were seen for the first time, ascending."""
-        whole = (*self.entered, *self.steps, *self.activities_entered)
-        return sorted([*self.companions, *(one.number for one in whole)])
+        """Numbers of all records seen for the first time, ascending."""
+        records = (*self.entered, *self.steps, *self.activities_entered)
+        return sorted([*self.companions, *(record.number for record in records)])
 
     @property
     def last_number(self) -> int:
-        """The highest number of a record that was seen for the first time; 0 if there is none."""
-        newest = [one[-1].number for one in (self.entered, self.steps, self.activities_entered) if one]
+        """Highest number of a record seen for the first time; 0 without one."""
+        newest = [records[-1].number for records in (self.entered, self.steps, self.activities_entered) if records]
         return max([*newest, *self.companions[-1:]], default=0)
 
     def add_entered(self, interval: Interval) -> None:
-        """Add an operation or activity that is seen for the first time."""
+        """Add an operation or activity seen for the first time."""
         if isinstance(interval, Activity):
             self.activities_entered.append(interval)
         else:
@@ -72,7 +71,7 @@ class Batch:
         else:
             waited_ns, ended_ns = interval.wait_entered_ns, interval.completed_ns
             if waited_ns is not None and ended_ns is not None and waited_ns > ended_ns:
-                # Another thread saw the end and read the clock, but had not recorded it when the wait began.
+                # When the wait began, another thread had read the clock for the end, but not recorded it yet.
                 interval = msgspec.structs.replace(interval, wait_entered_ns=ended_ns)
             self.ended.append(interval)
 
@@ -82,10 +81,10 @@ class TapeCursor:
     """A reader's position, from which another reader can continue.
 
     Attributes:
-        next_number: The first record that was not read.
-        open: Operations that had not ended.
+        next_number: Number of the first unread record.
+        open: Operations in flight.
         lost: As `TapeReader.lost`.
-        open_activities: Activities that had not ended.
+        open_activities: Activities in progress.
     """
 
     next_number: int

@@ -1,4 +1,4 @@
-"""Follows what a reader has seen begin, on one tape, until it has ended or can no longer be read."""
+"""Tracks the open operations and activities of one tape until they end or their records are lost."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from otel_torchdist.tape.mapped import MappedTape, words_of
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.activities import renewed_interval
 
-# A synchronous collective blocks its thread. Once that thread has entered another operation, the previous call is over,
-# and its record, left open, would look like a permanent stall.
+# A synchronous collective blocks its thread. Once that thread has entered another operation, the previous call is over.
+# If its record stayed open, it would look like a permanent stall.
 
 GRACE_NS: Final = 1_000_000_000
-"""A backend written in Python may issue operations of its own inside a call, which ends after they do."""
+"""Time before a call counts as abandoned: a backend written in Python may issue nested operations, which end first."""
 MAX_THREADS: Final = 4096
 
-_LETS_GO: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
-"""With any of these flags a call returns before its operation ends."""
+_RETURNS_EARLY: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
+"""Flags of calls that may return before their operation ends."""
 
 
 class AbandonedCalls:
-    """Finds the abandoned calls of one tape."""
+    """Detects the abandoned calls of one tape."""
 
     def __init__(self) -> None:
         self._newest: dict[int, tuple[int, int]] = {}
         self._left_ns: dict[int, int] = {}
 
     def entered(self, operation: Operation) -> None:
-        """Register an operation; called in the order of the tape."""
+        """Register an operation. Called in the order of the tape."""
         if len(self._newest) >= MAX_THREADS:
             self._newest.clear()
         self._newest[operation.thread] = operation.number, operation.entered_ns
 
     def among(self, open_operations: Iterable[Operation]) -> list[Operation]:
-        """Return the abandoned ones of the open operations, as ended when their thread entered its next operation."""
+        """Return the abandoned operations, with the entry of their thread's next operation as their end."""
         now_ns = time.monotonic_ns()
         left: dict[int, int] = {}
-        found: list[Operation] = []
+        abandoned: list[Operation] = []
         for operation in open_operations:
             number, entered_ns = self._newest.get(operation.thread, (0, 0))
-            if number <= operation.number or int(operation.flags) & _LETS_GO:
+            if number <= operation.number or int(operation.flags) & _RETURNS_EARLY:
                 continue
             if operation.kind is not RecordKind.OPERATION or not operation.thread:
                 continue
             left_ns = left[operation.number] = self._left_ns.get(operation.number, entered_ns)
             if now_ns - left_ns >= GRACE_NS:
-                found.append(msgspec.structs.replace(operation, completed_ns=left_ns, how=How.ABANDONED))
+                abandoned.append(msgspec.structs.replace(operation, completed_ns=left_ns, how=How.ABANDONED))
         self._left_ns = left
-        return found
+        return abandoned
 
 
 _COMPLETED: Final = int(Word.COMPLETED)
 
 
 class OpenIntervals:
-    """The operations and activities of one tape that have not ended.
+    """The open operations and activities of one tape.
 
-    Its reader has it, and it does not have its reader: a reader that is dropped is to close its file at once.
+    It has no reference to its reader: without a cycle, a dropped reader closes its file immediately.
     """
 
     def __init__(self) -> None:
@@ -74,53 +74,53 @@ class OpenIntervals:
         self._abandoned = AbandonedCalls()
 
     def resume(self, known: Iterable[Interval]) -> None:
-        """Continue with what another reader has left open."""
+        """Continue with the open intervals of another reader."""
         self._open = {interval.number: interval for interval in known}
 
     @property
     def count(self) -> int:
-        """Number of operations and activities that had not ended at the last poll."""
+        """Number of open operations and activities at the last poll."""
         return len(self._open)
 
     def oldest_first(self) -> list[Interval]:
-        """Return what had not ended at the last poll."""
+        """Return the open operations and activities at the last poll."""
         return [interval for _, interval in sorted(self._open.items())]
 
     def keep(self, interval: Interval, batch: Batch) -> None:
-        """Add what was overwritten while it was open; called in the order of the tape."""
+        """Add an interval that was overwritten while open. Called in the order of the tape."""
         batch.add_entered(interval)
         self._open[interval.number] = interval
 
     def enter(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
-        """Add what has been entered, with the words that its record had then; called in the order of the tape."""
+        """Add an interval with the words of its record. Called in the order of the tape."""
         batch.add_entered(interval)
         self._open[interval.number] = interval
-        if words[_COMPLETED]:  # stored last: there is no need to read the words again
+        if words[_COMPLETED]:  # the last word to be stored: no need to read the words again
             self._ended_words[interval.number] = words
         if isinstance(interval, Operation):
             self._abandoned.entered(interval)
 
     def end_late(self, number: int, fields: Sequence[int], data: bytes, batch: Batch) -> None:
-        """Take a record of kind `LATE_COMPLETION`: the end of what its own record no longer shows.
+        """Process a `LATE_COMPLETION`: the end of an interval whose own record has been overwritten.
 
         Raises:
-            ValueError: Its end is known in a way unknown to this version, or at an impossible time.
+            ValueError: Its `How` is unknown to this version, or its time is impossible.
         """
-        entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
+        entered, _, original, elapsed, _, failure, _, _, how_code = fields[:9]
         check_position(number, entered, elapsed, original)
-        known_how = How(how)
+        how = How(how_code)
         interval = self._open.pop(original, None)
         self._missing.discard(original)
         if interval is None:
             batch.lost += 1
             return
-        known = renewed_interval(interval, words_of(data)) or interval
+        current = renewed_interval(interval, words_of(data)) or interval
         name, blame = unpack_failure(failure)
-        ended = msgspec.structs.replace(known, completed_ns=entered + elapsed, how=known_how, failure=name)
+        ended = msgspec.structs.replace(current, completed_ns=entered + elapsed, how=how, failure=name)
         batch.add_ended(msgspec.structs.replace(ended, blame=blame) if isinstance(ended, Operation) else ended)
 
     def read_again(self, tape: MappedTape, batch: Batch, caught_up: bool) -> None:
-        """Add to the batch what has ended since the last poll; `caught_up` says that no record is unread."""
+        """Add the ends since the last poll to the batch. `caught_up` is true if no record is unread."""
         refuge: dict[int, int] | None = None
         for number, interval in list(self._open.items()):
             copied = self._ended_words.get(number)
@@ -141,7 +141,8 @@ class OpenIntervals:
         self._end_abandoned(batch)
 
     def _end_abandoned(self, batch: Batch) -> None:
-        for ended in self._abandoned.among(one for one in self._open.values() if isinstance(one, Operation)):
+        operations = (interval for interval in self._open.values() if isinstance(interval, Operation))
+        for ended in self._abandoned.among(operations):
             del self._open[ended.number]
             batch.ended.append(ended)
 
@@ -154,7 +155,7 @@ class OpenIntervals:
             self._settle(current, batch)
 
     def _settle(self, current: Interval, batch: Batch) -> None:
-        """Keep the current state of what is open, or add it to the batch if it has ended."""
+        """Store the current state of an open interval, or add an ended interval to the batch."""
         if current.is_open:
             self._open[current.number] = current
             return
@@ -162,7 +163,7 @@ class OpenIntervals:
         batch.add_ended(current)
 
     def _vanish(self, number: int, batch: Batch, caught_up: bool) -> None:
-        """Handle a record in neither ring nor refuge: its late completion may still be ahead, but only once."""
+        """Handle a record in neither ring nor refuge. It is lost if no late completion arrives by the next poll."""
         if not caught_up or number not in self._missing:
             self._missing.add(number)
             return

@@ -1,4 +1,4 @@
-"""The reading side of a tape: follows the ring, tracks what is open, and counts what could not be read."""
+"""The reading side of a tape: follows the ring, tracks open intervals, and counts lost records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from otel_torchdist.tape.records.operations import operation_of, step_of
 from otel_torchdist.tape.records.splits import PendingSplits
 
 UNCOMMITTED_BOUND_S: Final = 1.0
-"""A number reserved but not committed for this long belongs to a thread that died in between."""
+"""Time after which a reserved but uncommitted number is lost: its thread died in between."""
 COPIED_AT_ONCE: Final = 256
 """Records copied by one system call."""
 POLL_LIMIT: Final = 50_000
@@ -32,15 +32,15 @@ POLL_LIMIT: Final = 50_000
 _RECORD: Final = struct.Struct(f"=QQ{layout.PAYLOAD.format[1:]}{layout.WORDS}Q")
 _KIND: Final = 13
 _FLAGS: Final = 14
-"""Positions in a whole record."""
+"""Index in `_RECORD`, as `_KIND`."""
 _FLAGS_FIELD: Final = 12
-"""Position in a payload."""
+"""Index in a payload."""
 _UNEVEN: Final = int(Flag.UNEVEN)
 _OPERATION: Final = int(RecordKind.OPERATION)
 
 
 class TapeReader(MappedTape):
-    """Follows one tape. Not thread-safe; any number of readers may follow the same tape.
+    """Follows one tape. Not thread-safe, but any number of readers may follow the same tape.
 
     Attributes:
         lost: Records lost since this reader was opened.
@@ -64,54 +64,56 @@ class TapeReader(MappedTape):
         return TapeCursor(self._next, tuple(self.open_operations()), self.lost, tuple(self.open_activities()))
 
     def resume(self, cursor: TapeCursor) -> None:
-        """Continue at the position of another reader of this tape instead of at the oldest record."""
+        """Continue at the position of another reader of this tape, instead of at the oldest record."""
         self._next = cursor.next_number
         self._open.resume((*cursor.open, *cursor.open_activities))
         self.lost = cursor.lost
 
     def skip_to_newest(self, count: int) -> None:
-        """Continue with about the newest `count` records; what was entered before them is not known then."""
+        """Continue with about the newest `count` records. Older open operations remain unknown."""
         self._next = max(self._next, self.words[LiveWord.NEXT_NUMBER] - count)
 
     def read_before(self, cursor: TapeCursor) -> Batch:
-        """Read what another reader had read, as far as the ring still holds it; the batch counts nothing as lost."""
+        """Read the records before another reader's position that are still in the ring. None are counted as lost."""
         past = Batch()
         while self._next < cursor.next_number:
             before = self._next
-            found = self.poll(cursor.next_number - before)
-            past.entered += found.entered
-            past.ended += found.ended
-            past.steps += found.steps
-            past.activities_entered += found.activities_entered
-            past.activities_ended += found.activities_ended
+            batch = self.poll(cursor.next_number - before)
+            past.entered += batch.entered
+            past.ended += batch.ended
+            past.steps += batch.steps
+            past.activities_entered += batch.activities_entered
+            past.activities_ended += batch.activities_ended
             if self._next == before:
                 break  # a gap that may still be filled
         still_open = {interval.number for interval in (*cursor.open, *cursor.open_activities)}
-        end = cursor.next_number  # a lapped reader may have skipped past it
+        end = cursor.next_number  # a lapped reader may have skipped beyond it
         past.entered = [operation for operation in past.entered if operation.number < end]
-        past.ended = [one for one in past.ended if one.number < end and one.number not in still_open]
+        past.ended = [call for call in past.ended if call.number < end and call.number not in still_open]
         past.steps = [mark for mark in past.steps if mark.number < end]
         past.activities_entered = [activity for activity in past.activities_entered if activity.number < end]
         past.activities_ended = [
-            one for one in past.activities_ended if one.number < end and one.number not in still_open
+            activity
+            for activity in past.activities_ended
+            if activity.number < end and activity.number not in still_open
         ]
         return past
 
     @property
     def open_count(self) -> int:
-        """Number of operations and activities that had not ended at the last poll."""
+        """Number of open operations and activities at the last poll."""
         return self._open.count
 
     def open_operations(self) -> list[Operation]:
-        """Return the operations that had not ended at the last poll, oldest first."""
-        return [one for one in self._open.oldest_first() if isinstance(one, Operation)]
+        """Return the open operations at the last poll, oldest first."""
+        return [interval for interval in self._open.oldest_first() if isinstance(interval, Operation)]
 
     def open_activities(self) -> list[Activity]:
-        """Return the activities that had not ended at the last poll, oldest first."""
-        return [one for one in self._open.oldest_first() if isinstance(one, Activity)]
+        """Return the open activities at the last poll, oldest first."""
+        return [interval for interval in self._open.oldest_first() if isinstance(interval, Activity)]
 
     def rest(self) -> Iterator[Batch]:
-        """Poll until everything that was there is read; following what a live rank writes meanwhile would never end.
+        """Poll to the current end of the tape. The number of polls is bounded, since a live rank keeps writing.
 
         Raises:
             TapeError: The file has become too short.
@@ -119,12 +121,12 @@ class TapeReader(MappedTape):
         return (self.poll() for _ in range(2 + self.capacity // POLL_LIMIT))
 
     def poll(self, limit: int = POLL_LIMIT, is_behind: bool = False) -> Batch:
-        """Read new records, and check again everything that was open.
+        """Read new records, and update the open operations and activities.
 
         Args:
-            limit: How many are read at most.
-            is_behind: Whether there is no time to read everything: if more than half a ring is unread, what has already
-                ended in all but its newest eighth is only counted as lost.
+            limit: Upper bound on the records read.
+            is_behind: Whether to skip records: if more than half a ring is unread, finished records outside of its
+                newest eighth are only counted as lost.
 
         Raises:
             TapeError: The file has become too short.
@@ -141,7 +143,7 @@ class TapeReader(MappedTape):
         return batch
 
     def _read_new(self, batch: Batch, limit: int) -> bool:
-        """Read committed records in order; returns whether the end of the tape was reached."""
+        """Read committed records in order. Return whether the end of the tape was reached."""
         last = self._next + limit
         for _ in range(limit):
             self._take_ahead(batch, last - self._next)
@@ -151,7 +153,7 @@ class TapeReader(MappedTape):
             if seen == self._next:
                 if self._read_record(batch):
                     self._advance()
-                continue  # if not, it was overwritten during the read: the next pass sees the later number
+                continue  # otherwise it was overwritten during the read, and the next pass sees the later number
             newest = self._newest(seen)
             if newest < self._next:
                 self._gap_since = None
@@ -168,9 +170,9 @@ class TapeReader(MappedTape):
         return False
 
     def _take_ahead(self, batch: Batch, limit: int) -> None:
-        """Take the next records, at most `limit`, as long as they are operations and whole in the copy made ahead.
+        """Read up to `limit` records from the copy made ahead, while they are intact operations.
 
-        Almost all records are; the others go the long way, one at a time.
+        Almost all records are. The slow path reads the others one at a time.
         """
         ahead, number = self._ahead, self._next
         begin = (number - self._ahead_from) * layout.RECORD_SIZE
@@ -186,7 +188,7 @@ class TapeReader(MappedTape):
                 break
             try:
                 operation = operation_of(number, record[2 : -layout.WORDS])
-            except ValueError:  # of a phase unknown to this version, or with an impossible number
+            except ValueError:  # a phase unknown to this version, or an impossible number
                 break
             self._open.enter(operation, record[-layout.WORDS :], batch)
             number += 1
@@ -195,20 +197,20 @@ class TapeReader(MappedTape):
             self._gap_since = None
 
     def _seen(self) -> int:
-        """Return the number in the next record's slot: its own if it is there, else whatever is there now."""
+        """Return the number now in the slot of the next record."""
         if self._copied(self._next) is None:
             self._peek_ahead()
         return number_of(self._ahead, (self._next - self._ahead_from) * layout.RECORD_SIZE)
 
     def _copied(self, number: int) -> bytes | None:
-        """Return a record from the copy made ahead, valid or not; None if the copy has none with this number."""
+        """Return a record from the copy made ahead, valid or not; None if the copy does not contain it."""
         place = (number - self._ahead_from) * layout.RECORD_SIZE
         if not 0 <= place < len(self._ahead) or number_of(self._ahead, place) != number:
             return None
         return self._ahead[place : place + layout.RECORD_SIZE]
 
     def _peek_ahead(self) -> None:
-        """Copy newly written records in one piece: a system call per record would cost more."""
+        """Copy new records with one system call: a call per record would cost more."""
         written = self.words[LiveWord.NEXT_NUMBER] - self._next
         count = max(1, min(written, self.capacity - self._next % self.capacity, COPIED_AT_ONCE))
         self._ahead = self.words.read(self._offset_of(self._next), count * layout.RECORD_SIZE)
@@ -221,7 +223,7 @@ class TapeReader(MappedTape):
     def _newest(self, seen: int) -> int:
         """Return the newest committed number, given the number in the next record's slot.
 
-        The live word is a hint, trusted for less than a lap; beyond that only valid records in the ring count.
+        The live word is a hint, trusted for less than a lap. Beyond that, only valid records in the ring count.
         """
         hint = self.words[LiveWord.NEXT_NUMBER] - 1
         near = hint < self._next + self.capacity
@@ -234,7 +236,7 @@ class TapeReader(MappedTape):
     def _skip_lapped(self, batch: Batch, newest: int) -> None:
         """Continue a little after the oldest record, which is the next to be overwritten.
 
-        Of the overwritten records, the refuge still has what is open: the operation that hangs.
+        The refuge still has the overwritten records that are open, such as a hanging operation.
         """
         resume = newest - self.capacity + 1 + self.capacity // 16
         saved = [
@@ -250,7 +252,7 @@ class TapeReader(MappedTape):
         self._gap_since = None
 
     def _pass_over(self, batch: Batch) -> None:
-        """Continue with the newest eighth of a ring of which more than half is unread; keep what must not be missed."""
+        """If more than half the ring is unread, skip to its newest eighth, but read unfinished records and steps."""
         newest = self._newest(self._seen())
         if newest - self._next < self.capacity // 2:
             return
@@ -282,7 +284,7 @@ class TapeReader(MappedTape):
         number = self._next
         data = self._copied(number)
         if data is None or not is_whole(data, number):
-            self._ahead = b""  # the copy may have been made while this record was written
+            self._ahead = b""  # this record may have been written during the copy
             data = self.record(number)
         if data is None:
             if self.number_in_slot(number) != number:

@@ -1,4 +1,4 @@
-"""Scans of a ring, without reading it record by record."""
+"""Scans of a ring that do not decode records."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ MAX_CANDIDATES: Final = 4096
 LONG_SCAN_S: Final = 0.005
 SCANS_OF_A_POLL: Final = 8
 SCAN_SHARE: Final = 20
-"""After a long scan of the whole ring, or many scans, the next one waits this many times as long as the last took."""
+"""After a long scan or many scans, the next scan waits this many times the duration of the last."""
 
 
 class NewestWhole:
-    """Scans one tape's ring, all of it. A tape crafted to need that at every poll gets little of our time."""
+    """Scans the whole ring of one tape. The time for a forged tape that needs a scan at every poll is bounded."""
 
     def __init__(self, tape: MappedTape) -> None:
-        """Scan the ring of `tape`, which owns this."""
-        self._tape = weakref.proxy(tape)  # readers dropped without `close` go at once, and their files with them
+        """Scan the ring of `tape`, which owns this object."""
+        self._tape = weakref.proxy(tape)  # no cycle: readers dropped without `close` close their files immediately
         self._scans = 0
         self._from = 0.0
 
     def begin_poll(self) -> None:
-        """Count scans of the next poll."""
+        """Reset the number of scans."""
         self._scans = 0
 
     def newest(self) -> int:
-        """Return the newest number of a valid record; 0 if there is none, or the next scan is not due yet."""
+        """Return the highest number of a valid record; 0 without one, or if the next scan is not due yet."""
         if time.monotonic() < self._from:
             return 0
         tape = self._tape
         began = time.thread_time()
-        newest = heapq.nlargest(MAX_CANDIDATES, numbers_in(tape.words, layout.RING_OFFSET, tape.capacity))
-        found = next((number for number in newest if tape.record(number) is not None), 0)
+        candidates = heapq.nlargest(MAX_CANDIDATES, numbers_in(tape.words, layout.RING_OFFSET, tape.capacity))
+        newest = next((number for number in candidates if tape.record(number) is not None), 0)
         took = time.thread_time() - began
         self._scans += 1
         if took > LONG_SCAN_S or self._scans == SCANS_OF_A_POLL:
             self._from = time.monotonic() + SCAN_SHARE * took
-        return found
+        return newest
 
 
 _COPIED_AT_ONCE: Final = 4_096
@@ -54,19 +54,19 @@ _COMPLETED: Final = layout.WORDS_OFFSET // 8 + Word.COMPLETED
 
 
 def unfinished(memory: TapeMemory, capacity: int, first: int, end: int) -> Iterator[int]:
-    """Yield the numbers of records that do not show their own end: open operations, ends of others, steps.
+    """Yield the numbers of records without a completion: open operations, late completions, steps.
 
     Args:
         memory: The tape.
-        capacity: Records in its ring.
-        first: The first number of a range that is no longer than the ring.
-        end: The number behind that range. What is no longer in the ring, or not there yet, is left out.
+        capacity: Number of records in its ring.
+        first: First number of a range no longer than the ring.
+        end: The number behind the range. Records missing from the ring are left out.
     """
     while first < end:
         slot = first % capacity
         count = min(end - first, capacity - slot, _COPIED_AT_ONCE)
         words = memoryview(memory.read(layout.RING_OFFSET + slot * layout.RECORD_SIZE, count * layout.RECORD_SIZE))
         words = words.cast("Q")
-        found = zip(words[::_STRIDE].tolist(), words[_COMPLETED::_STRIDE].tolist(), strict=True)
-        yield from (first + nth for nth, (number, ended) in enumerate(found) if not ended and number == first + nth)
+        records = zip(words[::_STRIDE].tolist(), words[_COMPLETED::_STRIDE].tolist(), strict=True)
+        yield from (first + nth for nth, (number, ended) in enumerate(records) if not ended and number == first + nth)
         first += count

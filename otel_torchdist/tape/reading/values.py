@@ -1,4 +1,4 @@
-"""Follows the records of operations' values on one tape, until the operation is read, and all of them are known."""
+"""Tracks the numerics records of one tape until their operations are read and all values are known."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.numerics import numerics_of, with_words
 
 MAX_AWAITED: Final = 512
-"""Records whose words are awaited; those of operations that are never waited for must not accumulate."""
+"""Upper bound on the records with pending words: without it, records of operations never waited for would pile up."""
 _PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
 _COMPARABLE: Final = int(NumericsFlag.COMPARABLE)
 
 
 class Values:
-    """The records of one tape that are not complete."""
+    """The incomplete numerics records of one tape."""
 
     def __init__(self) -> None:
         self._by_thread: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -29,14 +29,14 @@ class Values:
 
     @property
     def are_pending(self) -> bool:
-        """Whether there is a record whose operation has not been read."""
+        """Whether the operation of a record has not been read yet."""
         return bool(self._by_thread)
 
     def add(self, number: int, fields: tuple[int, ...]) -> None:
-        """Add a record; it replaces one of the same thread whose operation was not recorded.
+        """Add a record. It replaces a record of the same thread whose operation was not recorded.
 
         Raises:
-            ValueError: It was taken at an impossible time or position.
+            ValueError: Its time or position is impossible.
         """
         check_position(number, *fields[:3])
         if fields[12] & _PARAMETERS:
@@ -45,17 +45,17 @@ class Values:
         self._by_thread[fields[10]] = (number, fields)
 
     def take(self, tape: MappedTape, operation: Sequence[int], batch: Batch) -> Numerics | None:
-        """Return the values of an operation, and add them to the batch; None if none were recorded.
+        """Return the numerics of an operation, and add them to the batch; None if not recorded.
 
         Args:
-            tape: The tape, of which the record is read again: its words came before the operation, but after itself.
+            tape: The tape. The record's words are read again: they were stored after the record, before the operation.
             operation: The fields of the operation's payload.
-            batch: What the poll has found.
+            batch: The batch of this poll.
         """
-        found = self._by_thread.pop(operation[10], None)
-        if found is None:
+        pending = self._by_thread.pop(operation[10], None)
+        if pending is None:
             return None
-        number, fields = found
+        number, fields = pending
         if (fields[2], fields[4]) != (operation[2], operation[4]):  # sequence and group
             return None
         numerics = numerics_of(number, fields, tape.ring_words(number) or ())
@@ -70,7 +70,7 @@ class Values:
             del self._awaited[next(iter(self._awaited))]
 
     def read_again(self, tape: MappedTape, batch: Batch) -> None:
-        """Add to the batch what has become known since the last poll, also to operations that have ended in it."""
+        """Add new values since the last poll to the batch, and to the operations in the batch that have ended."""
         for number, before in list(self._awaited.items()):
             words = tape.ring_words(number)
             if words is None:  # overwritten
@@ -87,12 +87,12 @@ class Values:
         batch.ended = [self._renewed(tape, operation) for operation in batch.ended]
 
     def _renewed(self, tape: MappedTape, operation: Operation) -> Operation:
-        """Return an operation that has ended, with what is known of its values by now."""
-        known = operation.numerics
-        if known is None or _is_complete(known):
+        """Return an ended operation with its current numerics."""
+        numerics = operation.numerics
+        if numerics is None or _is_complete(numerics):
             return operation
-        words = tape.ring_words(known.number)
-        return operation if words is None else msgspec.structs.replace(operation, numerics=with_words(known, words))
+        words = tape.ring_words(numerics.number)
+        return operation if words is None else msgspec.structs.replace(operation, numerics=with_words(numerics, words))
 
 
 def _has_output(numerics: Numerics) -> bool:
@@ -100,6 +100,6 @@ def _has_output(numerics: Numerics) -> bool:
 
 
 def _is_complete(numerics: Numerics) -> bool:
-    """Whether nothing more will become known."""
+    """Return whether no more values will be stored."""
     flags = int(numerics.flags)
     return not numerics.is_pending and (_has_output(numerics) or not flags & (_COMPARABLE | _PARAMETERS))

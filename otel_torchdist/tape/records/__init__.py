@@ -1,1 +1,1 @@
-"""The contents of a tape's records: frozen data, all times in nanoseconds of the writer's monotonic clock."""
+"""Decodes the records of a tape into frozen data. Times are nanoseconds of the writer's monotonic clock."""

@@ -1,10 +1,10 @@
-"""Activities: intervals of one thread that are no operations, such as the step of an optimizer.
+"""Activities: timed intervals that are not collectives, such as optimizer steps, data waits and checkpoint stages.
 
-No record becomes both this and an `Operation`: a rank waits for others in operations alone. The judge sees one thing of
-activities: in which checkpoint a rank is (`CheckpointView`).
+A rank waits for others only in operations, so activities are not operations. The judge uses activities only to tell
+which checkpoint a rank is in (`CheckpointView`).
 
-The record is that of an operation with most fields left at 0. `TapeWriter.begin_prepared` publishes it as entered and
-`complete` ends it, so an open one survives the ring and its process as an open operation does.
+An activity has the record of an operation, with most fields 0. `TapeWriter.begin_prepared` publishes it and `complete`
+ends it, so an open activity survives the reuse of its slot and the end of its process, as an open operation does.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityWord, Word, check_position, clipped
 from otel_torchdist.tape.records.operations import operation_of, renewed
 
-# A remote procedure call is an activity of the caller's thread and another one of the thread that runs the function.
-# Only the latter names the other: the caller's request carries the nonce of its tape and the number of its record,
-# from which a reader makes the same span id as the reader of the caller's tape.
+# A remote procedure call is an activity of the caller's thread, and a second activity of the thread that runs the
+# function. Only the second refers to the first: the caller's request contains the nonce of its tape and the number of
+# its record, from which a reader derives the same span id as the reader of the caller's tape.
 #
-# In the record, the fields of an operation stand for other things: the sequence for the number of the caller's
-# record, the bytes for the nonce of its tape, the group for the other worker's name, the peer for its id, the tag for
-# the caller's step, and the flags for the mode.
+# The record reuses the fields of an operation: the sequence is the number of the caller's record, the bytes are the
+# nonce of its tape, the group is the other worker's name, the peer its id, the tag the caller's step, and the flags
+# are the mode.
 
 
 def call_of(fields: Sequence[int]) -> RemoteCall:
-    """Build it from a payload's fields.
+    """Build a remote call from a payload's fields.
 
     Raises:
         ValueError: The mode is unknown to this version.
     """
-    _, _, number, nonce, worker_name, _, call_site, _, worker, step, _, _, mode = fields[:13]
-    known = CallMode(mode)
-    return RemoteCall(worker, worker_name, call_site, known, nonce, number, step, None, known is CallMode.SYNC)
+    _, _, number, nonce, worker_name, _, call_site, _, worker, step, _, _, mode_code = fields[:13]
+    mode = CallMode(mode_code)
+    return RemoteCall(worker, worker_name, call_site, mode, nonce, number, step, None, mode is CallMode.SYNC)
 
 
 def renewed_call(call: RemoteCall | None, number: int, entered_ns: int, words: Sequence[int]) -> RemoteCall | None:
-    """Return it updated from its record's words."""
+    """Return the remote call updated from its record's words."""
     if call is None or not (words[Word.RETURNED] or words[Word.WAIT_ENTERED]):
         return call
     returned = seals.unseal(number, words[Word.RETURNED])
@@ -55,7 +55,7 @@ def renewed_call(call: RemoteCall | None, number: int, entered_ns: int, words: S
 
 
 _KIND: Final = 11
-"""Position of the record's kind among a payload's fields."""
+"""Index of the record's kind in a payload's fields."""
 _ACTIVITY: Final = int(RecordKind.ACTIVITY)
 
 
@@ -63,59 +63,59 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
     """Build the activity from a payload's fields.
 
     Raises:
-        ValueError: What the thread is busy with is unknown to this version, or it is at an impossible time or position.
+        ValueError: The kind of activity is unknown to this version, or the time or position is impossible.
     """
-    entered, step, parent, message_bytes, _, kind, _, detail, _, _, thread = fields[:11]
-    known = ActivityKind(kind)
+    entered, step, parent, message_bytes, _, kind_code, _, detail, _, _, thread = fields[:11]
+    kind = ActivityKind(kind_code)
     check_position(number, entered, step, parent)
-    if known in SIDES:
-        return Activity(number, known, entered, step, detail, thread, call=call_of(fields))
-    return Activity(number, known, entered, step, detail, thread, parent=parent, message_bytes=clipped(message_bytes))
+    if kind in SIDES:
+        return Activity(number, kind, entered, step, detail, thread, call=call_of(fields))
+    return Activity(number, kind, entered, step, detail, thread, parent=parent, message_bytes=clipped(message_bytes))
 
 
 def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
-    """Return the activity updated from its words; None when one of its end is damaged, so that it is unknown."""
+    """Return the activity updated from its words; None if a word of its end is damaged."""
     completed, failure = (seals.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
     if (completed is None and words[Word.COMPLETED]) or (failure is None and words[Word.FAILURE]):
         return None
     if activity.call is not None:
         call = renewed_call(activity.call, activity.number, activity.entered_ns, words)
-        known = activity if call is activity.call else msgspec.structs.replace(activity, call=call)
+        current = activity if call is activity.call else msgspec.structs.replace(activity, call=call)
     else:
-        known = _with_facts(activity, words) if any(words[: len(ActivityWord)]) else activity
+        current = _with_facts(activity, words) if any(words[: len(ActivityWord)]) else activity
     if completed is None:
-        return known
+        return current
     elapsed_ns, how = completed
     return msgspec.structs.replace(
-        known, completed_ns=activity.entered_ns + elapsed_ns, how=how, failure=failure[0] if failure else 0
+        current, completed_ns=activity.entered_ns + elapsed_ns, how=how, failure=failure[0] if failure else 0
     )
 
 
 def _with_facts(activity: Activity, words: Sequence[int]) -> Activity:
-    """Return the activity with what its other words say; the same object if they say nothing new."""
-    found = [seals.unseal(activity.number, words[which]) for which in ActivityWord]
-    size, files, storage, explanation = (None if one is None else one[0] for one in found)
-    known = msgspec.structs.replace(
+    """Return the activity with the values of its `ActivityWord`s; the same object if nothing is new."""
+    unsealed = [seals.unseal(activity.number, words[which]) for which in ActivityWord]
+    size, files, storage, explanation = (None if word is None else word[0] for word in unsealed)
+    updated = msgspec.structs.replace(
         activity,
         message_bytes=activity.message_bytes if size is None else size,
         files=files or 0,
         storage=storage or 0,
         explanation=explanation or 0,
     )
-    return activity if known == activity else known
+    return activity if updated == activity else updated
 
 
 def interval_of(number: int, fields: tuple[int, ...]) -> Interval:
     """Build the operation or activity from a payload's fields.
 
     Raises:
-        ValueError: It is neither, or of a kind unknown to this version.
+        ValueError: The record is neither, or of a kind unknown to this version.
     """
     return activity_of(number, fields) if fields[_KIND] == _ACTIVITY else operation_of(number, fields)
 
 
 def decoded(number: int, record: bytes | None) -> Interval | None:
-    """Return the operation or activity in a record; None when there is no record or it holds neither."""
+    """Return the operation or activity in a record; None for no record, or for a record of another kind."""
     if record is None:
         return None
     try:
@@ -125,5 +125,5 @@ def decoded(number: int, record: bytes | None) -> Interval | None:
 
 
 def renewed_interval(interval: Interval, words: Sequence[int]) -> Interval | None:
-    """Return it updated from its words; None when a word is damaged, so that its end is unknown."""
+    """Return the operation or activity updated from its words; None if a word is damaged."""
     return renewed_activity(interval, words) if isinstance(interval, Activity) else renewed(interval, words)

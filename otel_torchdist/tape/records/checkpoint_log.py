@@ -1,4 +1,4 @@
-"""Follows the checkpoints of one rank: how long their stages usually take, and which could not be saved."""
+"""Tracks the checkpoints of one rank: usual durations of their stages, and failed saves."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ MAX_KNOWN: Final = 1_024
 MAX_HABITS: Final = 64
 MAX_FAILED: Final = 8
 REMEMBERED: Final = 16
-"""Recent durations of a stage of which the median is usual."""
+"""Number of recent durations of a stage. Their median is the usual duration."""
 _CONSEQUENCE: Final = "CheckpointException"
-"""What all ranks get when one of them has failed."""
+"""Exception raised on all ranks when one of them has failed."""
 
 
 class CheckpointParts:
-    """Finds the checkpoint that an activity is a part of."""
+    """Finds the checkpoint that an activity belongs to."""
 
     def __init__(self, names: Names) -> None:
-        """Look up names in `names`."""
+        """Begin without activities. Names are looked up in `names`."""
         self._names = names
         self._operations: dict[int, str] = {}
 
     def entered(self, activity: Activity) -> None:
-        """Take an activity; called in the order of the tape."""
+        """Add an activity. Called in the order of the tape."""
         if activity.kind not in CHECKPOINTS:
             return
         self._operations[activity.number] = self.operation_of(activity)
@@ -40,29 +40,29 @@ class CheckpointParts:
             del self._operations[next(iter(self._operations))]
 
     def ended(self, activity: Activity) -> None:
-        """Forget an activity that has ended, after those within it."""
+        """Forget an activity that has ended. Called after all activities within it."""
         self._operations.pop(activity.number, None)
 
     def operation_of(self, activity: Activity) -> str:
-        """Return the name of the checkpoint that an activity is or belongs to; '' if unknown."""
+        """Return the operation (`save`, `load`, …) of an activity's checkpoint; '' if unknown."""
         return CHECKPOINT_OPERATIONS.get(activity.kind) or self._operations.get(activity.parent, "")
 
     def stage_of(self, activity: Activity) -> str:
-        """Return the stage that an activity is; '' if it is a whole checkpoint."""
+        """Return the name of a checkpoint stage; '' for other activities."""
         return self._names.text(activity.detail) or "" if activity.kind is ActivityKind.CHECKPOINT_STAGE else ""
 
 
 def inner_first(activities: Iterable[Activity]) -> list[Activity]:
-    """Return the checkpoints and their stages by the time of their end, those that are within others first."""
-    found = (one for one in activities if one.kind in CHECKPOINTS)
-    return sorted(found, key=lambda one: (one.completed_ns or 0, -one.number))
+    """Return the checkpoints and their stages by the time of their end, inner activities first."""
+    checkpoints = (activity for activity in activities if activity.kind in CHECKPOINTS)
+    return sorted(checkpoints, key=lambda activity: (activity.completed_ns or 0, -activity.number))
 
 
 class CheckpointLog:
-    """Follows the checkpoints of one rank."""
+    """The checkpoints of one rank so far."""
 
     def __init__(self, names: Names) -> None:
-        """Look up names in `names`."""
+        """Begin without checkpoints. Names are looked up in `names`."""
         self._names = names
         self._parts = CheckpointParts(names)
         self._causes: dict[int, FailedCheckpoint] = {}
@@ -70,19 +70,19 @@ class CheckpointLog:
         self._failed: deque[FailedCheckpoint] = deque(maxlen=MAX_FAILED)
 
     def observe(self, entered: Iterable[Activity], ended: Iterable[Activity]) -> None:
-        """Process what a poll of the tape has found."""
+        """Process the activities of a batch."""
         for activity in entered:
             self._parts.entered(activity)
-        # Inner ones show why the one around them has failed.
+        # An inner activity has the cause of the outer activity's failure.
         for activity in inner_first(ended):
             self._ended(activity, self._parts.operation_of(activity), self._parts.stage_of(activity))
             self._parts.ended(activity)
 
     def shown(self, still_open: Iterable[Activity]) -> RankCheckpoints:
-        """Return the checkpoints as a snapshot shows them.
+        """Return the checkpoints for a snapshot.
 
         Args:
-            still_open: The activities that have not ended, oldest first.
+            still_open: The open activities, oldest first.
         """
         threads: dict[int, list[Activity]] = {}
         for activity in still_open:
@@ -94,13 +94,12 @@ class CheckpointLog:
         return RankCheckpoints(tuple(view for view in views if view is not None), tuple(self._failed))
 
     def _view(self, thread: int, activities: list[Activity]) -> CheckpointView | None:
-        around = next(
-            (at for at in reversed(range(len(activities))) if activities[at].kind in CHECKPOINT_OPERATIONS), -1
-        )
-        if around < 0:
+        indices = reversed(range(len(activities)))
+        outer = next((index for index in indices if activities[index].kind in CHECKPOINT_OPERATIONS), -1)
+        if outer < 0:
             return None
-        checkpoint, stages = activities[around], activities[around + 1 :]
-        texts = [self._text(one.detail) for one in stages]
+        checkpoint, stages = activities[outer], activities[outer + 1 :]
+        texts = [self._text(stage.detail) for stage in stages]
         inner = stages[-1] if stages else checkpoint
         stage = texts[-1] if texts and texts[-1] not in MEETINGS else ""
         operation = CHECKPOINT_OPERATIONS[checkpoint.kind]

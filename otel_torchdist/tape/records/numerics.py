@@ -1,19 +1,19 @@
-"""The values in an operation's tensors: a record of its own, directly before the operation's record.
+"""Numerics of an operation's tensors: a separate record, directly before the operation's record.
 
-Its payload says which operation it belongs to, by thread, group and sequence. Its six words are filled in as values
-become known, those of the inputs before the operation is entered, the checksum of the outputs after it has ended:
+Thread, group and sequence in its payload identify the operation. Its six words are stored as values become known: the
+words of the inputs before the operation is entered, the checksum of the outputs after it has ended.
 
     0  smallest input as float32, and in the upper 16 bits the share of zeros
     1  largest input as float32, and the share of subnormal numbers
     2  mean of the inputs as float32, and the share of saturated numbers
-    3  their L2 norm as float32
+    3  L2 norm of the inputs as float32
     4  checksum of the inputs
-    5  checksum of the outputs; or, with `How.UNTRACKED`, an `Unseen` that says why there is none
+    5  checksum of the outputs; or, with `How.UNTRACKED`, an `Unseen` with the reason for having none
 
-On a device the words of the inputs come late too (`NumericsFlag.PENDING`), the first two last of them.
+On a device, the words of the inputs are also stored late (`NumericsFlag.PENDING`), the first two last.
 
-A record of parameters that replicas share belongs to no operation. Its last word is their checksum, and those before it
-show which of them differ: see below.
+A record of parameters shared by replicas belongs to no operation. Its last word is their checksum, and the other words
+show which parameters differ: see below.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from otel_torchdist.model.numerics import DifferingRange, Numerics, NumericsFlag
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import clipped
 
-# Checksums of many parameters in one record. Beside the sum of all there is, for each bit of a parameter's place, the
-# sum over those in whose place it is set. If one parameter differs, exactly the sums of its place's bits differ, and
-# all by the same amount. If several do, what is known of their places is what they have in common. So five words are
-# enough for a million parameters: no rank has to be asked for more.
+# Checksums of many parameters in one record. Next to the sum of all checksums, there is one sum for each bit of a
+# parameter's index, over the parameters with this bit set. If one parameter differs, exactly the sums of its index's
+# bits differ, all by the same amount. If several differ, the sums show the common bits of their indices. So five words
+# suffice for a million parameters, and ranks need not exchange more.
 
 WORDS: Final = 5
-"""Words of a record that hold the sums."""
+"""Words of a record with sums."""
 _WORD_BITS: Final = 48
 _SUM_BITS: Final = (48, 24, 16, 12)
-"""How many bits sums have: as many as fit. Those of a million places have 12 each."""
+"""Possible widths of a sum in bits. The widest that fits is used: 12 bits each for a million parameters."""
 MAX_PARAMETERS: Final = 1 << WORDS * _WORD_BITS // _SUM_BITS[-1]
 _MASK: Final = (1 << 64) - 1
 SUM_MASK: Final = (1 << _WORD_BITS) - 1
-"""The bits of the sum of all."""
+"""The bits of the sum of all checksums."""
 FACTORS: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-"""Those of `mixed`."""
+"""Constants of SplitMix64, for `mixed`."""
 
 
 def mixed(checksum: int, salt: int) -> int:
-    """Spread a parameter's checksum over 64 bits, so that sums of several keep what distinguishes them (SplitMix64).
+    """Spread a parameter's checksum over 64 bits (SplitMix64), so that sums of checksums stay distinguishable.
 
     Args:
         checksum: The checksum.
-        salt: What must be the same if two parameters are to be exchanged unseen.
+        salt: A property of the parameter. Only parameters with equal salts can be swapped without a difference.
     """
     value = (checksum + (salt + 1) * FACTORS[0]) & _MASK
     value = ((value ^ (value >> 30)) * FACTORS[1]) & _MASK
@@ -64,7 +64,7 @@ def summed(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     """Sum mixed checksums of parameters, at most `MAX_PARAMETERS`.
 
     Returns:
-        The sum of all, of 48 bits, and the words with the sums by the bits of their places.
+        The sum of all checksums, in 48 bits, and the words with the sums by bit of the index.
     """
     places = bits_of_places(len(checksums))
     sums = [0] * places
@@ -73,47 +73,47 @@ def summed(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
             if place >> bit & 1:
                 sums[bit] += checksum
     words = [0] * WORDS
-    for bit, one in enumerate(sums):
+    for bit, total in enumerate(sums):
         word, shift, modulus = position_of(bit, places)
-        words[word] |= one % modulus << shift
+        words[word] |= total % modulus << shift
     return sum(checksums) & SUM_MASK, tuple(words)
 
 
 def differing_places(
-    here: tuple[int, Sequence[int]], there: tuple[int, Sequence[int]], count: int
+    first_sums: tuple[int, Sequence[int]], second_sums: tuple[int, Sequence[int]], count: int
 ) -> DifferingRange | None:
-    """Return the places of the parameters that differ between two ranks.
+    """Return the indices of the parameters that differ between two ranks.
 
     Args:
-        here: What `summed` has returned on one rank.
-        there: The same of another.
-        count: How many parameters each has.
+        first_sums: Result of `summed` on one rank.
+        second_sums: Result of `summed` on the other rank.
+        count: Number of parameters of each.
 
     Returns:
-        None if that is not known.
+        The indices; None if unknown.
     """
-    if not 0 < count <= MAX_PARAMETERS or len(here[1]) != WORDS or len(there[1]) != WORDS:
+    if not 0 < count <= MAX_PARAMETERS or len(first_sums[1]) != WORDS or len(second_sums[1]) != WORDS:
         return None
     bits = bits_of_places(count)
     first = last = 0
     for bit in range(bits):
         word, shift, modulus = position_of(bit, bits)
-        difference = (here[0] - there[0]) % modulus
-        if not difference:  # in the low bits, by chance
+        difference = (first_sums[0] - second_sums[0]) % modulus
+        if not difference:  # the low bits are equal by chance
             return None
-        of_bit = ((here[1][word] >> shift) - (there[1][word] >> shift)) % modulus
-        last |= bool(of_bit) << bit
-        first |= (of_bit == difference) << bit
+        bit_difference = ((first_sums[1][word] >> shift) - (second_sums[1][word] >> shift)) % modulus
+        last |= bool(bit_difference) << bit
+        first |= (bit_difference == difference) << bit
     return DifferingRange(min(first, count - 1), min(last, count - 1), first == last < count)
 
 
 def bits_of_places(count: int) -> int:
-    """Return the number of bits of the places of `count` parameters."""
+    """Return the number of bits in the indices of `count` parameters."""
     return max(count - 1, 0).bit_length()
 
 
 def position_of(bit: int, bits: int) -> tuple[int, int, int]:
-    """Return the word with the sum by one of some bits of places, how far that is shifted there, and its modulus."""
+    """Return the word with the sum of one of `bits` index bits, the sum's shift in the word, and its modulus."""
     width = next(width for width in _SUM_BITS if bits <= WORDS * (_WORD_BITS // width))
     word, nth = divmod(bit, _WORD_BITS // width)
     return word, nth * width, 1 << width
@@ -126,7 +126,7 @@ _LOW_48: Final = (1 << CHECKSUM_BITS) - 1
 
 
 class NumericsWord(enum.IntEnum):
-    """The words of such a record."""
+    """The words of a numerics record."""
 
     SMALLEST = 0
     LARGEST = 1
@@ -139,7 +139,7 @@ class NumericsWord(enum.IntEnum):
 _ALL_FLAGS: Final = 63
 
 
-_UNSEEN: Final = {int(one): one for one in Unseen}
+_UNSEEN: Final = {int(unseen): unseen for unseen in Unseen}
 
 
 _PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
@@ -160,7 +160,7 @@ def pack_numerics(
     culprits: int = 0,
     held: int = 0,
 ) -> bytes:
-    """Pack the payload of a record; arguments as in `Numerics`, and 0 for None."""
+    """Pack the payload of a record. The arguments are as in `Numerics`, with 0 for None."""
     tail = layout.PAYLOAD_TAIL.pack(
         elements, group, number_format, held, culprits, peer, tag, thread, RecordKind.NUMERICS, flags, 0, unseen
     )
@@ -170,7 +170,7 @@ def pack_numerics(
 def pack_parameters(
     taken_ns: int, step: int, sequence: int, group: int, thread: int, elements: int, parameters: Parameters
 ) -> bytes:
-    """Pack the payload of a record of parameters; arguments as in `Numerics`."""
+    """Pack the payload of a record of parameters. The arguments are as in `Numerics`."""
     tail = layout.PAYLOAD_TAIL.pack(
         elements, group, parameters.left_out, 0, parameters.names, -1, parameters.count, thread,
         RecordKind.NUMERICS, _PARAMETERS, 0, 0,
@@ -179,32 +179,32 @@ def pack_parameters(
 
 
 def float_word(value: float, share: float | None = None) -> int:
-    """Return what a word holds: a float32, to whose range finite values are clipped, and a share between 0 and 1."""
+    """Pack a value, clipped to float32 if finite, and a share between 0 and 1 into a word's value."""
     steps = _NO_SHARE if share is None else round(max(0.0, min(share, 1.0)) * SHARE_STEPS)
     return layout.float_bits(value) | steps << 32
 
 
 def checksum_word(checksum: int) -> int:
-    """Fold a checksum of 64 bits into what a word holds."""
+    """Fold a 64-bit checksum into the 48 bits of a word's value."""
     return (checksum ^ (checksum >> CHECKSUM_BITS)) & _LOW_48
 
 
 def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Numerics:
-    """Build what a record holds.
+    """Build the numerics of a record.
 
     Args:
         number: Number of the record.
         fields: The fields of its payload.
-        words: Its words; one that is empty or damaged is not known. Empty if none of them is.
+        words: Its words, of which empty or damaged ones are unknown; empty if all are unknown.
     """
     taken_ns, step, sequence, elements, group, number_format, held, names, peer, tag, thread, _, flags, _, unseen = (
         fields
     )
     parameters: Parameters | None = None
-    if flags & _PARAMETERS:  # they have other facts in the same fields
+    if flags & _PARAMETERS:  # records of parameters use the same fields for other values
         parameters = Parameters(count=tag, names=names, left_out=number_format, sums=())
         tag = number_format = held = names = 0
-    known = Numerics(
+    numerics = Numerics(
         number=number,
         taken_ns=taken_ns,
         step=step,
@@ -221,11 +221,11 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         culprits=names,
         held=held,
     )
-    return with_words(known, words) if words else known
+    return with_words(numerics, words) if words else numerics
 
 
 def with_words(numerics: Numerics, words: Sequence[int]) -> Numerics:
-    """Return the values updated from the current words of their record."""
+    """Return the numerics updated from the current words of their record."""
     values = [seals.unseal(numerics.number, word) if word else None for word in words]
     parameters = numerics.parameters
     if parameters is not None:

@@ -1,6 +1,6 @@
-"""Operations and ends of steps, and how an operation is built from what its record holds.
+"""Decodes operations and ends of steps from their records.
 
-The payload is written once; the words are written later, when what they say is known.
+The payload is written once. The words are stored later, as their values become known.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ def _is_operation(kind: RecordKind) -> bool:
 
 
 OPERATION_KINDS: Final = {int(kind): kind for kind in RecordKind if _is_operation(kind)}
-"""The records that are operations. No other becomes an `Operation`, and judging sees nothing else."""
+"""Kinds of records that become an `Operation`. The judge sees only these."""
 _PHASES: Final = {int(phase): phase for phase in Phase}
 _LABEL: Final = 0xFFFF
 _PIECE: Final = 16
-"""As in `unpack_label`, for which each operation would pay a call."""
+"""Shift of the piece in a label word, as in `unpack_label`. Inlined to save a call per operation."""
 _FLAGS_FIELD: Final = 12
-"""Position in a payload."""
+"""Index in a payload."""
 _FLAGS: Final = [Flag(flags) for flags in range(256)]
-"""By their byte: a call of `Flag` runs in Python."""
+"""Flags by their byte: a lookup is faster than a call of `Flag`, which runs Python code."""
 
 
 def step_of(number: int, fields: Sequence[int]) -> StepMark:
     """Build the end of a step from a payload's fields.
 
     Raises:
-        ValueError: It is at an impossible time or position.
+        ValueError: Its time or position is impossible.
     """
-    ended_ns, step, sequence, _, scale = fields[:5]
+    ended_ns, step, sequence, _, scale_bits = fields[:5]
     check_position(number, ended_ns, step, sequence)
-    known = layout.float_of(scale) if scale else None
-    return StepMark(number, ended_ns, step, sequence, bool(fields[_FLAGS_FIELD]), known)
+    scale = layout.float_of(scale_bits) if scale_bits else None
+    return StepMark(number, ended_ns, step, sequence, bool(fields[_FLAGS_FIELD]), scale)
 
 
 def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
-    """Return the operation updated from its words; None when a word is damaged, so that its end is unknown."""
-    known = [seals.unseal(operation.number, word) if word else None for word in words]
-    if known.count(None) != words.count(0):
+    """Return the operation updated from its words; None if a word is damaged."""
+    unsealed = [seals.unseal(operation.number, word) if word else None for word in words]
+    if unsealed.count(None) != words.count(0):
         return None
-    returned, wait_entered, wait_returned, started, completed, failure = known  # as in `layout.Word`
+    returned, wait_entered, wait_returned, started, completed, failure = unsealed  # as in `layout.Word`
     entered_ns = operation.entered_ns
-    # A new wait replaces the end of an earlier one that gave up.
+    # A new wait replaces the end of an earlier wait that timed out.
     still_waits = None if wait_entered else operation.wait_returned_ns
     name, blame = unpack_failure(failure[0]) if failure else (operation.failure, operation.blame)
-    # Field by field, and by position as in `operation_of`: that takes a tenth of the time of `replace` or of keywords.
+    # Positional arguments, as in `operation_of`, take a tenth of the time of `replace` or keywords.
     return Operation(
         operation.number,
         operation.kind,
@@ -98,8 +98,8 @@ def operation_of(
     """Build the operation from a payload's fields.
 
     Raises:
-        ValueError: The record is not an operation's, of a kind or phase unknown to this version, or at an impossible
-            time or position.
+        ValueError: The record is not an operation, its kind or phase is unknown to this version, or its time or
+            position is impossible.
     """
     (
         entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags, phase,
@@ -107,9 +107,9 @@ def operation_of(
     ) = fields  # fmt: skip
     known_kind, known_phase = OPERATION_KINDS.get(kind), _PHASES.get(phase)
     if known_kind is None:
-        raise ValueError(f"record {number} is of kind {kind}, which is no operation")
+        raise ValueError(f"record {number} has kind {kind}, which is not an operation")
     if known_phase is None:
-        raise ValueError(f"record {number} is of phase {phase}, which is unknown")
+        raise ValueError(f"record {number} has phase {phase}, which is unknown")
     check_position(number, entered, step, sequence)
     size = size if size <= MAX_NUMBER else MAX_NUMBER
     return Operation(

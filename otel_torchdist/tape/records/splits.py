@@ -1,8 +1,8 @@
-"""Amounts that an uneven `all_to_all` sends to and expects from each member: records directly before the operation.
+"""Splits of an uneven `all_to_all`, the bytes sent to and expected from each member: records before the operation.
 
-So a reader knows how an operation is split before it can see its end. They belong to the operation of the same thread
-and time of entry. Parts are counted in units of so many bytes, such as a row of the tensor, because most then fit in
-16 bits: those of 16 members take one record. In groups of more than `MAX_LISTED` members only the largest is recorded.
+A reader knows the splits before it can see the end of the operation. Thread and time of entry identify the operation.
+Parts are multiples of a unit, such as a row of the tensor, so that most fit in 16 bits and 16 members need only one
+record. In groups of more than `MAX_LISTED` members, only the largest part is recorded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import MAX_NUMBER
 
 MAX_LISTED: Final = 64
-"""Members whose parts are listed: at most eight records for both directions, of parts below 65,536 units."""
+"""Largest group with listed parts: at most eight records for both directions, if parts are below 65,536 units."""
 MAX_THREADS: Final = 4_096
 
 _MAX_UNIT: Final = (1 << 32) - 1
 _LETTERS: Final = {2: "H", 4: "I", 8: "Q"}
-"""Width of a part in bytes, and how it is packed."""
+"""Format character of `struct`, by the width of a part in bytes."""
 _UNKNOWN, _EVEN, _LISTED = range(3)
-"""How a record tells what is expected of each member: not at all, as equal parts, or listed after what is sent."""
+"""Form of the expected parts: unknown, all equal, or listed after the sent parts."""
 _KIND: Final = int(RecordKind.SPLITS)
 _pack: Final = layout.SPLITS.pack
 
@@ -33,15 +33,15 @@ _pack: Final = layout.SPLITS.pack
 def pack_splits(
     entered_ns: int, thread: int, parts: Sequence[int], unit: int, received: int, expected: Sequence[int] = ()
 ) -> list[bytes]:
-    """Pack how an operation is split, for `TapeWriter.write_splits`.
+    """Pack the splits of an operation, for `TapeWriter.write_splits`.
 
     Args:
-        entered_ns: When the operation is entered.
+        entered_ns: Entry of the operation.
         thread: Native id of the calling thread.
-        parts: What this rank sends to each member, in units.
-        unit: Bytes in a unit.
-        received: Bytes that it receives.
-        expected: What it expects from each member, in units; empty if that is not known.
+        parts: Parts sent to each member, in units.
+        unit: Bytes per unit.
+        received: Bytes received in total.
+        expected: Parts expected from each member, in units; empty if unknown.
 
     Raises:
         struct.error: A value does not fit.
@@ -61,15 +61,15 @@ def pack_splits(
     letter, room = _LETTERS[width], layout.SPLITS_BYTES // width
     packed: list[bytes] = []
     for first in range(0, len(parts), room):
-        some = parts[first : first + room]
-        listed = struct.pack(f"={len(some)}{letter}", *some)
+        chunk = parts[first : first + room]
+        listed = struct.pack(f"={len(chunk)}{letter}", *chunk)
         packed.append(_pack(received, entered_ns, unit, thread, members, first, listed, _KIND, width, form))
     return packed
 
 
 @dataclass(slots=True)
 class _Collected:
-    """Parts of one operation, as far as they have been read; of others than listed members, the largest part."""
+    """The parts of one operation read so far. Without listed members, `parts` is the largest part alone."""
 
     entered_ns: int
     received: int
@@ -93,32 +93,32 @@ class _Collected:
 
 
 def _count(members: int, form: int) -> int:
-    """Return the number of parts that the records of an operation hold together."""
+    """Return the number of parts in all records of an operation."""
     return (2 * members if form == _LISTED else members) or 1
 
 
 class PendingSplits:
-    """Splits whose operation has not been read yet."""
+    """Splits whose operations have not been read yet."""
 
     def __init__(self) -> None:
         self._by_thread: dict[int, _Collected] = {}
 
     def add(self, payload: bytes) -> None:
-        """Take one record's payload.
+        """Add one record's payload.
 
         Raises:
-            ValueError: It is not what `pack_splits` makes.
+            ValueError: `pack_splits` cannot have written it.
         """
         received, entered_ns, unit, thread, members, first, listed, _, width, form = layout.SPLITS.unpack(payload)
         count = _count(members, form)
         letter = _LETTERS.get(width)
         if letter is None or members > MAX_LISTED or first >= count or received > MAX_NUMBER or form > _LISTED:
-            raise ValueError("splits of an unknown form")
+            raise ValueError("the form of splits is unknown")
         parts = [
             part * unit for part in struct.unpack_from(f"={min(count - first, len(listed) // width)}{letter}", listed)
         ]
         if max(parts) > MAX_NUMBER:
-            raise ValueError("parts of an impossible size")
+            raise ValueError("a part has an impossible size")
         if not first:
             if len(self._by_thread) >= MAX_THREADS:
                 self._by_thread.clear()
@@ -129,6 +129,6 @@ class PendingSplits:
             before.parts += parts
 
     def take(self, thread: int, entered_ns: int) -> Splits | None:
-        """Return how the operation is split that a thread entered at some time; None if that was not read whole."""
-        found = self._by_thread.pop(thread, None)
-        return found.splits if found is not None and found.entered_ns == entered_ns else None
+        """Return the splits of the operation that a thread entered at a given time; None if incomplete."""
+        collected = self._by_thread.pop(thread, None)
+        return collected.splits if collected is not None and collected.entered_ns == entered_ns else None

@@ -53,7 +53,7 @@ def test_no_record_is_both() -> None:
         if kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS):
             assert operation_of(1, fields).kind is kind
         else:
-            with pytest.raises(ValueError, match="no operation"):
+            with pytest.raises(ValueError, match="not an operation"):
                 operation_of(1, fields)
 
 
