@@ -1,4 +1,4 @@
-"""Counts of one rank: of its operations as a whole, and of its checkpoints by operation and stage."""
+"""Counts of one rank: totals of its operations, and its checkpoints by operation and stage."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
 from otel_torchdist.telemetry.semconv import OTHER
 
-# A total needs a field here, a line that counts it, and its row in `definitions`. The state from which the next reader
-# continues and the snapshot that is shown both hold the whole of `RankCounts`.
+# A new total needs a field here, a line that counts it, and a row in `definitions`. The state for the next reader and
+# the snapshot for exporters both contain the whole `RankCounts`.
 
 _SAMPLED = int(NumericsFlag.SAMPLED)
 
 
 @dataclass(slots=True)
 class RankCounts:
-    """Counts of one rank's operations.
+    """Totals of one rank.
 
     Attributes:
-        untracked: Operations that were handed to a device and whose end there is not known.
+        untracked: Operations enqueued on a device whose end is unknown.
         failed: Operations that ended with an exception.
-        sampled: Operations whose tensors' statistics were taken.
-        non_finite: Operations with an input that was infinite or not a number.
-        unseen: Operations that should have been looked at and were not, by the reason.
-        skipped_steps: Steps that a gradient scaler has left out.
-        loss_scale: The newest scale of a gradient scaler; None if it is not known.
-        compared_parameters: Checksums of parameters that replicas share.
-        replicas_left_out: Models and optimizers whose parameters are not compared, because there are too many.
+        sampled: Operations with sampled tensor statistics.
+        non_finite: Operations with an infinite or NaN input.
+        unseen: Operations whose inputs could not be inspected, by reason.
+        skipped_steps: Steps skipped by a gradient scaler.
+        loss_scale: The newest scale of a gradient scaler; None if unknown.
+        compared_parameters: Checksums of parameters shared by replicas.
+        replicas_left_out: Models and optimizers with too many parameters to compare.
     """
 
     untracked: int = 0
@@ -51,19 +51,19 @@ class RankCounts:
     unseen: dict[str, int] = field(default_factory=dict[str, int])
 
     def count_ended(self, operation: Operation) -> None:
-        """Count an operation that has ended, in whatever way."""
+        """Count an operation that has ended, successfully or not."""
         self.untracked += operation.how is How.UNTRACKED
         self.failed += operation.how is How.FAILED
 
     def count_looked_at(self, numerics: Numerics) -> None:
-        """Count an operation whose tensors were to be looked at."""
+        """Count an operation whose tensors were to be inspected."""
         self.sampled += bool(int(numerics.flags) & _SAMPLED)
         if numerics.unseen is not None:
             reason = numerics.unseen.label
             self.unseen[reason] = self.unseen.get(reason, 0) + 1
 
     def count_values(self, numerics: Numerics) -> None:
-        """Count what is known of an operation's inputs."""
+        """Count an operation with non-finite inputs."""
         self.non_finite += numerics.is_finite is False
 
     def count_step(self, mark: StepMark) -> None:
@@ -82,9 +82,9 @@ class RankCounts:
 
 
 WHOLE: Final = "whole"
-"""The stage under which a whole checkpoint is counted."""
+"""Value of the label `stage` for a whole checkpoint."""
 SHORTEST_INTERVAL_NS: Final = 60_000_000_000
-"""Files that are saved in quicker succession belong to one checkpoint."""
+"""Shortest interval between two checkpoints. Files saved in quicker succession belong to one checkpoint."""
 INTERVALS: Final = 8
 
 
@@ -95,9 +95,9 @@ class CheckpointCounts:
     Attributes:
         operation: `save`, `torch.load`, …
         stage: `write_data`, …, or `WHOLE`.
-        ended: How many have ended well.
-        failed: How many have ended with an exception.
-        duration_ns: How long all of them took together.
+        ended: Number of successful ends.
+        failed: Number of ends with an exception.
+        duration_ns: Sum of durations.
         message_bytes: Bytes written or read.
         files: Files written or read.
     """
@@ -113,33 +113,33 @@ class CheckpointCounts:
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """When saves have ended well.
+    """The times of successful saves.
 
     Attributes:
-        last_ns: The last one, in monotonic time; None before the first.
-        intervals_ns: The newest intervals between two of them, of those that are long enough.
+        last_ns: End of the last save, by the monotonic clock; None before the first.
+        intervals_ns: The newest intervals between saves, without intervals shorter than `SHORTEST_INTERVAL_NS`.
     """
 
     last_ns: int | None = None
     intervals_ns: tuple[int, ...] = ()
 
     def after(self, ended_ns: int) -> Saves:
-        """With one more save."""
+        """Return the times with one more save."""
         if self.last_ns is None:
             return Saves(ended_ns)
         interval_ns = ended_ns - self.last_ns
-        known = (*self.intervals_ns, interval_ns) if interval_ns >= SHORTEST_INTERVAL_NS else self.intervals_ns
-        return Saves(max(self.last_ns, ended_ns), known[-INTERVALS:])
+        intervals = (*self.intervals_ns, interval_ns) if interval_ns >= SHORTEST_INTERVAL_NS else self.intervals_ns
+        return Saves(max(self.last_ns, ended_ns), intervals[-INTERVALS:])
 
 
 NO_SAVES: Final = Saves()
 
 
 class CheckpointMetrics:
-    """Counts what one tape reports of checkpoints.
+    """Counters of one tape's checkpoints.
 
     Attributes:
-        saves: When saves have ended well.
+        saves: The times of successful saves.
     """
 
     def __init__(self, names: Names) -> None:
@@ -151,19 +151,19 @@ class CheckpointMetrics:
     @property
     def counts(self) -> tuple[CheckpointCounts, ...]:
         """The current counts, as copies."""
-        return tuple(replace(one) for one in self._counts.values())
+        return tuple(map(replace, self._counts.values()))
 
     def resume(self, counts: tuple[CheckpointCounts, ...], saves: Saves, still_open: list[Activity]) -> None:
-        """Continue from another reader's counts; `still_open` are activities that it has seen begin."""
-        for one in counts:
-            operation, stage = _labels(one.operation, one.stage)
-            self._counts[operation, stage] = replace(one, operation=operation, stage=stage)
+        """Continue from another reader's counts. `still_open` are the activities that it has left open."""
+        for known in counts:
+            operation, stage = _labels(known.operation, known.stage)
+            self._counts[operation, stage] = replace(known, operation=operation, stage=stage)
         self.saves = saves
         for activity in still_open:
             self._parts.entered(activity)
 
     def consume(self, batch: Batch) -> None:
-        """Count what a poll has found."""
+        """Count the activities of a batch."""
         for activity in batch.activities_entered:
             self._parts.entered(activity)
         for activity in inner_first(batch.activities_ended):
@@ -186,6 +186,6 @@ class CheckpointMetrics:
 
 
 def _labels(operation: str, stage: str) -> tuple[str, str]:
-    """Values of labels, of a bounded number."""
+    """Return the labels of an operation and stage, with unknown names replaced by `other`."""
     known = operation if operation in CHECKPOINT_OPERATIONS.values() else OTHER
     return known, stage if stage in STAGES or stage == WHOLE else OTHER

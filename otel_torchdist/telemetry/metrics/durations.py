@@ -1,4 +1,4 @@
-"""Durations in the buckets of all our metrics, with exemplars that link to traces; and shares of a rank's time."""
+"""Histograms of durations, with exemplars that link to traces; and shares of a rank's time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ BOUNDS_S: Final = (
     1.0, 2.5, 5.0,
     10.0, 30.0, 60.0, 300.0, 1800.0,
 )  # fmt: skip
-"""Upper bounds of the buckets in seconds, inclusive: from a small gloo call to a checkpoint's barrier."""
+"""Inclusive upper bounds of the buckets in seconds, from a small gloo call to a checkpoint's barrier."""
 
 
 class DurationHistogram:
-    """Counts durations by bucket.
+    """A histogram of durations.
 
     Attributes:
-        counts: Durations in each bucket; the last one holds those above all bounds.
-        sum_s: Their sum in seconds.
-        exemplars: By bucket, the newest of its durations that is in an exported trace.
+        counts: Number of durations in each bucket; the last bucket is above all bounds.
+        sum_s: Sum of the durations in seconds.
+        exemplars: The newest duration in an exported trace, by bucket.
     """
 
     __slots__ = ("counts", "exemplars", "sum_s")
@@ -49,10 +49,10 @@ class DurationHistogram:
         self.sum_s += seconds
 
     def exemplify(self, exemplar: Exemplar) -> None:
-        """Record where one of the counted durations can be seen."""
+        """Add an exemplar for a counted duration, if it is the newest of its bucket."""
         bucket = bisect_left(BOUNDS_S, exemplar.seconds)
-        known = self.exemplars.get(bucket)
-        if known is None or known.wall_s < exemplar.wall_s:
+        current = self.exemplars.get(bucket)
+        if current is None or current.wall_s < exemplar.wall_s:
             self.exemplars[bucket] = exemplar
 
     def add(self, other: DurationHistogram) -> None:
@@ -72,11 +72,11 @@ class DurationHistogram:
 
 @dataclass(slots=True, eq=False)
 class TimedMessages:
-    """Operations whose durations are known.
+    """Operations with known durations.
 
     Attributes:
-        durations: How long they took.
-        message_bytes: Bytes that ranks contributed to them.
+        durations: Histogram of the durations.
+        message_bytes: Bytes contributed by ranks.
     """
 
     durations: DurationHistogram = field(default_factory=DurationHistogram)
@@ -99,12 +99,12 @@ class TimedMessages:
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """One duration and the trace in which it can be seen.
+    """A duration and the trace that contains it.
 
     Attributes:
-        trace_id: A trace that has been exported.
+        trace_id: Id of an exported trace.
         seconds: The duration.
-        wall_s: When it ended, in seconds since the epoch.
+        wall_s: Its end, in seconds since the epoch.
     """
 
     trace_id: int
@@ -113,36 +113,36 @@ class Exemplar:
 
 
 class BusyTime:
-    """Adds up the time covered by intervals, each moment once, as they become known.
+    """The total time covered by intervals, without counting overlaps twice. Intervals are added as they become known.
 
-    Ongoing intervals count up to now, so a number that is read in the middle of a long one has grown with it.
+    Open intervals count up to now, so the total grows during a long interval.
 
     Attributes:
-        total_ns: The time so far.
-        until_ns: Time before this has been counted or never will be. What becomes known later about that time is left
-            out: at most the delay of a poll.
+        total_ns: The total so far.
+        until_ns: Time up to which the total is final. Intervals before it that become known later are ignored: at most
+            the delay of a poll.
     """
 
     __slots__ = ("total_ns", "until_ns")
 
     def __init__(self, total_ns: int = 0, until_ns: int = 0) -> None:
-        """Continue from what has been counted."""
+        """Continue from an earlier total."""
         self.total_ns = total_ns
         self.until_ns = until_ns
 
     def add(self, ended: Iterable[tuple[int, int]], open_since_ns: int | None, now_ns: int) -> None:
-        """Count intervals that have become known.
+        """Add intervals.
 
         Args:
-            ended: Begin and end of each interval that is over.
-            open_since_ns: Since when at least one has been open; None if none is.
+            ended: Begin and end of each ended interval.
+            open_since_ns: Begin of the oldest open interval; None if none is open.
             now_ns: Current time of the same clock.
         """
         intervals = sorted(ended if open_since_ns is None else (*ended, (open_since_ns, now_ns)))
         total, until = self.total_ns, self.until_ns
         for begin, end in intervals:
             start = begin if begin > until else until
-            # An interval that began after `now_ns` was taken ends before it begins.
+            # An open interval that began after `now_ns` was read has its end before its begin.
             if end > start:
                 total += end - start
                 until = end
@@ -154,20 +154,20 @@ class TimeShares:
     """Communication time and blocked time of one rank.
 
     Attributes:
-        communicating: Time in which at least one operation was in flight: since it was entered, since its device began
-            it, or, if only a wait shows its end, since the wait.
-        blocked: Time in which at least one thread was inside a call or inside a wait.
+        communicating: Time with at least one operation in flight: since its entry, since its start on the device, or,
+            if only a wait shows its end, since the wait.
+        blocked: Time with at least one thread inside a call or a wait.
     """
 
     communicating: BusyTime = field(default_factory=BusyTime)
     blocked: BusyTime = field(default_factory=BusyTime)
 
     def consume(self, ended: Iterable[Operation], still_open: Iterable[Operation], now_ns: int) -> None:
-        """Count what a poll has found.
+        """Add the operations of a poll.
 
         Args:
             ended: Operations whose end became known.
-            still_open: All operations that have not ended.
+            still_open: All operations in flight.
             now_ns: Monotonic clock.
         """
         in_flight: list[tuple[int, int]] = []
@@ -183,15 +183,15 @@ class TimeShares:
             begin_ns = operation.in_flight_since_ns
             if begin_ns is not None and operation.how not in UNMET:
                 in_flight.append((begin_ns, end_ns))
-        waited_for = [one for one in still_open if one.kind is RecordKind.OPERATION]
-        since = (one.waiting_since_ns for one in waited_for)
+        open_operations = [operation for operation in still_open if operation.kind is RecordKind.OPERATION]
+        since = (operation.waiting_since_ns for operation in open_operations)
         self.communicating.add(in_flight, min((begin for begin in since if begin is not None), default=None), now_ns)
-        inside = (_inside_since_ns(one) for one in waited_for if one.is_blocking)
-        self.blocked.add(blocked, min(inside, default=None), now_ns)
+        blocked_since = (_blocked_since_ns(operation) for operation in open_operations if operation.is_blocking)
+        self.blocked.add(blocked, min(blocked_since, default=None), now_ns)
 
 
-def _inside_since_ns(operation: Operation) -> int:
-    """Since when a thread has been inside the call, or inside the wait."""
+def _blocked_since_ns(operation: Operation) -> int:
+    """Return the entry of the call or wait that a thread is inside of."""
     if operation.returned_ns is None or operation.wait_entered_ns is None:
         return operation.entered_ns
     return operation.wait_entered_ns

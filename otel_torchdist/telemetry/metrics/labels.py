@@ -1,4 +1,4 @@
-"""Labels of metrics: few, short and always valid, whatever a job calls its groups; run labels are also unique."""
+"""Labels of metrics: bounded in number and length, valid for any group name of a job, and unique for runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _Value = TypeVar("_Value", str, tuple[str, str], tuple[str, str, str])
 
 
 def label_value(text: str) -> str:
-    """Return text as a label value: valid UTF-8 (a lone surrogate would fail the whole scrape) and short."""
+    """Return text as a label value: short, and valid UTF-8, since a lone surrogate would fail the whole scrape."""
     return text.encode("utf-8", "replace").decode()[:MAX_VALUE]
 
 
 class SeriesLabels:
-    """Decides which groups and operations of a job get their own series: the first ones that a node sees.
+    """Admits groups and operations of a job to separate series, in order of first use on the node.
 
-    A decision never changes, because a series would change its identity. Used by the reader's thread only.
+    Decisions are final: otherwise a series would change its identity. Used only by the reader's thread.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class SeriesLabels:
         self._calls: set[tuple[str, str]] = set()
 
     def group(self, key: str) -> str:
-        """Return the group's own label, or `other` for those beyond `MAX_GROUPS`."""
+        """Return the label of a group: its key, or `other` beyond `MAX_GROUPS`."""
         return _admit(key, self._groups, MAX_GROUPS)
 
     def pair(self, group: str, operation: str) -> tuple[str, str]:
         """Return the labels of a group (as `group` returned it) and one of its operations.
 
-        Operations beyond `MAX_OPERATIONS` are `other`; pairs beyond `MAX_PAIRS` are counted under group `other`.
+        Operations beyond `MAX_OPERATIONS` are `other`. Pairs beyond `MAX_PAIRS` are counted under group `other`.
         """
         pair = group, _admit(label_value(operation), self._operations, MAX_OPERATIONS)
         if group == OTHER or pair in self._pairs:
@@ -58,19 +58,19 @@ class SeriesLabels:
         return pair
 
     def size(self, pair: tuple[str, str], size: str) -> str:
-        """Return the message size class for operations of a pair; `other` for those beyond `MAX_SIZED` label sets."""
+        """Return the label of a message size class for a pair; `other` beyond `MAX_SIZED` label sets."""
         return size if _admit_one((*pair, size), self._sized, MAX_SIZED) else OTHER
 
     def call(self, method: str, error: str) -> tuple[str, str]:
-        """Return the labels of remote calls of a function that ended with this error; '' for none.
+        """Return the labels of remote calls of a function that ended with this error, or '' for none.
 
-        Functions beyond `MAX_METHODS`, and errors of them beyond `MAX_CALLS` pairs, are `_OTHER`.
+        Functions beyond `MAX_METHODS`, and errors beyond `MAX_CALLS` pairs of function and error, are `_OTHER`.
         """
         method, error = label_value(method), label_value(error)
         if not _admit_one(method, self._methods, MAX_METHODS):
             method = OTHER_METHOD
-        known = not error or _admit_one((method, error), self._calls, MAX_CALLS)
-        return method, error if known else OTHER_METHOD
+        is_admitted = not error or _admit_one((method, error), self._calls, MAX_CALLS)
+        return method, error if is_admitted else OTHER_METHOD
 
 
 def _admit(value: str, admitted: set[str], most: int) -> str:
@@ -92,18 +92,17 @@ HOLD_BACK_S: Final = 5.0
 class RunLabel:
     """Decides when a rank is shown, and under which run.
 
-    A settled run id is shown at once, and so is whatever id there is when the rank ends. An unsettled one is held back
-    for `HOLD_BACK_S`. After that the rank is shown under what it has ('' if it has none), because nothing is settled
-    while rank 0 hangs. If the settled id then is a different one, those series end and the rank continues under the
-    settled id.
+    A settled run id is shown immediately. So is the current id when the rank ends. An unsettled id is held back for
+    `HOLD_BACK_S`. After that, the rank is shown under its current id ('' without one), because nothing is settled while
+    rank 0 hangs. If the id settled later differs, those series end and the rank continues under the settled id.
 
     Attributes:
         shown: The label; None while the rank is held back.
-        settled: Whether it can no longer change.
+        settled: Whether the label is final.
     """
 
     def __init__(self, label_of: Callable[[int], str] = run_label) -> None:
-        """Start held back; `label_of` returns the label of a run id."""
+        """Begin held back. `label_of` returns the label of a run id."""
         self._label_of = label_of
         self.shown: str | None = None
         self.settled = False
@@ -114,7 +113,7 @@ class RunLabel:
 
         Args:
             status: The live words.
-            is_running: Whether the rank has not ended.
+            is_running: Whether the rank is still running.
             now_ns: Monotonic clock.
         """
         if self.settled:
@@ -142,8 +141,8 @@ class RunIdentity(NamedTuple):
 
     Attributes:
         run_id: Its 128-bit id; 0 while its ranks do not know it.
-        user: Owner of its ranks, because other users could forge the id; None if that is not known.
-        directory: Job directory of ranks that do not know their run; '' for those that do.
+        user: Owner of its ranks, because other users could forge the id; None if unknown.
+        directory: Job directory of ranks with unknown run id; '' otherwise.
     """
 
     run_id: int
@@ -152,28 +151,28 @@ class RunIdentity(NamedTuple):
 
 
 class RunLabels:
-    """Labels each run with the first eight digits of its id, and appends a number if another run has them already.
+    """Labels each run with the first eight digits of its id, and a number if another run already has this label.
 
-    Eight digits can be read on any page of metrics, and so be forged: without this, the series of another user's run
-    would be replaced.
+    Any page of metrics shows the eight digits, so other users can forge them. Without the number, a forged run would
+    replace the series of another user's run.
     """
 
     def __init__(self) -> None:
         self._labels: dict[RunIdentity, str] = {}
 
     def of(self, key: RunIdentity) -> str:
-        """Return the label of a run, the same until it is released."""
+        """Return the label of a run. It stays the same until it is released."""
         if key not in self._labels:
             self._labels[key] = self._free(run_label(key.run_id))
         return self._labels[key]
 
     def of_run(self, run_id: int) -> str:
-        """Return the label of a run of which only the id is known."""
-        known = (label for key, label in self._labels.items() if key.run_id == run_id)
-        return next(known, None) or self.of(RunIdentity(run_id))
+        """Return the label of a run, given only its id."""
+        labels = (label for key, label in self._labels.items() if key.run_id == run_id)
+        return next(labels, None) or self.of(RunIdentity(run_id))
 
     def keep(self, labels: Collection[str]) -> None:
-        """Release all labels but these."""
+        """Release all labels except these."""
         self._labels = {key: label for key, label in self._labels.items() if label in labels}
 
     def _free(self, label: str) -> str:

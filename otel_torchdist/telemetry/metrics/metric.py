@@ -24,11 +24,11 @@ class MetricKind(Enum):
     UP_DOWN = "up_down"
     """A gauge that may be summed over ranks."""
     INFO = "info"
-    """Always 1; the information is in its labels."""
+    """Always 1. The labels carry the information."""
 
 
 class Unit(Enum):
-    """Units as OpenTelemetry writes them."""
+    """Units, in OpenTelemetry's notation."""
 
     NONE = ""
     SECONDS = "s"
@@ -53,12 +53,10 @@ class NumberMetric:
     """A metric with one number per series.
 
     Attributes:
-        otel_name: Its name in OpenTelemetry.
-        kind: How it behaves.
-        unit: Its unit.
+        otel_name: Name in OpenTelemetry.
         help: One sentence for users.
         labels: Names of its labels.
-        read: Reads its series, each the values of `labels` and a number.
+        read: Returns its series, each with the values of `labels` and a number.
     """
 
     otel_name: str
@@ -70,7 +68,7 @@ class NumberMetric:
 
     @property
     def name(self) -> str:
-        """Its name in Prometheus, by OpenTelemetry's rules: `torchdist_blocked_seconds_total`."""
+        """Name in Prometheus, by OpenTelemetry's rules: `torchdist_blocked_seconds_total`."""
         return _prometheus_name(self.otel_name, self.unit) + ("_total" if self.kind is MetricKind.COUNTER else "")
 
 
@@ -85,13 +83,13 @@ def gauge(otel_name: str, unit: Unit, help: str, labels: Labels, read: Reader) -
 
 
 def info(otel_name: str, help: str, labels: Labels, read: Reader) -> NumberMetric:
-    """Define a metric that is always 1, with the information in its labels."""
+    """Define a metric that is always 1 and carries information in its labels."""
     return NumberMetric(otel_name, MetricKind.INFO, Unit.NONE, help, labels, read)
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramMetric:
-    """A histogram of durations in seconds; attributes as in `NumberMetric`."""
+    """A histogram of durations in seconds. The attributes are as in `NumberMetric`."""
 
     otel_name: str
     help: str
@@ -100,7 +98,7 @@ class HistogramMetric:
 
     @property
     def name(self) -> str:
-        """Its name in Prometheus: `torchdist_step_duration_seconds`."""
+        """Name in Prometheus: `torchdist_step_duration_seconds`."""
         return _prometheus_name(self.otel_name, Unit.SECONDS)
 
 
@@ -117,7 +115,7 @@ BY_OPERATION: Final = ("run", "rank", "group", "operation")
 
 
 def of_rank(value: Callable[[RankSnapshot], float | None]) -> Reader:
-    """Make a reader of one number per rank; ranks with None have no series."""
+    """Return a reader of one number per rank. Ranks with None have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:
@@ -129,11 +127,11 @@ def of_rank(value: Callable[[RankSnapshot], float | None]) -> Reader:
 
 
 def of_operation(value: Callable[[OperationSnapshot], float]) -> Reader:
-    """Make a reader of one number per operation of each rank."""
+    """Return a reader of one number per operation of each rank."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:
-            for one in rank.operations:
-                yield (rank.run, str(rank.rank), one.group, one.operation), value(one)
+            for operation in rank.operations:
+                yield (rank.run, str(rank.rank), operation.group, operation.operation), value(operation)
 
     return read

@@ -1,4 +1,4 @@
-"""The metrics of all ranks whose tapes are read here, and of the stalls found among them."""
+"""The metrics of a node: its ranks, stalls and findings."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from otel_torchdist.telemetry.metrics.snapshots import (
 from otel_torchdist.telemetry.semconv import OTHER
 
 MAX_FINDINGS: Final = 64
-"""Findings kept per run, the newest ones."""
+"""Upper bound on the findings of a run. The newest are kept."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """State of a run besides its ranks: its incident, and the sums of ranks that were forgotten."""
+    """State of a run apart from its present ranks: verdicts, and sums of forgotten ranks."""
 
     timed: dict[tuple[str, str, str], TimedMessages] = field(default_factory=dict[tuple[str, str, str], TimedMessages])
     steps: DurationHistogram = field(default_factory=DurationHistogram)
@@ -57,7 +57,7 @@ class _Run:
     end: ShownVerdict | None = None
 
     def copy(self) -> _Run:
-        timed = {labels: one.copy() for labels, one in self.timed.items()}
+        timed = {labels: messages.copy() for labels, messages in self.timed.items()}
         arrivals = {group: counts.copy() for group, counts in self.arrivals.items()}
         return _Run(
             timed,
@@ -68,20 +68,20 @@ class _Run:
             self.findings,
             arrivals,
             self.path,
-            {series: one.copy() for series, one in self.calls.items()},
+            {series: durations.copy() for series, durations in self.calls.items()},
             self.end,
         )
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is shown without a rank."""
+        """Whether the run is shown even without ranks."""
         return self.stall is not None or self.end is not None
 
     def add(self, rank: RankSnapshot) -> None:
         self.steps.add(rank.steps)
-        for one in rank.operations:
-            for size, timed in one.sizes.items():
-                self.timed.setdefault((one.group, one.operation, size), TimedMessages()).add(timed)
+        for operation in rank.operations:
+            for size, timed in operation.sizes.items():
+                self.timed.setdefault((operation.group, operation.operation, size), TimedMessages()).add(timed)
         for series, durations in rank.calls.items():
             self.calls.setdefault(series, DurationHistogram()).add(durations)
         for group in rank.groups:
@@ -89,10 +89,10 @@ class _Run:
 
 
 class NodeMetrics:
-    """Collects the ranks of a node for metrics exporters.
+    """The ranks of a node, for metrics exporters.
 
-    Everything but `snapshot` belongs to the reader's thread. What is counted for the node as a whole does not decrease
-    when a rank is forgotten, as long as another rank of its run is there.
+    All methods except `snapshot` belong to the reader's thread. Sums over the node do not decrease when a rank is
+    forgotten, as long as another rank of its run is present.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class NodeMetrics:
         archive_dropped: Callable[[], int | None] = lambda: None,
         machine: Callable[[], MachineReading | None] = lambda: None,
     ) -> None:
-        """Start without ranks.
+        """Begin without ranks.
 
         Args:
-            spans_dropped: Returns how many spans could not be exported so far.
-            clock: The node's monotonic clock in nanoseconds, which its tapes share.
-            archive_dropped: Returns how many operations could not be archived so far; None without an archive.
-            machine: Returns the newest reading of the machine; None if there is none.
+            spans_dropped: Returns the number of spans that could not be exported.
+            clock: The node's monotonic clock in nanoseconds, shared by its tapes.
+            archive_dropped: Returns the number of operations that could not be archived; None without an archive.
+            machine: Returns the newest reading of the machine; None without one.
         """
         self._spans_dropped = spans_dropped
         self._clock = clock
@@ -124,7 +124,7 @@ class NodeMetrics:
         self._listeners = DurationListeners()
 
     def track(self, tape: TapeReader) -> RankMetrics:
-        """Start showing a tape's rank; its batches go to the returned object."""
+        """Start showing the rank of a tape. Pass its batches to the returned object."""
         directory = tape.path.parent
         labels = self._labels_of_jobs.setdefault(directory, SeriesLabels())
         rank = RankMetrics(tape, labels, self._listeners, functools.partial(self._label_of, tape.owner, directory))
@@ -133,12 +133,12 @@ class NodeMetrics:
         return rank
 
     def forget(self, nonce: int) -> None:
-        """Stop showing the rank of the tape with this nonce; its run is removed with its last rank."""
+        """Stop showing the rank of the tape with this nonce. The last rank removes its run."""
         rank = self._ranks.get(nonce)
         if rank is None:
             return
         rank.retire()
-        with self._lock:  # no scrape may come between removing the rank and keeping its sums
+        with self._lock:  # no scrape may see the rank removed but its sums not added yet
             del self._ranks[nonce]
             last = rank.snapshot(self._clock())
             if last is not None:
@@ -151,21 +151,21 @@ class NodeMetrics:
         return self._run_labels.of(RunIdentity(run_id, user, "" if run_id else str(directory)))
 
     def _release(self) -> None:
-        """Release labels that are no longer needed: an agent that runs for months sees any number of jobs."""
+        """Release unused labels: an agent that runs for months sees many jobs."""
         shown = {rank.run.shown for rank in self._ranks.values() if rank.run.shown is not None}
         self._run_labels.keep(shown | self._runs.keys())
         jobs = {id(rank.labels) for rank in self._ranks.values()}
         self._labels_of_jobs = {job: labels for job, labels in self._labels_of_jobs.items() if id(labels) in jobs}
 
     def _group_label(self, run: str, key: str) -> str:
-        """Return the label of a group, as assigned among the ranks of this run."""
+        """Return the label of a group among the ranks of a run."""
         if not key:
             return OTHER
         jobs = (rank.labels for rank in self._ranks.values() if rank.run.shown == run)
         return next(jobs, self._labels_of_no_job).group(key)
 
     def set_stall(self, status: VerdictStatus) -> None:
-        """Show the incident of a run in place of its previous one. Never held back."""
+        """Show the incident of a run, instead of its previous incident. Never held back."""
         label = self._run_labels.of_run(status.run_id)
         group = self._group_label(label, status.group_key)
         snapshot = ShownVerdict(
@@ -182,14 +182,14 @@ class NodeMetrics:
             run.stalled_groups |= {group}
 
     def clear_stall(self, run_id: int) -> None:
-        """Mark the run's incident as over. Its group stays, at 0, so that an alert sees the end."""
+        """Mark the run's incident as over. The series of its group stays, at 0, so that an alert sees the end."""
         with self._lock:
             run = self._runs.get(self._run_labels.of_run(run_id))
             if run is not None:
                 run.stall = None
 
     def set_end(self, status: VerdictStatus) -> None:
-        """Show how an attempt has ended."""
+        """Show the end of a run's attempt."""
         label = self._run_labels.of_run(status.run_id)
         snapshot = ShownVerdict(
             group=self._group_label(label, status.group_key) if status.group_key else "",
@@ -202,7 +202,7 @@ class NodeMetrics:
             self._runs.setdefault(label, _Run()).end = snapshot
 
     def clear_end(self, run_id: int) -> None:
-        """Stop showing how an attempt has ended; its run is removed if no rank of it is left."""
+        """Stop showing the end of a run's attempt. A run without ranks is removed."""
         label = self._run_labels.of_run(run_id)
         with self._lock:
             run = self._runs.get(label)
@@ -230,14 +230,16 @@ class NodeMetrics:
     def drop_finding(self, over: FindingOver) -> None:
         """Remove a finding that no longer holds."""
         label = self._run_labels.of_run(over.run)
-        gone = (self._group_label(label, over.group), over.kind.value, compress_ranks(over.ranks))
+        key = (self._group_label(label, over.group), over.kind.value, compress_ranks(over.ranks))
         with self._lock:
             run = self._runs.get(label)
             if run is not None:
-                run.findings = tuple(one for one in run.findings if (one.group, one.verdict, one.ranks) != gone)
+                run.findings = tuple(
+                    finding for finding in run.findings if (finding.group, finding.verdict, finding.ranks) != key
+                )
 
     def add_arrivals(self, run_id: int, group_key: str, more: ArrivalCounts) -> None:
-        """Count which ranks came last."""
+        """Add counts of the ranks that arrived last."""
         label = self._run_labels.of_run(run_id)
         group = self._group_label(label, group_key)
         with self._lock:
@@ -249,7 +251,7 @@ class NodeMetrics:
                 counts.late_s[rank] = counts.late_s.get(rank, 0.0) + seconds
 
     def set_path(self, run_id: int, path: PathSnapshot | None) -> None:
-        """Show the critical path of a run in place of its previous one; None if it is not known here any more."""
+        """Show the critical path of a run, instead of its previous one; None if it has become unknown on this node."""
         label = self._run_labels.of_run(run_id)
         with self._lock:
             self._runs.setdefault(label, _Run()).path = path
@@ -263,19 +265,19 @@ class NodeMetrics:
         self._listeners.remove(listener)
 
     def snapshot(self) -> NodeSnapshot:
-        """Return the current state of everything; callable from any thread."""
+        """Return the current state of the node. Callable from any thread."""
         with self._lock:
-            found = self._snapshots()
+            snapshots = self._snapshots()
             runs = {label: run.copy() for label, run in self._runs.items()}
         machine = self._machine()
         gpus: Mapping[int, str] = machine.gpus if machine is not None else {}
-        ranks = [replace(rank, job=self._job_of(tape), gpu=gpus.get(tape.identity.nonce)) for tape, rank in found]
-        present = {tape.identity.nonce for tape, _ in found}
+        ranks = [replace(rank, job=self._job_of(tape), gpu=gpus.get(tape.identity.nonce)) for tape, rank in snapshots]
+        present = {tape.identity.nonce for tape, _ in snapshots}
         self._jobs = {nonce: job for nonce, job in self._jobs.items() if nonce in present}
         for rank in ranks:
             runs.setdefault(rank.run, _Run()).add(rank)
         return NodeSnapshot(
-            # Two series with the same labels would break a scrape: of two tapes, the newer one is shown.
+            # Two series with the same labels would break a scrape: of two tapes of a rank, the newer is shown.
             ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
             runs={
                 label: RunSnapshot(
@@ -298,13 +300,13 @@ class NodeMetrics:
         )
 
     def _job_of(self, tape: TapeReader) -> JobDescription:
-        """Return the job of a rank, which it describes just after the beginning of its tape."""
+        """Return the job of a rank; `UNKNOWN_JOB` until the rank has written its description, soon after its start."""
         nonce = tape.identity.nonce
         if nonce not in self._jobs:
-            found = read_description(tape.path, tape.owner)
-            if found is None:
+            description = read_description(tape.path, tape.owner)
+            if description is None:
                 return UNKNOWN_JOB
-            self._jobs[nonce] = found.job
+            self._jobs[nonce] = description.job
         return self._jobs[nonce]
 
     @property
@@ -313,12 +315,12 @@ class NodeMetrics:
         return self._spans_dropped()
 
     def times(self) -> dict[int, RankTimes]:
-        """Return the times of each rank, by the nonce of its tape; a small part of `snapshot`."""
+        """Return the times of each rank by the nonce of its tape. Much cheaper than `snapshot`."""
         with self._lock:
             return {nonce: rank.times for nonce, rank in self._ranks.items()}
 
     def findings(self, run_id: int) -> RunFindings:
-        """Return what was found in a run besides stalls."""
+        """Return the findings of a run that are not stalls."""
         with self._lock:
             run = self._runs.get(self._run_labels.of_run(run_id))
             if run is None:

@@ -22,24 +22,24 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 
 FRESH_S: Final = 1.0
-"""A collection that takes longer continues with a new snapshot."""
+"""Maximum age of a snapshot during a collection. A longer collection continues with a new snapshot."""
 _INTEGERS: Final = ("rank", "size")
 
 
 class OTelMetrics:
-    """Shows a node to a provider, whose readers observe its metrics whenever they collect.
+    """Exports a node's metrics to a provider, whose readers observe them at each collection.
 
-    Durations are recorded one by one as the ranks report them, on the thread that reads the tapes, because the API has
-    no observable histogram.
+    The API has no observable histogram. So durations are recorded one by one as ranks report them, on the thread that
+    reads the tapes.
     """
 
     def __init__(self, node: NodeMetrics, provider: MeterProvider, fresh_s: float = FRESH_S) -> None:
-        """Start showing the node.
+        """Start the export.
 
         Args:
-            node: What to show; only durations reported from now on are recorded.
-            provider: The user's provider, or that of `build_meter_provider_from_environment`.
-            fresh_s: For how long after a snapshot was taken its collection may read it.
+            node: The node. Only durations reported from now on are recorded.
+            provider: The user's provider, or the result of `build_meter_provider_from_environment`.
+            fresh_s: Maximum age of a snapshot during a collection.
         """
         self._fresh_s = fresh_s
         self._node = node
@@ -53,7 +53,7 @@ class OTelMetrics:
         node.listen(self._instruments.record)
 
     def stop(self) -> None:
-        """Stop showing the node; idempotent."""
+        """Stop the export. Idempotent."""
         if self not in self._instruments.shown:
             return
         self._instruments.shown = tuple(shown for shown in self._instruments.shown if shown is not self)
@@ -61,7 +61,7 @@ class OTelMetrics:
 
     def observe(self, metric: NumberMetric) -> list[Observation]:
         """Return the node's series of a metric."""
-        # The SDK's reader may keep running in forked children, where our snapshot would be a stale copy.
+        # The SDK's reader may keep running in a forked child, where the node is a stale copy.
         if os.getpid() != self._process:
             return []
         return [
@@ -70,7 +70,7 @@ class OTelMetrics:
         ]
 
     def _snapshot_for(self, name: str) -> NodeSnapshot:
-        """Take one snapshot for all metrics of a collection: a metric that was read from it belongs to the next one."""
+        """Return the snapshot of this collection. A metric already read from it belongs to the next collection."""
         with self._lock:
             now_s = time.monotonic()
             if self._snapshot is None or name in self._served or now_s - self._taken_s > self._fresh_s:
@@ -80,14 +80,14 @@ class OTelMetrics:
 
 
 MAX_INTEGER: Final = (1 << 63) - 1
-"""The largest integer in OTLP; a forged tape may count beyond it."""
+"""The largest integer in OTLP. Counts of a forged tape may exceed it."""
 
 
 class _Instruments:
     """The instruments of one provider.
 
     Attributes:
-        shown: The nodes that they observe.
+        shown: The observed nodes.
     """
 
     def __init__(self, provider: MeterProvider) -> None:
@@ -120,7 +120,7 @@ class _Instruments:
             histogram.record(seconds, _attributes(label_names, labels))
 
 
-# The SDK ignores callbacks for an instrument that it already has, and cannot remove one. So a provider gets its
+# The SDK ignores callbacks for an existing instrument, and cannot remove instruments. So a provider gets its
 # instruments once, while nodes come and go: after `uninstrument` and `instrument`, or when a job creates a new group.
 _instruments: Final[WeakKeyDictionary[MeterProvider, _Instruments]] = WeakKeyDictionary()
 

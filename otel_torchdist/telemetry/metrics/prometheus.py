@@ -1,4 +1,4 @@
-"""The metrics as a collector for prometheus_client; keeps no copies and does nothing on the hot path."""
+"""The metrics as a collector for prometheus_client. It works only during a scrape."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BUCKETS: Final = (*(str(bound) for bound in BOUNDS_S), "+Inf")
 
 
 class TorchDistCollector(Collector):
-    """Provides a registry with the current metrics of all ranks of a node."""
+    """A collector of the current metrics of a node."""
 
     def __init__(self, snapshot: Callable[[], NodeSnapshot]) -> None:
-        """Collect from `snapshot`, which is called once per scrape, on the scraper's thread."""
+        """Collect from `snapshot`, which is called once per scrape on the scraper's thread."""
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
@@ -41,7 +41,7 @@ class TorchDistCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics. Our own errors are logged and never fail other collectors of the registry."""
+        """Return all metrics. Errors in our code are logged and do not fail other collectors of the registry."""
         families: list[Metric] = []
         with guarded("the collection of metrics"):
             node = self._snapshot()
@@ -71,13 +71,13 @@ def _histogram_family(metric: HistogramMetric, node: NodeSnapshot) -> Metric:
 
 
 def _buckets(histogram: DurationHistogram) -> list[_Bucket]:
-    found: list[_Bucket] = []
+    buckets: list[_Bucket] = []
     for number, (bound, count) in enumerate(zip(_BUCKETS, accumulate(histogram.counts), strict=True)):
         exemplar = histogram.exemplars.get(number)
-        found.append((bound, count) if exemplar is None else (bound, count, _sample(exemplar)))
-    return found
+        buckets.append((bound, count) if exemplar is None else (bound, count, _sample(exemplar)))
+    return buckets
 
 
 def _sample(exemplar: Exemplar) -> Sample:
-    """Build an exemplar; only OpenMetrics, the format that Prometheus itself requests, shows it."""
+    """Convert an exemplar. Only OpenMetrics, the format requested by Prometheus, includes exemplars."""
     return Sample({"trace_id": f"{exemplar.trace_id:032x}"}, exemplar.seconds, exemplar.wall_s)

@@ -1,4 +1,4 @@
-"""The metrics of one rank's tape: fed by the reader's thread, read at any time by a scrape."""
+"""The metrics of one rank's tape: updated by the reader's thread, read by scrapes at any time."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from otel_torchdist.telemetry.spans.segments import SegmentEnd, StepSegment
 
 MAX_UNPUBLISHED: Final = 16_384
 MAX_AWAITED: Final = 512
-"""Operations whose values are on their way from a device."""
+"""Upper bound on the operations with values pending on a device."""
 
-# Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
+# Operators of IntFlag run Python code and would double the cost of a record. Operators of int do not.
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
 class RankMetrics:
-    """Counts what one tape reports. `consume` and `retire` belong to the reader's thread, `snapshot` to any.
+    """Counters of one tape. `consume` and `retire` belong to the reader's thread, `snapshot` to any thread.
 
     An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only while
-    a thread waits for it, counted from that wait: before that, nothing shows that it should have ended. An operation on
-    a device begins when the device starts it; its age and its duration count from there. Durations are counted only if
-    the end is known from the call, the wait or an event; what a poll or the watchdog saw is too coarse, and operations
-    that were dropped, failed or not followed on their device have no meaningful end.
+    a thread waits for it, from the begin of that wait: before, nothing shows that it should have ended. Age and
+    duration of an operation on a device count from its start there. Durations are counted only for ends known from the
+    call, the wait or an event: ends noticed by a poll or the watchdog are too coarse, and dropped, failed or untracked
+    operations have no meaningful end.
 
     Attributes:
         labels: Labels of the groups and operations of its job.
@@ -65,7 +65,7 @@ class RankMetrics:
 
         Args:
             tape: The tape whose batches will be consumed.
-            labels: Shared by all ranks of the job.
+            labels: Labels shared by all ranks of the job.
             listeners: Receive each duration once, after the label of its run is settled.
             label_of: Returns the label of a run id.
         """
@@ -88,7 +88,7 @@ class RankMetrics:
         self._checkpoints = CheckpointMetrics(tape.names)
         self._figures = NO_FIGURES
         self._calls = CallDurations(tape.names, labels)
-        # Bounded in case a run id never settles: then histograms kept elsewhere miss the oldest durations.
+        # Bounded in case a run id never settles: then the oldest durations are missing from listeners' histograms.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
     @property
@@ -98,7 +98,7 @@ class RankMetrics:
 
     @property
     def state(self) -> MetricsState:
-        """All counts so far, from which the next reader continues."""
+        """All counts so far, for the next reader."""
         with self._lock:
             return MetricsState(
                 series=self._series.states,
@@ -115,7 +115,7 @@ class RankMetrics:
             )
 
     def resume(self, state: MetricsState) -> None:
-        """Continue from another reader's state; called before the first `consume`."""
+        """Continue from another reader's state. Called before the first `consume`."""
         self._series.resume(state.series, state.groups, state.folded)
         self._steps = state.steps.copy()
         self._last_step = state.last_step
@@ -125,11 +125,11 @@ class RankMetrics:
         self._calls.resume(state.calls)
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
-        """Count what a poll has found. Must be called after every poll: open operations change without new records.
+        """Count a batch. Must be called after every poll: open operations change without new records.
 
         Args:
-            batch: What `poll` returned.
-            status: The tape's live words at about that time.
+            batch: The batch of the poll.
+            status: The tape's live words at about the time of the poll.
             now_ns: Monotonic clock.
         """
         is_running = status.state is TapeState.RUNNING and self._tape.is_alive()
@@ -153,37 +153,39 @@ class RankMetrics:
                 duration = self._calls.count(activity)
                 if duration is not None and self._listeners:
                     self._unpublished.append(duration)
-            # A rank that has ended is no longer inside any call.
+            # A rank that has ended is not inside a call any more.
             still_open = self._tape.open_operations() if is_running else ()
             self._shares.consume(batch.ended, still_open, now_ns)
-            self._open = [(self._series.target(one).series, one.waiting_since_ns) for one in still_open]
+            self._open = [
+                (self._series.target(operation).series, operation.waiting_since_ns) for operation in still_open
+            ]
             for operation in still_open:
                 if operation.started_ns is not None:
                     self._count_begun(operation)
-            ends = [one.completed_ns or 0 for one in batch.ended]
-            calls = [one.entered_ns for one in batch.entered[-1:]]
+            ends = [operation.completed_ns or 0 for operation in batch.ended]
+            calls = [operation.entered_ns for operation in batch.entered[-1:]]
             self._called_ns = max([self._called_ns, *ends, *calls, *(mark.ended_ns for mark in batch.steps)])
             self._status = status
             self._figures = read_figures(self._tape.words)
-            if is_running or status.state is not TapeState.RUNNING:  # else it disappeared silently: see `gone`
+            if is_running or status.state is not TapeState.RUNNING:  # otherwise it vanished: see `gone`
                 self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
             self.run.update(status, is_running, now_ns)
         self._publish_durations()
 
     def gone(self, cleanly: bool) -> None:
-        """Mark a rank that is over; its tape alone does not always show how it ended."""
+        """Mark a rank as ended. Its tape alone does not always show how it ended."""
         self._up = None if cleanly else False
 
     def exemplify(self, segment: StepSegment, anchor: FinishedSpan) -> None:
         """Add exemplars for an exported trace: its longest operation with an exact end, and its step.
 
         Args:
-            segment: A piece of a step whose durations have been counted.
+            segment: A segment of a step whose durations have been counted.
             anchor: Its span.
         """
         end_s = (anchor.start_ns + segment.end_ns - segment.start_ns) / 1e9
-        timed = [one for one in segment.operations if one.completed_ns is not None and one.is_timed]
+        timed = [call for call in segment.operations if call.completed_ns is not None and call.is_timed]
         longest = max(timed, key=_lasted_s, default=None)
         with self._lock:
             if longest is not None:
@@ -198,10 +200,10 @@ class RankMetrics:
         """Return the rank's current state.
 
         Args:
-            now_ns: Monotonic clock of the node, up to which ages are counted.
+            now_ns: Monotonic clock of the node, for ages.
 
         Returns:
-            None while the rank is held back.
+            The state; None while the rank is held back.
         """
         with self._lock:
             if self.run.shown is None or self._status is None:
@@ -239,7 +241,7 @@ class RankMetrics:
             return RankTimes(shares.communicating.total_ns, shares.blocked.total_ns, overhead_ns, self._records_lost)
 
     def retire(self) -> None:
-        """Publish the durations that were held back, because nothing more will be consumed."""
+        """Publish the durations held back so far. Nothing will be consumed afterwards."""
         with self._lock:
             self.run.settle()
         self._publish_durations()
@@ -255,7 +257,7 @@ class RankMetrics:
             self._count_begun(operation)
 
     def _count_values(self, series: Series, numerics: Numerics) -> None:
-        """Count what is known of an operation's inputs, as soon as it is."""
+        """Count the numerics of an operation's inputs, or remember them while they are pending."""
         if numerics.is_pending:
             self._awaited_values[numerics.number] = series
             if len(self._awaited_values) > MAX_AWAITED:
@@ -265,7 +267,7 @@ class RankMetrics:
         series.values = numerics if numerics.norm is not None else series.values
 
     def _count_begun(self, operation: Operation) -> None:
-        """Count that this rank has reached an operation: it was entered, or on a device it was begun."""
+        """Advance the group's last started operation: entered, or on a device, started there."""
         _, group = self._series.target(operation)
         if group is None or int(operation.flags) & _POINT_TO_POINT:
             return

@@ -1,4 +1,4 @@
-"""The series of one rank: which of them an operation or a remote call is counted in."""
+"""The series of one rank: maps operations and remote calls to their counters."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _METRICS: Final = {kind: _metric_of(side) for kind, side in SIDES.items()}
 
 
 class CallSeries(NamedTuple):
-    """Calls that are counted together.
+    """A series of remote calls.
 
     Attributes:
         metric: The histogram of their side.
-        labels: System, function, and the type of the error, '' if there is none.
+        labels: System, function, and type of the error or ''.
     """
 
     metric: str
@@ -52,25 +52,25 @@ class CallSeries(NamedTuple):
 
 
 class CallDurations:
-    """Counts the calls whose end is known from a wait, from the function's own return, or from an exception.
+    """Durations of remote calls whose end is known from a wait, from the function's return, or from an exception.
 
     Attributes:
-        durations: The histograms.
+        durations: Histogram of each series.
     """
 
     def __init__(self, names: NamesReader, labels: SeriesLabels) -> None:
-        """Count nothing yet; `labels` are shared by all ranks of the job."""
+        """Begin without calls. `labels` are shared by all ranks of the job."""
         self.durations: dict[CallSeries, DurationHistogram] = {}
         self._names = names
         self._labels = labels
 
     def resume(self, durations: Iterable[tuple[CallSeries, DurationHistogram]]) -> None:
-        """Continue from what another reader has counted."""
-        for series, known in durations:
-            self.durations.setdefault(series, DurationHistogram()).add(known)
+        """Continue from another reader's histograms."""
+        for series, histogram in durations:
+            self.durations.setdefault(series, DurationHistogram()).add(histogram)
 
     def count(self, activity: Activity) -> Duration | None:
-        """Count an activity that has ended; returns its duration if it is such a call."""
+        """Count an activity that has ended. Return its duration if it is a remote call with a known end."""
         metric = _METRICS.get(activity.kind)
         if metric is None or activity.completed_ns is None or activity.how not in _COUNTED:
             return None
@@ -84,7 +84,7 @@ class CallDurations:
     @property
     def copies(self) -> tuple[tuple[CallSeries, DurationHistogram], ...]:
         """The current histograms, as copies."""
-        return tuple((series, one.copy()) for series, one in self.durations.items())
+        return tuple((series, histogram.copy()) for series, histogram in self.durations.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,18 @@ class SeriesState:
 
 @dataclass(frozen=True, slots=True)
 class MetricsState:
-    """Everything that `RankMetrics` counts.
+    """All counters of `RankMetrics`.
 
     Attributes:
         series: Counters, by group and operation.
-        groups: Groups with a series of their own.
-        folded: Name ids of groups without one.
+        groups: Groups with separate series.
+        folded: Name ids of groups without separate series.
         steps: Durations of steps.
         last_step: The last step that ended.
-        totals: Counts of its operations as a whole.
         communicating: Nanoseconds with an operation in flight, and the time up to which they have been counted.
-        blocked: The same for blocked threads.
+        blocked: Nanoseconds with a blocked thread, and the time up to which they have been counted.
         checkpoints: Counts of checkpoints, by operation and stage.
-        saves: When saves have ended well.
+        saves: The times of successful saves.
         calls: Durations of remote procedure calls.
     """
 
@@ -166,7 +165,7 @@ class GroupProgress:
 
 
 class CountedSeries(NamedTuple):
-    """The counters of an operation; no progress if its sequence number is not comparable across ranks."""
+    """The counters of an operation. `progress` is None if its sequence number is not comparable between ranks."""
 
     series: Series
     progress: GroupProgress | None
@@ -176,17 +175,17 @@ class RankSeries:
     """The series of one rank. Not thread-safe.
 
     Attributes:
-        counters: By the labels of group and operation.
-        groups: Groups with a series of their own, by their label.
-        folded: Name ids of groups without one.
+        counters: Counters by the labels of group and operation.
+        groups: Groups with separate series, by label.
+        folded: Name ids of groups without separate series.
     """
 
     def __init__(self, names: NamesReader, labels: SeriesLabels) -> None:
-        """Start with none.
+        """Begin without series.
 
         Args:
             names: The dictionary of the rank's tape.
-            labels: Shared by all ranks of the job.
+            labels: Labels shared by all ranks of the job.
         """
         self.counters: dict[tuple[str, str], Series] = {}
         self.groups: dict[str, GroupProgress] = {}
@@ -200,8 +199,10 @@ class RankSeries:
     @property
     def states(self) -> tuple[SeriesState, ...]:
         """The counts by group and operation."""
-        series = self.counters.values()
-        return tuple(SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series)
+        return tuple(
+            SeriesState(series.group, series.operation, series.entered, series.message_bytes, series.timed)
+            for series in self.counters.values()
+        )
 
     @property
     def group_states(self) -> tuple[GroupSnapshot, ...]:
@@ -209,12 +210,12 @@ class RankSeries:
         return tuple(group.snapshot for group in self.groups.values())
 
     def resume(self, series: Iterable[SeriesState], groups: Iterable[GroupSnapshot], folded: Iterable[int]) -> None:
-        """Continue from what another reader has counted."""
-        for one in series:
-            labels = self._labels.pair(label_value(one.group), one.operation)
-            counted = self.counters[labels] = Series(*labels, one.entered, one.message_bytes)
-            for size, timed in one.sizes:
-                counted.sizes.setdefault(self._labels.size(labels, size), TimedMessages()).add(timed)
+        """Continue from another reader's counts."""
+        for state in series:
+            labels = self._labels.pair(label_value(state.group), state.operation)
+            resumed = self.counters[labels] = Series(*labels, state.entered, state.message_bytes)
+            for size, timed in state.sizes:
+                resumed.sizes.setdefault(self._labels.size(labels, size), TimedMessages()).add(timed)
         for group in groups:
             label = self._labels.group(label_value(group.group))
             info = GroupInfo(label_value(group.info.description), group.info.size)
@@ -224,7 +225,7 @@ class RankSeries:
         self.folded = set(folded)
 
     def target(self, operation: Operation) -> CountedSeries:
-        """Return where an operation is counted."""
+        """Return the counters of an operation."""
         # A rendezvous has no signature; no name has the id -1.
         signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
         target = self._targets.get((operation.group, signature))
@@ -252,7 +253,7 @@ class RankSeries:
         return signature.operation if signature else OTHER
 
     def _group(self, name_id: int) -> GroupProgress | None:
-        """Return the group with this name id; None if it is not known or has no series of its own."""
+        """Return the group with this name id; None if it is unknown or has no separate series."""
         group = self._by_id.get(name_id)
         if group is not None:
             return group
@@ -270,7 +271,7 @@ class RankSeries:
         return group
 
     def rename(self) -> None:
-        """Describe groups anew that have become those of a mesh's dimensions."""
+        """Update the descriptions of groups that a device mesh has renamed."""
         if self._names.renamed == self._renamed:
             return
         self._renamed = self._names.renamed
@@ -280,7 +281,7 @@ class RankSeries:
                 group.info = _info_of(name)
 
     def timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
-        """Return the label of a message size, and where operations of that size are timed."""
+        """Return the label of a message size, and the timed operations of that size."""
         size = size_class(message_bytes)
         timed = series.sizes.get(size)
         if timed is None:

@@ -1,4 +1,4 @@
-"""The numbers of a rank and of a node at one moment, of which `definitions` makes series."""
+"""Snapshots of ranks and nodes, from which `definitions` builds series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedM
 
 
 class Duration(NamedTuple):
-    """One measured duration, for histograms that are kept elsewhere.
+    """A measured duration, for histograms of listeners.
 
     Attributes:
         metric: `semconv.OPERATION_DURATION` or `semconv.STEP_DURATION`.
@@ -44,12 +44,12 @@ class OperationSnapshot:
     Attributes:
         group: Label of the group.
         operation: Label of the operation.
-        entered: How often the rank entered it.
-        message_bytes: Bytes that the rank contributed.
-        in_flight: Operations that have not ended.
-        oldest_age_s: Age of the oldest of them; see `RankMetrics` for those that have none.
-        sizes: Operations whose end is known from the call, the wait or an event on the device, by message size class.
-        values: The newest statistics of its inputs; None if there are none.
+        entered: Number of times that the rank entered it.
+        message_bytes: Bytes contributed by the rank.
+        in_flight: Number of operations in flight.
+        oldest_age_s: Age of the oldest operation in flight; see `RankMetrics` for operations without an age.
+        sizes: Operations with an end known from the call, the wait or a device event, by message size class.
+        values: The newest statistics of its inputs; None without any.
     """
 
     group: str
@@ -63,13 +63,13 @@ class OperationSnapshot:
 
     @property
     def timed(self) -> int:
-        """Operations whose duration is known."""
-        return sum(one.durations.count for one in self.sizes.values())
+        """Number of operations with a known duration."""
+        return sum(timed.durations.count for timed in self.sizes.values())
 
     @property
     def timed_s(self) -> float:
-        """Sum of these durations in seconds."""
-        return sum(one.durations.sum_s for one in self.sizes.values())
+        """Sum of the known durations in seconds."""
+        return sum(timed.durations.sum_s for timed in self.sizes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,11 @@ class GroupSnapshot:
     """One group on one rank.
 
     Attributes:
-        group: Its label.
+        group: Label of the group.
         info: Its description and size.
-        aligned: Whether its sequence numbers are comparable across ranks.
-        started_sequence: Its newest collective that the rank has entered; None before the first, and if sequence
-            numbers are not comparable across ranks.
-        completed_sequence: Its newest collective that is known to have ended well; None if there is none.
+        aligned: Whether its sequence numbers are comparable between ranks.
+        started_sequence: Sequence number of the last entered collective; None before the first, or if not aligned.
+        completed_sequence: Sequence number of the last collective known to have ended successfully; None without one.
     """
 
     group: str
@@ -100,24 +99,24 @@ class RankSnapshot:
         run: Label of the run.
         rank: Global rank.
         up: Whether it is alive and has not failed; None after it has finished normally.
-        operations: What it did, by group and operation.
-        groups: The groups that it has used, in the order of first use.
+        operations: Its operations, by group and operation.
+        groups: The groups that it has used, in order of first use.
         steps: Durations of its steps.
         communicating_s: Time with an operation in flight.
         blocked_s: Time with a thread blocked in a call or wait.
-        overhead_s: Time that our own code took on its threads.
+        overhead_s: Time of our code on its threads.
         records_lost: Records that were not written or not read.
-        names_dropped: Names that did not fit into its dictionary.
-        totals: Counts of its operations as a whole.
-        groups_folded: Groups that are counted under `other`.
-        kernel: What records its calls.
-        torch: Version of its torch; '' if it is not known.
-        job: Its job, as far as it describes that.
-        gpu: UUID of its GPU, '' if it has none; None if its machine is not read.
+        names_dropped: Names that did not fit in its dictionary.
+        totals: Totals of its operations.
+        groups_folded: Number of groups counted under `other`.
+        kernel: The recording kernel.
+        torch: Version of its torch; '' if unknown.
+        job: Its job; `UNKNOWN_JOB` if not described.
+        gpu: UUID of its GPU, '' for no GPU; None if its machine is not monitored.
         checkpoints: Counts of its checkpoints, by operation and stage.
-        saved_age_s: Seconds since its last save has ended well; None before the first.
-        save_interval_s: The longest of the newest intervals between its saves; 0 if there is none.
-        figures: What it has counted itself.
+        saved_age_s: Seconds since its last successful save; None before the first.
+        save_interval_s: Longest of the newest intervals between its saves; 0 without any.
+        figures: Figures of its steps, from its tape.
         calls: Durations of its remote procedure calls, by metric and labels.
         idle_s: Seconds since it last entered or left an operation, or ended a step.
     """
@@ -151,11 +150,11 @@ class RankSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ShownVerdict:
-    """A run's verdict, how its attempt has ended, or a finding, as labels.
+    """The verdict on a run, the end of its attempt, or a finding, as labels.
 
     Attributes:
         text: A finding's sentence, for pages.
-        coverage: How many members of the stalled group report.
+        coverage: Number of members of the stalled group that report, such as `3/4`.
     """
 
     group: str
@@ -172,9 +171,9 @@ class PathSnapshot:
     """The critical path of a run's newest steps, in seconds of an average step.
 
     Attributes:
-        kinds: Its length, by what happens on it.
-        ranks: How long ranks compute on it.
-        gains: What a step would be shorter at most, by kind of cause, ranks and operation, as labels.
+        kinds: Its length, by kind of work.
+        ranks: Time that ranks compute on it.
+        gains: Upper bounds on the time that a step would save, by cause, ranks and operation, as labels.
     """
 
     kinds: Mapping[str, float]
@@ -184,13 +183,13 @@ class PathSnapshot:
 
 @dataclass(slots=True)
 class ArrivalCounts:
-    """The ranks that came last in the compared calls of a group.
+    """The last arrivals in the compared calls of a group.
 
     Attributes:
         calls: Number of compared calls.
-        waited_s: Seconds for which a rank waited in these for the last one, on average.
-        last: By rank, in how many of them it came last.
-        late_s: By rank, seconds for which the others waited for it alone.
+        waited_s: Average seconds that a rank waited for the last rank.
+        last: Number of calls at which each rank arrived last.
+        late_s: Seconds that the other ranks waited for each rank alone.
     """
 
     calls: int = 0
@@ -205,19 +204,19 @@ class ArrivalCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The numbers of a run for the whole node, including those of ranks that have been forgotten since.
+    """The numbers of a run on the whole node, including forgotten ranks.
 
     Attributes:
         timed: Timed operations, by labels of group, operation and message size.
         steps: Durations of steps, of all ranks.
         groups: The groups of the node's ranks, by label.
-        stall: The run's incident, if there is one.
-        stalled_groups: Groups that have had an incident.
-        findings: Findings that are not stalls and still hold.
-        arrivals: Which ranks came last, by label of the group.
-        path: Its critical path; None if it is not known here.
+        stall: The run's incident; None without one.
+        stalled_groups: Groups with a present or past incident.
+        findings: Current findings that are not stalls.
+        arrivals: The last arrivals, by label of the group.
+        path: Its critical path; None if unknown on this node.
         calls: Durations of remote procedure calls, by metric and labels.
-        end: How it has ended; None while it runs.
+        end: The end of its attempt; None while it runs.
     """
 
     timed: Mapping[tuple[str, str, str], TimedMessages]
@@ -235,12 +234,12 @@ class RunSnapshot:
 
 
 class RankTimes(NamedTuple):
-    """The times of one rank, a part of `RankSnapshot` that takes no copies.
+    """The times of one rank: a part of `RankSnapshot` that is cheap to read.
 
     Attributes:
         communicating_ns: Time with an operation in flight.
         blocked_ns: Time with a thread blocked in a call or wait.
-        overhead_ns: Time that our own code took on its threads.
+        overhead_ns: Time of our code on its threads.
         records_lost: Records that were not written or not read.
     """
 
@@ -252,11 +251,11 @@ class RankTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunFindings:
-    """Findings of a run besides stalls, and the ranks that came last.
+    """Findings of a run that are not stalls, and its last arrivals.
 
     Attributes:
-        findings: Findings that still hold.
-        arrivals: Which ranks came last, by label of the group.
+        findings: Current findings.
+        arrivals: The last arrivals, by label of the group.
     """
 
     findings: tuple[ShownVerdict, ...] = ()
@@ -265,10 +264,10 @@ class RunFindings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """All ranks of a node, no two with the same run and rank, and their runs by label.
+    """All ranks of a node, unique by run and rank, and their runs by label.
 
     Attributes:
-        host: Name of the node; '' if its machine is not read.
+        host: Name of the node; '' if its machine is not monitored.
     """
 
     ranks: tuple[RankSnapshot, ...]
@@ -282,7 +281,7 @@ Listener: TypeAlias = Callable[[Sequence[Duration]], None]
 
 
 class DurationListeners:
-    """Receivers of individual durations, in addition to the histograms; falsy if there are none, to save the work."""
+    """Listeners for individual durations. Falsy without listeners, so that callers can skip the work."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -291,12 +290,12 @@ class DurationListeners:
         return bool(self._listeners)
 
     def add(self, listener: Listener) -> None:
-        """Also pass durations to `listener`, from now on."""
+        """Pass durations to `listener` from now on."""
         self._listeners += (listener,)
 
     def remove(self, listener: Listener) -> None:
         """Undo `add`."""
-        self._listeners = tuple(one for one in self._listeners if one != listener)
+        self._listeners = tuple(other for other in self._listeners if other != listener)
 
     def publish(self, durations: Sequence[Duration]) -> None:
         """Pass durations to all listeners, on this thread."""
@@ -306,16 +305,16 @@ class DurationListeners:
 
 @dataclass(frozen=True, slots=True)
 class VerdictStatus:
-    """The one incident of a run, or how its attempt has ended, as a reader reports it to the metrics.
+    """The incident of a run, or the end of its attempt, for the metrics.
 
     Attributes:
         run_id: The run.
-        group_key: `GroupName.key` of the group whose operation stalls; '' if it is not known.
-        operation: That operation.
+        group_key: `GroupName.key` of the group whose operation stalls; '' if unknown.
+        operation: The stalled operation.
         verdict: The verdict's name; also `finished` or `ended` for the end of an attempt.
-        ranks: Global ranks that the verdict names.
+        ranks: Global ranks named in the verdict.
         trace_id: Trace of the incident.
-        coverage: How many members of a stalled group reported, such as `3/4`.
+        coverage: Number of members of a stalled group that report, such as `3/4`.
     """
 
     run_id: int

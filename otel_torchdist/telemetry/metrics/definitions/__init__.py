@@ -1,6 +1,6 @@
-"""The table of all metrics: names, meanings, and where their values come from.
+"""The table of all metrics: names, help texts, and sources of their values.
 
-The Prometheus and the OpenTelemetry metrics are both built from it, so they cannot disagree.
+Both the Prometheus and the OpenTelemetry metrics are built from it, so they cannot disagree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operations and remote calls of ranks: how many, how large, how long, and how far each group has come."""
+"""Metrics of operations and remote calls: counts, sizes, durations, and the progress of each group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BY_SIZE: Final = ("run", "group", "operation", "message_size")
 
 
 def of_group(value: Callable[[GroupSnapshot], int | None]) -> Reader:
-    """Make a reader of one number per group of each rank; groups with None have no series."""
+    """Return a reader of one number per group of each rank. Groups with None have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:
@@ -41,24 +41,24 @@ def of_group(value: Callable[[GroupSnapshot], int | None]) -> Reader:
 
 
 def timed_bytes(node: NodeSnapshot) -> Numbers:
-    """Yield the bytes contributed to these operations."""
+    """Yield the bytes contributed to operations with known durations."""
     for label, run in node.runs.items():
-        for labels, one in run.timed.items():
-            yield (label, *labels), one.message_bytes
+        for labels, timed in run.timed.items():
+            yield (label, *labels), timed.message_bytes
 
 
 OLDEST_AGE: Final = gauge(
     "torchdist.operation.oldest_age",
     Unit.SECONDS,
-    "Age of the oldest operation in flight, 0 if there is none. It counts from the wait for an operation whose end "
-    "only a wait can show, and from the start on the device for one that runs there.",
+    "Age of the oldest operation in flight, or 0. The age counts from the entry; from the start on the device for an "
+    "operation that runs there; and from the wait for an operation whose end only a wait can show.",
     BY_OPERATION,
-    of_operation(lambda one: one.oldest_age_s),
+    of_operation(lambda operation: operation.oldest_age_s),
 )
 LAST_STARTED_SEQUENCE: Final = gauge(
     "torchdist.last_started_sequence",
     Unit.NONE,
-    "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
+    "Sequence number of the newest collective of the group that the rank has entered, or started on its device.",
     BY_GROUP,
     of_group(lambda group: group.started_sequence),
 )
@@ -67,9 +67,9 @@ OPERATION_METRICS: Final = (
         "torchdist.operations.in_flight",
         MetricKind.UP_DOWN,
         Unit.OPERATIONS,
-        "Operations that the rank has entered and that have not ended.",
+        "Operations of the rank in flight.",
         BY_OPERATION,
-        of_operation(lambda one: one.in_flight),
+        of_operation(lambda operation: operation.in_flight),
     ),
     OLDEST_AGE,
     counter(
@@ -77,48 +77,48 @@ OPERATION_METRICS: Final = (
         Unit.OPERATIONS,
         "Operations that the rank has entered.",
         BY_OPERATION,
-        of_operation(lambda one: one.entered),
+        of_operation(lambda operation: operation.entered),
     ),
     counter(
         "torchdist.message",
         Unit.BYTES,
         "Bytes that the rank has contributed to its operations.",
         BY_OPERATION,
-        of_operation(lambda one: one.message_bytes),
+        of_operation(lambda operation: operation.message_bytes),
     ),
     counter(
         "torchdist.timed_operations",
         Unit.OPERATIONS,
-        "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
+        "Operations of the rank with a known duration. The histogram of the node has the distribution.",
         BY_OPERATION,
-        of_operation(lambda one: one.timed),
+        of_operation(lambda operation: operation.timed),
     ),
     counter(
         "torchdist.timed_operation",
         Unit.SECONDS,
-        "Sum of the rank's known operation durations.",
+        "Sum of the known durations of the rank's operations.",
         BY_OPERATION,
-        of_operation(lambda one: one.timed_s),
+        of_operation(lambda operation: operation.timed_s),
     ),
     counter(
         "torchdist.timed_message",
         Unit.BYTES,
-        "Bytes that the node's ranks have contributed to operations whose duration is known.",
+        "Bytes that the node's ranks have contributed to operations with a known duration.",
         _BY_SIZE,
         timed_bytes,
     ),
     counter(
         "torchdist.blocked",
         Unit.SECONDS,
-        "Time in which a thread of the rank was inside an operation's call or inside a wait for one. "
-        "Waits in C++, such as DDP's, are not seen.",
+        "Time with a thread of the rank inside the call of an operation or inside a wait for one. "
+        "Waits in C++, such as DDP's, are not included.",
         BY_RANK,
         of_rank(lambda rank: rank.blocked_s),
     ),
     counter(
         "torchdist.communication",
         Unit.SECONDS,
-        "Time with at least one operation of the rank in flight, whether it overlapped with computation or not.",
+        "Time with at least one operation of the rank in flight, including time overlapped with computation.",
         BY_RANK,
         of_rank(lambda rank: rank.communicating_s),
     ),
@@ -126,21 +126,21 @@ OPERATION_METRICS: Final = (
     gauge(
         "torchdist.last_completed_sequence",
         Unit.NONE,
-        "Sequence number of the newest collective of the group that is known to have ended on the rank.",
+        "Sequence number of the newest collective of the group known to have ended on the rank.",
         BY_GROUP,
         of_group(lambda group: group.completed_sequence),
     ),
     counter(
         "torchdist.operations.untracked",
         Unit.OPERATIONS,
-        "The rank's operations that were handed to a device and whose end there is not known.",
+        "Operations of the rank enqueued on a device whose end there is unknown.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.untracked),
     ),
     counter(
         "torchdist.operations.failed",
         Unit.OPERATIONS,
-        "The rank's operations that ended with an exception.",
+        "Operations of the rank that ended with an exception.",
         BY_RANK,
         of_rank(lambda rank: rank.totals.failed),
     ),
@@ -153,19 +153,19 @@ _CALL: Final = ("run", "rpc_system_name", "rpc_method", "error_type")
 def operation_durations(node: NodeSnapshot) -> Histograms:
     """Yield the durations of each operation of each group, by size."""
     for label, run in node.runs.items():
-        for labels, one in run.timed.items():
-            yield (label, *labels), one.durations
+        for labels, timed in run.timed.items():
+            yield (label, *labels), timed.durations
 
 
 def step_durations(node: NodeSnapshot) -> Histograms:
-    """Yield the durations of the steps of each run; a run without an ended step has no series."""
+    """Yield the durations of the steps of each run. Runs without an ended step have no series."""
     for label, run in node.runs.items():
         if run.steps.count:
             yield (label,), run.steps
 
 
 def call_durations(metric: str) -> Callable[[NodeSnapshot], Histograms]:
-    """Make a reader of one side's remote procedure calls, by function and error."""
+    """Return a reader of the durations of one side's remote procedure calls, by function and error."""
 
     def read(node: NodeSnapshot) -> Histograms:
         for label, run in node.runs.items():
@@ -179,7 +179,7 @@ def call_durations(metric: str) -> Callable[[NodeSnapshot], Histograms]:
 HISTOGRAM_METRICS: Final = (
     HistogramMetric(
         semconv.OPERATION_DURATION,
-        "Durations of the node's operations, from entering the call, or the start on the device, to the end, "
+        "Durations of the node's operations, from the entry of the call or the start on the device to the end, "
         "by the size of a rank's contribution: an upper bound (4KiB to 256MiB), or larger.",
         _BY_SIZE,
         operation_durations,
@@ -192,13 +192,13 @@ HISTOGRAM_METRICS: Final = (
     ),
     HistogramMetric(
         semconv.RPC_CLIENT_DURATION,
-        "Durations of remote procedure calls of the node's ranks, as far as a thread waited for them.",
+        "Durations of remote procedure calls of the node's ranks that a thread waited for.",
         _CALL,
         call_durations(semconv.RPC_CLIENT_DURATION),
     ),
     HistogramMetric(
         semconv.RPC_SERVER_DURATION,
-        "Durations of functions in Python that the node's ranks have run for remote callers.",
+        "Durations of Python functions that the node's ranks have run for remote callers.",
         _CALL,
         call_durations(semconv.RPC_SERVER_DURATION),
     ),

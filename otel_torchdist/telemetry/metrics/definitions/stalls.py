@@ -1,4 +1,4 @@
-"""Stalls and findings, whether ranks are alive, and which of them comes last."""
+"""Metrics of stalls, findings, liveness of ranks, stragglers and the critical path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
 def stalled(node: NodeSnapshot) -> Numbers:
-    """For each group of each run, whether its operation holds up the run."""
+    """Yield, for each group of each run, whether its operation stalls the run."""
     for label, run in node.runs.items():
         cause = run.stall.group if run.stall else None
         for group in sorted({*run.groups, *run.stalled_groups}):
@@ -37,21 +37,21 @@ def attempt_ended(node: NodeSnapshot) -> Numbers:
 
 
 def finding_info(node: NodeSnapshot) -> Numbers:
-    """Yield the findings in each run that are not stalls, each once."""
+    """Yield the findings of each run that are not stalls, without duplicates."""
     for label, run in node.runs.items():
-        for found in dict.fromkeys(run.findings):
-            yield (label, found.group, found.operation, found.verdict, found.ranks, found.trace_id), 1
+        for finding in dict.fromkeys(run.findings):
+            yield (label, finding.group, finding.operation, finding.verdict, finding.ranks, finding.trace_id), 1
 
 
 def arrivals(node: NodeSnapshot) -> Numbers:
-    """Yield the number of calls of each group whose arrivals have been compared."""
+    """Yield the number of calls of each group with compared arrivals."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             yield (label, group), counts.calls
 
 
 def last_arrivals(node: NodeSnapshot) -> Numbers:
-    """Yield the number of compared calls of each group in which each rank came last."""
+    """Yield the number of compared calls of each group at which each rank arrived last."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             for rank, number in counts.last.items():
@@ -59,7 +59,7 @@ def last_arrivals(node: NodeSnapshot) -> Numbers:
 
 
 def lateness(node: NodeSnapshot) -> Numbers:
-    """Yield the seconds for which the others waited for each rank alone, by group."""
+    """Yield the seconds that the other ranks waited for each rank alone, by group."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             for rank, seconds in counts.late_s.items():
@@ -67,7 +67,7 @@ def lateness(node: NodeSnapshot) -> Numbers:
 
 
 def waited(node: NodeSnapshot) -> Numbers:
-    """Yield the seconds for which a rank waited on average for the last one, in the compared calls of each group."""
+    """Yield the average seconds that a rank waited for the last rank, in the compared calls of each group."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             yield (label, group), counts.waited_s
@@ -76,13 +76,13 @@ def waited(node: NodeSnapshot) -> Numbers:
 STALLED: Final = gauge(
     "torchdist.stalled",
     Unit.NONE,
-    "1 while the run is stalled and this group's operation is the cause, else 0.",
+    "1 while the run is stalled because of an operation of this group, otherwise 0.",
     ("run", "group"),
     stalled,
 )
 STALL_INFO: Final = info(
     "torchdist.stall.info",
-    "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
+    "Verdict on the current stall, with the ranks that it names and the id of its trace.",
     (
         "run",
         "group",
@@ -96,7 +96,7 @@ STALL_INFO: Final = info(
 )
 FINDING_INFO: Final = info(
     "torchdist.finding.info",
-    "A finding without a stall: " + "; ".join(f"{kind.meaning} ({kind.value})" for kind in FindingKind) + ".",
+    "Finding other than a stall: " + "; ".join(f"{kind.meaning} ({kind.value})" for kind in FindingKind) + ".",
     (
         "run",
         "group",
@@ -111,14 +111,14 @@ STALL_METRICS: Final = (
     gauge(
         "torchdist.up",
         Unit.NONE,
-        "1 while the rank's process is alive, 0 after it has failed or died, no series after it has finished.",
+        "1 while the rank's process is alive, 0 after it failed or died. No series after it finished.",
         BY_RANK,
         of_rank(lambda rank: None if rank.up is None else int(rank.up)),
     ),
     gauge(
         "torchdist.idle",
         Unit.SECONDS,
-        "Time since the rank last entered or left an operation, or ended a step; no series of a rank that is over.",
+        "Time since the rank last entered or left an operation, or ended a step. No series after the rank has ended.",
         BY_RANK,
         of_rank(lambda rank: rank.idle_s if rank.up else None),
     ),
@@ -126,8 +126,9 @@ STALL_METRICS: Final = (
     STALL_INFO,
     info(
         "torchdist.attempt_ended.info",
-        "How the job's last attempt has ended, until the next one steps or the agent exits: the last verdict, with the "
-        "ranks that it names; finished if all ranks have; ended if they failed or were ended, and no rank is named.",
+        "End of the job's last attempt, shown until the first step of the next attempt or the agent's exit. verdict is "
+        "the last verdict, with the ranks that it names; finished if all ranks finished; or ended if ranks failed or "
+        "were ended and no rank is named.",
         (
             "run",
             "group",
@@ -142,7 +143,7 @@ STALL_METRICS: Final = (
     counter(
         "torchdist.arrivals_compared",
         Unit.OPERATIONS,
-        "Collectives of the group for which the arrival times of the node's ranks were compared.",
+        "Collectives of the group with compared arrival times of the node's ranks.",
         ("run", "group"),
         arrivals,
     ),
@@ -156,14 +157,14 @@ STALL_METRICS: Final = (
     counter(
         "torchdist.lateness",
         Unit.SECONDS,
-        "Time that the other ranks of the node waited in compared collectives for this rank alone.",
+        "Time that the other ranks of the node waited for this rank alone, in compared collectives.",
         BY_GROUP,
         lateness,
     ),
     counter(
         "torchdist.waited",
         Unit.SECONDS,
-        "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
+        "Time that a rank of the node waited for the last rank in compared collectives, averaged over the ranks.",
         ("run", "group"),
         waited,
     ),
@@ -171,7 +172,7 @@ STALL_METRICS: Final = (
 
 
 def path_kinds(node: NodeSnapshot) -> Numbers:
-    """Yield the seconds of each run's critical path, by what happens on it."""
+    """Yield the seconds on each run's critical path, by kind of work."""
     for label, run in node.runs.items():
         if run.path is not None:
             for kind, seconds in run.path.kinds.items():
@@ -179,7 +180,7 @@ def path_kinds(node: NodeSnapshot) -> Numbers:
 
 
 def path_ranks(node: NodeSnapshot) -> Numbers:
-    """Yield the seconds for which ranks compute on each run's critical path."""
+    """Yield the seconds that ranks compute on each run's critical path."""
     for label, run in node.runs.items():
         if run.path is not None:
             for rank, seconds in run.path.ranks.items():
@@ -187,7 +188,7 @@ def path_ranks(node: NodeSnapshot) -> Numbers:
 
 
 def path_gains(node: NodeSnapshot) -> Numbers:
-    """Yield the seconds by which steps of each run would be shorter without one cause."""
+    """Yield upper bounds on the seconds that a step of each run would save without a cause."""
     for label, run in node.runs.items():
         if run.path is not None:
             for labels, seconds in run.path.gains.items():
@@ -198,23 +199,23 @@ PATH_METRICS: Final = (
     gauge(
         "torchdist.critical_path",
         Unit.SECONDS,
-        "Length of the critical path through an average one of the newest steps, by what happens on it; only where the "
-        "run is judged.",
+        "Length of the critical path through an average step of the newest steps, by kind of work. Only on the node "
+        "that judges the run.",
         ("run", "kind"),
         path_kinds,
     ),
     gauge(
         "torchdist.critical_path.rank",
         Unit.SECONDS,
-        "How long the rank computes on that path, of the 16 ranks that do so longest.",
+        "Time that the rank computes on the critical path of an average step. Only for the 16 ranks with most time.",
         BY_RANK,
         path_ranks,
     ),
     gauge(
         "torchdist.critical_path.gain",
         Unit.SECONDS,
-        "What such a step would be shorter at most without one cause: a line, rank, node or stage that computes longer "
-        "than its peers, or a transfer; at most eight.",
+        "Upper bound on the time that an average step would save without this cause: a line, rank, node or stage that "
+        "computes longer than its peers, or a transfer. At most eight causes.",
         ("run", "cause", "ranks", "operation"),
         path_gains,
     ),

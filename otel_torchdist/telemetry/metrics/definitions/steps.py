@@ -1,4 +1,4 @@
-"""Steps of ranks and what their time goes into, and checkpoints."""
+"""Metrics of steps, the parts of their time, and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
 def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigures], float] | None = None) -> Reader:
-    """Make a reader of one number per rank.
+    """Return a reader of one number per rank.
 
     Args:
         value: The number.
-        count: What it is a sum over; a rank that has counted none has no series. None if the number is that count.
+        count: Number of summands of `value`; None if `value` is itself a count. Ranks with count 0 have no series.
     """
     counted = count or value
     return of_rank(lambda rank: value(rank.figures) if counted(rank.figures) else None)
@@ -34,83 +34,85 @@ STEP_METRICS: Final = (
     counter(
         "torchdist.timed_steps",
         Unit.STEPS,
-        "The rank's steps whose duration is known.",
+        "Steps of the rank with a known duration.",
         BY_RANK,
         of_rank(lambda rank: rank.steps.count),
     ),
     counter(
         "torchdist.timed_step",
         Unit.SECONDS,
-        "Sum of the rank's known step durations.",
+        "Sum of the known durations of the rank's steps.",
         BY_RANK,
         of_rank(lambda rank: rank.steps.sum_s),
     ),
     counter(
         "torchdist.data_wait",
         Unit.SECONDS,
-        "Time that the rank's training thread waited for batches of a DataLoader, or in data_wait(). A rank without "
-        "any has no series, and likewise in the metrics below.",
+        "Time that the rank's training thread waited for batches of a DataLoader, or in data_wait(). Ranks without "
+        "such waits have no series; likewise for the metrics below.",
         BY_RANK,
-        of_figures(lambda one: one.data_wait_ns / 1e9, lambda one: one.batches),
+        of_figures(lambda figures: figures.data_wait_ns / 1e9, lambda figures: figures.batches),
     ),
     counter(
         "torchdist.batches",
         Unit.BATCHES,
-        "Batches that the rank has got by these waits.",
+        "Batches that the rank received from these waits.",
         BY_RANK,
-        of_figures(lambda one: one.batches),
+        of_figures(lambda figures: figures.batches),
     ),
     counter(
         "torchdist.backward",
         Unit.SECONDS,
-        "Time that the rank's backward passes have taken on the host. On a device they are only enqueued in that time, "
-        "as far as nothing in them waits for the device.",
+        "Time of the rank's backward passes on the host. With a device, this is the time to enqueue them, unless they "
+        "wait for the device.",
         BY_RANK,
-        of_figures(lambda one: one.backward_ns / 1e9, lambda one: one.backward_passes),
+        of_figures(lambda figures: figures.backward_ns / 1e9, lambda figures: figures.backward_passes),
     ),
     counter(
         "torchdist.optimizer",
         Unit.SECONDS,
-        "Time that the steps of the rank's optimizers have taken on the host, at most 16 in a training step, outside "
-        "of backward passes and of compiled code. On a device they are only enqueued in that time.",
+        "Time of the rank's optimizer steps on the host, for at most 16 per training step, outside of backward passes "
+        "and compiled code. With a device, this is the time to enqueue them.",
         BY_RANK,
-        of_figures(lambda one: one.optimizer_ns / 1e9, lambda one: one.optimizer_steps),
+        of_figures(lambda figures: figures.optimizer_ns / 1e9, lambda figures: figures.optimizer_steps),
     ),
     counter(
         "torchdist.samples",
         Unit.SAMPLES,
-        "Samples that the rank has processed, as given to mark_step(samples=).",
+        "Samples processed by the rank, as passed to mark_step(samples=).",
         BY_RANK,
-        of_figures(lambda one: one.samples),
+        of_figures(lambda figures: figures.samples),
     ),
     counter(
         "torchdist.tokens",
         Unit.TOKENS,
-        "Tokens that the rank has processed, as given to mark_step(tokens=).",
+        "Tokens processed by the rank, as passed to mark_step(tokens=).",
         BY_RANK,
-        of_figures(lambda one: one.tokens),
+        of_figures(lambda figures: figures.tokens),
     ),
     counter(
         "torchdist.flops",
         Unit.FLOPS,
-        "Floating-point operations of the rank, as given to mark_step(flops=).",
+        "Floating-point operations of the rank, as passed to mark_step(flops=).",
         BY_RANK,
-        of_figures(lambda one: one.flops),
+        of_figures(lambda figures: figures.flops),
     ),
     gauge(
         "torchdist.gradient_sync",
         Unit.SECONDS,
-        "How long DDP reduced gradients in the newest step that it has timed itself: one of the first ten, or every "
-        "hundredth. On a device by the device's clock.",
+        "Time of DDP's gradient reduction in the newest step that DDP timed: each of the first ten steps, then every "
+        "hundredth. With a device, by the device's clock.",
         BY_RANK,
-        of_figures(lambda one: one.sync_ns / 1e9, lambda one: one.syncs_timed),
+        of_figures(lambda figures: figures.sync_ns / 1e9, lambda figures: figures.syncs_timed),
     ),
     gauge(
         "torchdist.gradient_sync.exposed",
         Unit.SECONDS,
-        "How much of that the computation of gradients did not hide.",
+        "Part of DDP's gradient reduction that the computation of gradients did not hide.",
         BY_RANK,
-        of_figures(lambda one: (one.sync_ns - one.sync_overlap_ns) / 1e9, lambda one: one.syncs_timed),
+        of_figures(
+            lambda figures: (figures.sync_ns - figures.sync_overlap_ns) / 1e9, lambda figures: figures.syncs_timed
+        ),
     ),
 )
 
@@ -120,22 +122,22 @@ _STAGE: Final = ("run", "rank", "operation", "stage")
 
 
 def of_checkpoints(value: Callable[[CheckpointCounts], float], only_whole: bool = False) -> Reader:
-    """Make a reader of one number per operation and stage of each rank, or per operation; zeros have no series."""
+    """Return a reader of one number per operation and stage, or per operation, of each rank. Zeros have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:
-            for one in rank.checkpoints:
-                number = value(one)
+            for counts in rank.checkpoints:
+                number = value(counts)
                 if number and not only_whole:
-                    yield (rank.run, str(rank.rank), one.operation, one.stage), number
-                elif number and one.stage == WHOLE:
-                    yield (rank.run, str(rank.rank), one.operation), number
+                    yield (rank.run, str(rank.rank), counts.operation, counts.stage), number
+                elif number and counts.stage == WHOLE:
+                    yield (rank.run, str(rank.rank), counts.operation), number
 
     return read
 
 
 def saved_age(node: NodeSnapshot) -> Numbers:
-    """Yield the seconds since the last save that has ended well on a rank of the run; no series before the first."""
+    """Yield the seconds since the last successful save on a live rank of each run. No series before the first save."""
     newest: dict[str, float] = {}
     for rank in node.ranks:
         if rank.saved_age_s is not None and rank.up:
@@ -145,7 +147,7 @@ def saved_age(node: NodeSnapshot) -> Numbers:
 
 
 def save_interval(node: NodeSnapshot) -> Numbers:
-    """Longest of the newest intervals between saves, of the rank of each run that saves most often."""
+    """Yield the longest of the newest intervals between saves, for the rank of each run that saves most often."""
     shortest: dict[str, float] = {}
     for rank in node.ranks:
         if rank.save_interval_s and rank.up:
@@ -158,49 +160,49 @@ CHECKPOINT_METRICS: Final = (
     counter(
         "torchdist.checkpoints",
         Unit.CHECKPOINTS,
-        "The rank's saves and loads that have ended well; `async_save` counts when it returns, its `save` at the end.",
+        "Successful saves and loads of the rank. `async_save` counts at its return, its `save` at the end.",
         _CHECKPOINT,
-        of_checkpoints(lambda one: one.ended, only_whole=True),
+        of_checkpoints(lambda counts: counts.ended, only_whole=True),
     ),
     counter(
         "torchdist.checkpoint",
         Unit.SECONDS,
-        "Time that the rank has spent in checkpoints, by stage, and as a whole (`whole`).",
+        "Time that the rank spent in checkpoints, by stage, and in total (`whole`).",
         _STAGE,
-        of_checkpoints(lambda one: one.duration_ns / 1e9),
+        of_checkpoints(lambda counts: counts.duration_ns / 1e9),
     ),
     counter(
         "torchdist.checkpoint.size",
         Unit.BYTES,
-        "Bytes of checkpoints that the rank has written or read, as far as the storage tells.",
+        "Bytes of checkpoints written or read by the rank, if the storage reports them.",
         _CHECKPOINT,
-        of_checkpoints(lambda one: one.message_bytes, only_whole=True),
+        of_checkpoints(lambda counts: counts.message_bytes, only_whole=True),
     ),
     counter(
         "torchdist.checkpoint.files",
         Unit.FILES,
-        "Files of checkpoints that the rank has written or read, as far as the storage tells.",
+        "Files of checkpoints written or read by the rank, if the storage reports them.",
         _CHECKPOINT,
-        of_checkpoints(lambda one: one.files, only_whole=True),
+        of_checkpoints(lambda counts: counts.files, only_whole=True),
     ),
     counter(
         "torchdist.checkpoint.failures",
         Unit.CHECKPOINTS,
-        "The rank's checkpoints, and stages of these, that have ended with an exception.",
+        "Checkpoints of the rank, and stages of checkpoints, that ended with an exception.",
         _STAGE,
-        of_checkpoints(lambda one: one.failed),
+        of_checkpoints(lambda counts: counts.failed),
     ),
     gauge(
         "torchdist.checkpoint.age",
         Unit.SECONDS,
-        "Time since a live rank of the run has last finished a save, of those that this node's ranks have finished.",
+        "Time since the last completed save of a live rank of the run on this node.",
         ("run",),
         saved_age,
     ),
     gauge(
         "torchdist.checkpoint.interval",
         Unit.SECONDS,
-        "The longest of the last eight intervals between saves of a rank, of those of a minute or more.",
+        "Longest of the last eight intervals between saves of a rank, without intervals shorter than a minute.",
         ("run",),
         save_interval,
     ),
