@@ -1,1 +1,1 @@
-"""From tapes to OpenTelemetry spans and metrics. Never imports torch."""
+"""OpenTelemetry spans and metrics from tapes. Never imports torch."""

@@ -1,4 +1,4 @@
-"""Protobuf's encoding by hand, where its objects would take too long: fields with their numbers, as bytes."""
+"""Protobuf's wire format by hand, where protobuf's objects would be too slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SMALL: Final = tuple(bytes([value]) for value in range(128))
 
 
 def varint(value: int) -> bytes:
-    """Encode a number of up to 64 bits; a negative one as its two's complement."""
+    """Encode a number of up to 64 bits, in two's complement if negative."""
     value &= _MASK
     if value < 128:
         return _SMALL[value]
@@ -22,20 +22,20 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """Encode a field that holds a number, an enum or a bool."""
+    """Encode a number, enum or bool field."""
     return varint(field << 3) + varint(value)
 
 
 def fixed64(field: int, value: int) -> bytes:
-    """Encode a field of eight bytes."""
+    """Encode a field of eight bytes, little-endian."""
     return varint(field << 3 | 1) + value.to_bytes(8, "little")
 
 
 def block(field: int, content: bytes) -> bytes:
-    """Encode a field that holds bytes or a message."""
+    """Encode a bytes or message field."""
     return varint(field << 3 | 2) + varint(len(content)) + content
 
 
 def text(field: int, content: str) -> bytes:
-    """Encode a field that holds text; what is not valid Unicode is replaced."""
+    """Encode a text field. Invalid Unicode is replaced."""
     return block(field, content.encode("utf-8", "replace"))

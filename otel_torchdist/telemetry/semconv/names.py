@@ -1,6 +1,6 @@
-"""Names of spans and of the histograms of durations, and the labels of metrics.
+"""Names of spans and of duration histograms, and labels of metrics.
 
-Other metrics have their names in their rows in `telemetry.metrics.definitions`.
+`telemetry.metrics.definitions` has the names of other metrics.
 """
 
 from __future__ import annotations
@@ -13,56 +13,51 @@ from otel_torchdist.telemetry.semconv import attributes as _attributes
 SCOPE_NAME: Final = "otel_torchdist"
 # --- spans ---------------------------------------------------------------------------------------------------------
 STEP_SPAN: Final = "step (rank {rank})"
-"""A segment of a training step of one rank; the parent of its operations. Usually a step is one segment."""
+"""A segment of a training step of one rank, and the parent of its operations. Usually a step is one segment."""
 OPTIMIZER_STEP_SPAN: Final = "optimizer step"
-"""The step of an optimizer, with all that it calls; of optimizers within optimizers only the outermost, and at most 16
-in a training step. Compiled steps have none. On a device it ends when it is enqueued. An error if it was left with an
-exception."""
+"""The step of an optimizer. For nested optimizers, only the outermost; at most 16 per training step. Compiled steps
+have no span. With a device, the span ends when the step is enqueued. An error if the step raised an exception."""
 CHECKPOINT_SPAN: Final = "checkpoint {operation}"
-"""A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until that returns; the save itself is a `save` of
-another thread or process), `torch.save`, `torch.load`; at most 16 of each in a training step. Children are its stages,
-named after them: `plan`, `write` and `read` with the collectives in which ranks wait for each other, in them
-`write_data`, `read_data` and others. An error if it raised."""
+"""A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until it returns; the save itself is a `save` of
+another thread or process), `torch.save`, `torch.load`; at most 16 of each per training step. Its children are its
+stages: `plan`, `write` and `read`, which include the collectives in which ranks wait for each other, and in them
+`write_data`, `read_data` and others. An error if it raised an exception."""
 DATA_WAIT_SPAN: Final = "data wait"
-"""The training thread waited for a batch of a `DataLoader`, or in `data_wait()`, for a millisecond or longer; at most
-16 in a training step. Metrics count the others, too."""
+"""A wait of the training thread for a batch of a `DataLoader`, or in `data_wait()`, of a millisecond or longer; at most
+16 per training step. Metrics count all waits."""
 BACKWARD_SPAN: Final = "backward"
-"""A backward pass of autograd that took a millisecond or longer, or raised; at most 16 in a training step. On a device
-it ends when it is enqueued."""
+"""A backward pass of autograd that took a millisecond or longer, or raised an exception; at most 16 per training step.
+With a device, it ends when it is enqueued."""
 RPC_JOIN_SPAN: Final = "init_rpc"
 """A worker's `init_rpc`, which waits for all workers."""
 RPC_SHUTDOWN_SPAN: Final = "rpc.shutdown"
 """A worker's `rpc.shutdown`, which waits for all workers and their calls."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
-"""An operation that has not ended, from its start to now; an error if it is stalled."""
+"""An operation in flight, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"
-"""The root of an incident, in a trace of its own."""
+"""The root of an incident, in a separate trace."""
 FINDING_SPAN: Final = "finding: {operation} ({verdict})"
-"""Something wrong or slow without a stall: the only span of its trace."""
+"""A finding other than a stall: the only span of its trace."""
 ALL_OPERATIONS: Final = "steps"
-"""In the name of a finding, in place of an operation, if it concerns several."""
+"""Replaces the operation in the name of a finding about several operations."""
 STALL_RANK_SPAN: Final = "rank {rank}: {state}"
-"""A member of the stalled group, and what it has done about the operation: `absent`, `dead`, `waiting` and others."""
+"""A member of the stalled group, and its state in the operation: `absent`, `dead`, `waiting` and others."""
 FOLLOWED: Final = "followed"
-"""In place of `dead` in that name if the verdict does not name the rank: others had ended it, or the cause had."""
+"""Replaces `dead` in that name if the verdict does not name the rank: its death is a consequence."""
 STALL_REST_SPAN: Final = "{count} more ranks"
-"""The members beyond the 64 that have a span of their own."""
+"""The members beyond the first 64, which have separate spans."""
 IMPORT_SPAN: Final = "imported {source}"
-"""The root of what was imported from files: `imported flight recorder`."""
+"""The root of an import from files: `imported flight recorder`."""
 IMPORT_RANK_SPAN: Final = "calls (rank {rank})"
-"""The imported calls of one rank; an error if a verdict names it. Beneath it are its operations."""
+"""The imported calls of one rank, and the parent of its operations. An error if a verdict names the rank."""
 
 
-# Labels of metrics, the attributes that represent them in OpenTelemetry, and the names of histograms.
-#
-# Other metrics have their names in their rows in `telemetry.metrics.definitions`.
-
-# --- histograms, as OpenTelemetry calls them: ranks' durations are handed on under these names ----------------------
+# --- names of histograms in OpenTelemetry --------------------------------------------------------------------------
 OPERATION_DURATION: Final = "torchdist.operation.duration"
 STEP_DURATION: Final = "torchdist.step.duration"
 RPC_CLIENT_DURATION: Final = "rpc.client.call.duration"
 RPC_SERVER_DURATION: Final = "rpc.server.call.duration"
-# --- labels of metrics: the attribute that represents each of them in OpenTelemetry ---------------------------------
+# --- labels of metrics, and their attributes in OpenTelemetry ------------------------------------------------------
 OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     "run": _attributes.RUN,
     "rank": _attributes.RANK,
@@ -97,7 +92,7 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     "wandb_run_id": _attributes.WANDB_RUN_ID,
 }
 OTHER_METHOD: Final = "_OTHER"
-"""OpenTelemetry's `rpc.method` of a function that is not known, or beyond the limit, and its `error.type` likewise."""
+"""OpenTelemetry's `rpc.method` or `error.type` for a value that is unknown, or beyond the limit."""
 OTHER: Final = "other"
 """The label of a group or operation that is unknown, or beyond the limit."""
 RENDEZVOUS: Final = "rendezvous"
