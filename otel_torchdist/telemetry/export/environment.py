@@ -1,7 +1,7 @@
 """Reads OpenTelemetry's environment variables in a process without a tracer provider: exporters, sampler, link.
 
-The rules are those of the SDK's auto-instrumentation: exporters and samplers are found by their entry points, and the
-exporters read every OTEL_EXPORTER_OTLP_* variable themselves.
+It follows the SDK's auto-instrumentation: entry points provide exporters and samplers, and the exporters read all
+OTEL_EXPORTER_OTLP_* variables themselves.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def environment_sink(resource: Resource) -> FanOutSink:
-    """Build a sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` if unset; nowhere if `none`).
+    """Build a sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` if unset; no exporter for `none`).
 
-    An exporter that cannot be built is logged as one warning; the others work.
+    An exporter that cannot be built causes one warning. The others work.
     """
     names = [name.strip() for name in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",") if name.strip()] or [_OTLP]
-    found: list[SpanSink] = []
+    sinks: list[SpanSink] = []
     for name in dict.fromkeys(names):
         exporter = _exporter(name) if name.lower() != "none" else None
         if exporter is not None:
-            found.append(ExporterSink(exporter, resource, f"{OTEL_TRACES_EXPORTER}={name}{_endpoint(name)}"))
-    return FanOutSink(found)
+            sinks.append(ExporterSink(exporter, resource, f"{OTEL_TRACES_EXPORTER}={name}{_endpoint(name)}"))
+    return FanOutSink(sinks)
 
 
 def environment_sampler() -> Sampler:
-    """Build the sampler that OTEL_TRACES_SAMPLER names; the SDK's default, with one warning, if that fails."""
+    """Build the sampler named in OTEL_TRACES_SAMPLER. If that fails, warn once and return the SDK's default."""
     name = os.environ.get(OTEL_TRACES_SAMPLER, "").strip().lower() or _DEFAULT_SAMPLER
     try:
         factory = cast("Callable[[str | float | None], object]", load_entry_point(_SAMPLER_GROUP, name))
@@ -80,7 +80,7 @@ def environment_sampler() -> Sampler:
 
 
 def environment_links() -> tuple[LinkTarget, ...]:
-    """Return a link to the span in TRACEPARENT, by which a launcher states what it started this job for."""
+    """Return a link to the span in TRACEPARENT, set by a launcher for this job; empty without a valid one."""
     carrier = {"traceparent": os.environ.get(TRACEPARENT, "")}
     context = TraceContextTextMapPropagator().extract(carrier, Context())
     parent = get_current_span(context).get_span_context()
@@ -102,12 +102,12 @@ def _exporter(name: str) -> SpanExporter | None:
 
 
 def _endpoint(name: str) -> str:
-    """Describe for a warning where `otlp` sends to."""
+    """Return the destination of `otlp`, for a warning; '' for other exporters."""
     return f", {otlp_endpoint()}" if name == _OTLP else ""
 
 
 def otlp_endpoint() -> str:
-    """Describe where the environment has OTLP exporters send spans: variable and value, without a possible password."""
+    """Return the variable with the endpoint of OTLP exporters, and its value without a password."""
     for variable in (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT):
         endpoint = os.environ.get(variable, "").strip()
         if endpoint:
@@ -122,7 +122,7 @@ def without_password(endpoint: str) -> str:
 
 
 def _sampler_argument(name: str) -> str | float | None:
-    """Return OTEL_TRACES_SAMPLER_ARG as the sampler takes it; an unusable ratio becomes 1, with one warning."""
+    """Return OTEL_TRACES_SAMPLER_ARG in the sampler's type. An invalid ratio becomes 1, with one warning."""
     text = os.environ.get(OTEL_TRACES_SAMPLER_ARG)
     if name not in _RATIO_SAMPLERS:
         return text
@@ -139,31 +139,31 @@ def _sampler_argument(name: str) -> str | float | None:
 DEFAULT_SERVICE_NAME: Final = "torch.distributed"
 _UNKNOWN: Final = "unknown_service"
 
-# Jaeger's UI identifies a host by this. Without it, rank and operation pass for spans of different hosts, and it warns
-# of clock skew if an operation that began in one step ended in the next.
+# Jaeger's UI identifies a host by this attribute. Without it, Jaeger takes a step and its operations for spans of
+# different hosts, and warns of clock skew if an operation began in one step and ended in the next.
 _IP: Final = "ip"
 _ANYWHERE: Final = ("192.0.2.1", 9)
 """A documentation address of RFC 5737, assigned to no host; connecting a datagram socket sends nothing."""
 
 
 def environment_resource(job: JobDescription | None = None) -> Resource:
-    """Build the resource from OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and detectors; host and service default.
+    """Build the resource from OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and detectors, with defaults.
 
-    Nothing in it belongs to one rank, because one reader may export for several: ranks, processes and runs are
-    attributes of spans.
+    It has no attributes of a single rank, because one reader may export for several ranks. Ranks, processes and runs
+    are attributes of spans.
 
     Args:
-        job: The only job that is exported with it; None for any number of jobs.
+        job: The only exported job; None for any number of jobs.
     """
     resource = _with_service_name(Resource.create())
     defaults: dict[str, AttributeValue] = {}
     if job is not None:
-        described = attributes_of_job(job)
-        defaults |= {name: value for name, value in described.items() if name not in resource.attributes}
+        job_attributes = attributes_of_job(job)
+        defaults |= {name: value for name, value in job_attributes.items() if name not in resource.attributes}
     if HOST_NAME not in resource.attributes:
         defaults[HOST_NAME] = socket.gethostname()
     if not _sets_instance_id():
-        # The SDK generates a random one, or none. It distinguishes what several nodes push, and appears in alerts.
+        # The SDK generates a random id, or none. The id distinguishes the metrics of nodes, and appears in alerts.
         defaults[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
     if _IP not in resource.attributes:
         defaults[_IP] = _own_ip()
@@ -171,13 +171,13 @@ def environment_resource(job: JobDescription | None = None) -> Resource:
 
 
 def imported_resource() -> Resource:
-    """Build the resource of spans that were recorded elsewhere: the same wherever and however often it is built.
+    """Build the resource of imported spans. It is the same on every host and for every import.
 
-    A random instance id, or the name of this host, would make other spans of those that a receiver has already.
+    With a random instance id or this host's name, a repeated import would produce different spans.
     """
     resource = _with_service_name(Resource.create())
-    own = () if _sets_instance_id() else (SERVICE_INSTANCE_ID,)
-    return Resource({name: value for name, value in resource.attributes.items() if name not in own})
+    excluded = () if _sets_instance_id() else (SERVICE_INSTANCE_ID,)
+    return Resource({name: value for name, value in resource.attributes.items() if name not in excluded})
 
 
 def _with_service_name(resource: Resource) -> Resource:
@@ -191,7 +191,7 @@ def _sets_instance_id() -> bool:
 
 
 def _own_ip() -> str:
-    """Return the address that this host uses towards others; the loopback address if it has no route."""
+    """Return the address of this host towards other hosts; the loopback address if it has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ANYWHERE)
@@ -229,15 +229,15 @@ _NUMBERS: Final = frozenset({semconv.SLURM_RESTART_COUNT, semconv.ELASTIC_RESTAR
 
 
 def attributes_of_job(job: JobDescription) -> dict[str, AttributeValue]:
-    """Return the attributes of the resource that hold for all attempts of a job."""
-    found = _attributes(job, _OF_JOB)
+    """Return the resource attributes valid for all attempts of a job."""
+    attributes = _attributes(job, _OF_JOB)
     if job.command:
-        found[semconv.PROCESS_COMMAND_ARGS] = list(job.command)
-    return found
+        attributes[semconv.PROCESS_COMMAND_ARGS] = list(job.command)
+    return attributes
 
 
 def attributes_of_attempt(job: JobDescription) -> dict[str, AttributeValue]:
-    """Return the attributes of a job and of one attempt, which an agent may outlive. A first attempt has no number."""
+    """Return the attributes of a job and one attempt. The restart count of a first attempt is left out."""
     counts = {name: count for name, count in _attributes(job, _OF_ATTEMPT).items() if count != 0}
     return attributes_of_job(job) | counts
 
@@ -249,28 +249,28 @@ def described_beyond(
 
     Args:
         resource: Attributes of the resource.
-        is_of_one_job: Whether it is that of the rank's job. Then it is right, for a user may have set it; else it is
-            that of an agent, which may run in a pod of its own.
+        is_of_one_job: Whether the resource describes the rank's job. Then its attributes take precedence, since the
+            user may have set them. Otherwise it describes an agent, which may run in a separate pod.
         tape: The tape of the rank.
     """
-    found = read_description(tape.path, tape.owner)
-    if found is None:
+    description = read_description(tape.path, tape.owner)
+    if description is None:
         return {}
-    attributes = attributes_of_attempt(found.job)
+    attributes = attributes_of_attempt(description.job)
     if is_of_one_job:
         return {name: value for name, value in attributes.items() if name not in resource}
-    return {name: value for name, value in attributes.items() if not _says(resource, name, value)}
+    return {name: value for name, value in attributes.items() if not _has(resource, name, value)}
 
 
-def _says(resource: Mapping[str, AttributeValue], name: str, value: AttributeValue) -> bool:
-    shown = resource.get(name)
-    return (list(shown) if isinstance(shown, tuple) else shown) == value
+def _has(resource: Mapping[str, AttributeValue], name: str, value: AttributeValue) -> bool:
+    current = resource.get(name)
+    return (list(current) if isinstance(current, tuple) else current) == value
 
 
 def _attributes(job: JobDescription, names: Mapping[str, str]) -> dict[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {}
-    for name, of_ours in names.items():
-        text = getattr(job, of_ours)
+    attributes: dict[str, AttributeValue] = {}
+    for name, field in names.items():
+        text = getattr(job, field)
         if text:
-            found[name] = int(text) if name in _NUMBERS and text.isascii() and text.isdecimal() else text
-    return found
+            attributes[name] = int(text) if name in _NUMBERS and text.isascii() and text.isdecimal() else text
+    return attributes

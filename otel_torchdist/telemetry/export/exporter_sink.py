@@ -1,4 +1,4 @@
-"""Sends spans straight to an exporter of the SDK, bypassing tracers and batch processors."""
+"""Sends spans directly to an exporter of the SDK, without tracers and batch processors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 PORTION: Final = 512
-"""Spans per request, the default of the SDK's own processor."""
+"""Spans per request, as in the SDK's batch processor."""
 
 _STOCK_OTLP: Final = (
     "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
@@ -42,7 +42,7 @@ _STOCK_OTLP: Final = (
 
 
 class ExporterSink(QueuedSink):
-    """Hands spans to an exporter: OTLP, console, file, or any other."""
+    """A sink for any exporter, such as OTLP, console or file."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class ExporterSink(QueuedSink):
         """Take ownership of `exporter`.
 
         Args:
-            exporter: Used by the sink's thread only, and shut down with it.
-            resource: Where the spans come from.
+            exporter: Used only by the sink's thread, and shut down with the sink.
+            resource: Resource of the spans.
             name: Name of the exporter in warnings.
-            max_spans: How many spans may wait.
+            max_spans: Upper bound on the queued spans.
             first_pause_s: See `QueuedSink`.
             longest_pause_s: See `QueuedSink`.
         """
@@ -69,16 +69,16 @@ class ExporterSink(QueuedSink):
 
 
 class ExporterDestination:
-    """Sends through an exporter, in the calling thread; see `Destination`."""
+    """A `Destination` that sends through an exporter, in the calling thread."""
 
     portion = PORTION
 
     def __init__(self, exporter: SpanExporter, resource: Resource, name: str) -> None:
-        """Take ownership of `exporter`; `name` is its name in warnings."""
+        """Take ownership of `exporter`. `name` is its name in warnings."""
         self.name = name
         self._exporter = exporter
         self._batch = _batches(exporter, resource)
-        self._answer = _answer_to(exporter)
+        self._partial_success = _partial_success(exporter)
         self._warned_at: float | None = None
         self._complained_at: float | None = None
         self._limit = limiter(environment_limits())
@@ -86,9 +86,9 @@ class ExporterDestination:
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
         """See `Destination`."""
-        answer = self._answer
-        if answer is not None:
-            answer.forget()
+        partial = self._partial_success
+        if partial is not None:
+            partial.forget()
         if self._limit is not None:
             spans = self._limit(spans)
         with self._log as log:
@@ -97,13 +97,13 @@ class ExporterDestination:
             raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
         if log.complaints:
             self._complain(log.complaints)
-        if answer is None or not (answer.rejected or answer.message):
+        if partial is None or not (partial.rejected or partial.message):
             return 0
-        self._warn(min(answer.rejected, len(spans)), len(spans), answer.message)
-        return min(answer.rejected, len(spans))
+        self._warn(min(partial.rejected, len(spans)), len(spans), partial.message)
+        return min(partial.rejected, len(spans))
 
     def _warn(self, rejected: int, sent: int, message: str) -> None:
-        """Warn at most once an hour, because every further request tends to have the same problem."""
+        """Warn at most once an hour: further requests usually have the same problem."""
         now = time.monotonic()
         if self._warned_at is not None and now - self._warned_at < WARNING_INTERVAL_S:
             return
@@ -118,7 +118,7 @@ class ExporterDestination:
         )  # fmt: skip
 
     def _complain(self, complaints: Sequence[str]) -> None:
-        """Warn at most once an hour: a forged tape can have any number of attributes that cannot be encoded."""
+        """Warn at most once an hour: a forged tape may have many attributes that cannot be encoded."""
         now = time.monotonic()
         if self._complained_at is not None and now - self._complained_at < WARNING_INTERVAL_S:
             return
@@ -131,7 +131,7 @@ class ExporterDestination:
 
     def flush(self, timeout_s: float) -> bool:
         """See `Destination`."""
-        # Exporters that have nothing to flush may return None.
+        # Exporters without anything to flush may return None.
         return self._exporter.force_flush(int(timeout_s * 1000)) is not False
 
     def close(self) -> None:
@@ -139,20 +139,20 @@ class ExporterDestination:
         self._exporter.shutdown()
 
 
-def _answer_to(exporter: SpanExporter) -> PartialSuccess | None:
-    """Return what reads a receiver's responses; None for exporters that have none."""
+def _partial_success(exporter: SpanExporter) -> PartialSuccess | None:
+    """Return a reader of the receiver's responses; None for exporters other than OTLP."""
     if type(exporter).__module__ not in _STOCK_OTLP:
         return None
-    # Imported late for the same reason as below.
+    # Imported late: see `_batches`.
     from otel_torchdist.telemetry.export.otlp import PartialSuccess
 
     return PartialSuccess(exporter)
 
 
 def _batches(exporter: SpanExporter, resource: Resource) -> Callable[[Sequence[FinishedSpan]], Sequence[ReadableSpan]]:
-    """Return what turns spans into the exporter's input."""
+    """Return a function that turns spans into the exporter's input."""
     if type(exporter).__module__ in _STOCK_OTLP:
-        # Imported late: it needs protobuf, which those exporters have loaded and others do not need.
+        # Imported late: it needs protobuf, which only these exporters load.
         from otel_torchdist.telemetry.export.otlp import OtlpBatch, OtlpEncoder, takes_batches
 
         if takes_batches(exporter):

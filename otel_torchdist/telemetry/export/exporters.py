@@ -4,10 +4,11 @@ gRPC's core installs handlers that run around every `fork`, for example of DataL
 write "Other threads are currently calling into gRPC" to stderr, and about one forked child in two thousand died with a
 segmentation fault. Children never use our exporters, so the handlers are not needed.
 
-The OTLP exporters take the jitter of their retries from the module `random`. Its state belongs to the training script,
-which has seeded it: one extra draw, at an arbitrary time, makes two runs differ.
+The OTLP exporters draw the jitter of their retries from the module `random`, which the training script has seeded: one
+extra draw, at an arbitrary time, makes two runs differ.
 
-What an exporter logs about its failures is collected, so that a dead endpoint causes one warning, not one per batch.
+The log messages of an exporter about its failures are captured, so that a dead endpoint causes one warning instead of
+one per batch.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def load_entry_point(group: str, name: str) -> object:
-    """Load what an installed package offers under a name.
+    """Load an entry point of an installed package.
 
     Raises:
-        LookupError: No package offers it.
+        LookupError: No installed package has this entry point.
     """
     for entry_point in entry_points(group=group, name=name):
         with without_fork_handlers():
@@ -54,11 +55,11 @@ def load_entry_point(group: str, name: str) -> object:
 
 
 def by_protocol(name: str, protocol_variable: str) -> str:
-    """Return the entry point that an exporter's name stands for: `otlp` depends on the configured protocol.
+    """Return the entry point of an exporter's name. For `otlp` it depends on the configured protocol.
 
     Args:
-        name: As in `OTEL_METRICS_EXPORTER`.
-        protocol_variable: The signal's own variable, which takes precedence over `OTEL_EXPORTER_OTLP_PROTOCOL`.
+        name: A name, as in `OTEL_METRICS_EXPORTER`.
+        protocol_variable: Variable of the signal, which takes precedence over `OTEL_EXPORTER_OTLP_PROTOCOL`.
     """
     if name != _OTLP:
         return name
@@ -79,9 +80,9 @@ GRPC_ENABLE_FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 
 @contextmanager
 def without_fork_handlers() -> Generator[None, None, None]:
-    """Import an exporter inside: a gRPC that is first imported here installs no fork handlers.
+    """Return a context for importing an exporter: gRPC, if first imported in it, installs no fork handlers.
 
-    gRPC's core reads its variable at import and never again; what is in Python has them off unless the variable is set.
+    gRPC's core reads its variable only at import, and Python's gRPC disables fork handlers unless the variable is set.
     If the user has set it, or already uses gRPC, nothing changes.
     """
     if GRPC_ENABLE_FORK_SUPPORT in os.environ or "grpc" in sys.modules:
@@ -95,21 +96,21 @@ _PREFIX: Final = "opentelemetry.exporter."
 
 
 class LogCapture(logging.Filter):
-    """While entered, keeps what this thread logs to the loggers of an exporter's modules out of the log.
+    """A context that captures the log messages of an exporter's modules on this thread.
 
-    Other users of the same exporter classes log as before. It sees records before the SDK's own filter, which drops
-    every repetition of a message for 20 s: the reason for a failure may be one, after a failure of another exporter.
+    Other users of the same exporter classes log as before. The filter comes before the SDK's filter, which drops
+    repetitions of a message for 20 s: the reason of a failure may repeat a message of another exporter.
 
     Attributes:
-        messages: Messages of the exporter, kept out since it was entered.
-        complaints: Messages of modules that exporters share. They log each attribute that they cannot encode, and the
-            export succeeds all the same.
+        messages: Captured messages of the exporter's modules.
+        complaints: Captured messages of modules shared by exporters, about attributes that cannot be encoded. The
+            export succeeds without these attributes.
     """
 
     def __init__(self, exporter: object) -> None:
         """Capture the logs of `exporter`."""
         super().__init__()
-        # By convention a module's logger has the module's name; base classes log from their own modules.
+        # By convention a logger has the name of its module. Base classes log from their own modules.
         self._own = {cls.__module__ for cls in type(exporter).__mro__ if cls is not object}
         shared = {name for name in sys.modules if name.startswith(_PREFIX)}
         self._loggers = [logging.getLogger(name) for name in sorted(self._own | shared)]
@@ -133,7 +134,7 @@ class LogCapture(logging.Filter):
             logger.removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record goes to the log; keep its message if not."""
+        """Return whether a record goes to the log. Otherwise capture its message."""
         if threading.get_ident() != self._thread:
             return True
         (self.messages if record.name in self._own else self.complaints).append(record.getMessage())
@@ -141,7 +142,7 @@ class LogCapture(logging.Filter):
 
 
 def give_exporters_private_random() -> None:
-    """Make every loaded exporter module of OpenTelemetry draw from its own random generator."""
+    """Give every loaded exporter module of OpenTelemetry a private random generator."""
     for name, module in list(sys.modules.items()):
         if name.startswith(_PREFIX) and getattr(module, "random", None) is random:
             vars(module)["random"] = random.Random()
@@ -150,7 +151,7 @@ def give_exporters_private_random() -> None:
 _TOKEN: Final = "OTEL_EXPORTER_OTLP_HEADERS must contain a token that it accepts"
 _GRPC_OR_TLS: Final = "that port may speak gRPC (OTEL_EXPORTER_OTLP_PROTOCOL=grpc) or require TLS (https://)"
 
-# Messages of gRPC, requests and OpenSSL, as seen with a real Collector on the other side; the first match decides.
+# Messages of gRPC, requests and OpenSSL, observed with a real Collector. The first match decides.
 _HINTS: Final = (
     (
         "http1.x server",
@@ -174,9 +175,9 @@ _HINTS: Final = (
 
 
 def with_hint(complaint: str) -> str:
-    """Append to an exporter's message what it probably means."""
+    """Append the probable cause to an exporter's message."""
     text = complaint.rstrip(". ")
-    hint = next((hint for sign, hint in _HINTS if sign in text), "")
+    hint = next((hint for phrase, hint in _HINTS if phrase in text), "")
     return f"{text} ({hint})" if hint else text
 
 
@@ -186,12 +187,7 @@ _SCOPE: Final = InstrumentationScope(semconv.SCOPE_NAME)
 
 
 def readable_span(span: FinishedSpan, resource: Resource) -> ReadableSpan:
-    """Convert a span to what the SDK would have created.
-
-    Args:
-        span: The span.
-        resource: Where it comes from.
-    """
+    """Convert a span to a span of the SDK, with a resource."""
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),

@@ -1,17 +1,15 @@
-"""Encodes our spans as OTLP within the SDK's own exporters, which keep their settings, connection and retries.
+"""Encodes our spans as OTLP within the SDK's exporters, which keep their settings, connection and retries.
 
 An operation shares most attributes with thousands of others: names, shapes, call sites. Protobuf guarantees that
-merging the encodings of parts gives the whole, so an attribute's bytes are cached and merged into every span that has
-it.
+concatenated encodings of parts encode the whole, so the bytes of an attribute are cached and appended to every span.
 
-Both exporters turn spans into a request by calling a function `encode_spans` in their modules. We replace it with one
-that recognizes our batches and passes all others to the SDK's. If another version of an exporter does not call it, only
-time is lost: a batch is also a sequence of the SDK's spans.
+Both exporters turn spans into a request with a function `encode_spans` in their modules. We replace it with a function
+that recognizes our batches and passes others to the SDK. If another version of an exporter does not call it, only time
+is lost: a batch is also a sequence of the SDK's spans.
 
-A receiver may accept a request and reject some of its spans (a quota, a limit on attributes, spans that are too old):
-OTLP's partial success. They are lost: the protocol forbids sending them again. The response is read where it arrives:
-by a hook of `requests` over HTTP, by a wrapper around the stub's call over gRPC. An exporter in which neither is found
-is left unchanged.
+A receiver may accept a request and reject some of its spans (a quota, a limit on attributes, old spans): OTLP's partial
+success. These spans are lost: the protocol forbids sending them again. Responses are read by a hook of `requests` for
+HTTP, and by a wrapper around the stub's call for gRPC. An exporter with neither is left unchanged.
 """
 
 from __future__ import annotations
@@ -43,10 +41,10 @@ from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_KEPT: Final = 4_096
 LONGEST_KEPT: Final = 256
-"""In bytes. Longer ones are stacks and the like, which do not recur."""
+"""Upper bound on the bytes of a cached attribute. Longer attributes, such as stacks, do not recur."""
 
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
-"""Marks a span as known not to be remote, as the SDK does."""
+"""Marks a context as local, as the SDK does."""
 _UNSET: Final = Status()
 _KINDS: Final = {
     SpanKind.INTERNAL: Span.SPAN_KIND_INTERNAL,
@@ -60,16 +58,16 @@ _SPAN_ID: Final = b"\x12\x08"
 _PARENT_ID: Final = b"\x22\x08"
 _START: Final = 0x39
 _END: Final = 0x41
-"""Numbers and types of fields, and the length of what is as long in each span, as `trace.proto` has them."""
+"""Tags of fields in `trace.proto` (number and type), followed by the length for ids, which is constant."""
 _TIMES: Final = struct.Struct("<BQBQ")
 _DOUBLE: Final = struct.Struct("<d")
 
 
 class OtlpEncoder:
-    """Encodes spans with the same result as the SDK's encoder. Not thread-safe."""
+    """An encoder with the same results as the SDK's. Not thread-safe."""
 
     def __init__(self, resource: Resource) -> None:
-        """Encode spans of `resource`."""
+        """Create an encoder for spans of `resource`."""
         self._frame = _frame(resource)
         self._kept: dict[tuple[object, ...], bytes] = {}
         self._heads: dict[tuple[str, int], bytes] = {}
@@ -79,7 +77,7 @@ class OtlpEncoder:
         """Encode one request.
 
         Raises:
-            TypeError: An attribute has a type that OTLP does not have.
+            TypeError: OTLP does not support the type of an attribute.
             ValueError: An attribute is out of range, or a string is not valid text.
             struct.error: A time is out of range.
         """
@@ -93,7 +91,7 @@ class OtlpEncoder:
         return request
 
     def _span(self, span: FinishedSpan) -> bytes:
-        """Encode a span: what differs between any two by hand, because Protobuf's objects would take twice as long."""
+        """Encode a span, with its unique fields by hand: protobuf's objects would take twice as long."""
         parent = b"" if span.parent_id is None else _PARENT_ID + span.parent_id.to_bytes(8, "big")
         parts = [
             _TRACE_ID,
@@ -108,11 +106,11 @@ class OtlpEncoder:
         return b"".join(parts)
 
     def _rest(self, span: FinishedSpan) -> bytes:
-        """Encode what many spans have in common."""
+        """Encode the fields shared by many spans."""
         is_usual = span.error is None and not span.links and not span.dropped_attributes
-        known = self._rests.get((span.name, span.kind)) if is_usual else None
-        if known is not None:
-            return known
+        cached = self._rests.get((span.name, span.kind)) if is_usual else None
+        if cached is not None:
+            return cached
         rest = Span(
             name=span.name,
             kind=_KINDS[span.kind],
@@ -128,10 +126,10 @@ class OtlpEncoder:
         return rest
 
     def _add_attributes(self, attributes: Mapping[str, AttributeValue], parts: list[bytes]) -> None:
-        """Encode the part of a span that holds its attributes."""
+        """Encode the attributes of a span."""
         kept = self._kept
         for name, value in attributes.items():
-            # Numbers tell calls apart and would drive out of the cache what they have in common.
+            # Numbers differ between calls, and would evict shared attributes from the cache.
             if type(value) is float:
                 parts.append(self._head(name, 0) + _DOUBLE.pack(value))
                 continue
@@ -149,7 +147,7 @@ class OtlpEncoder:
             parts.append(part)
 
     def _head(self, name: str, size: int) -> bytes:
-        """Return what comes before a number: a double, or an integer whose encoding has `size` bytes."""
+        """Return the bytes before a number: an integer with an encoding of `size` bytes, or a double for size 0."""
         head = self._heads.get((name, size))
         if head is None:
             value = AnyValue(int_value=1 << 7 * (size - 1)) if size else AnyValue(double_value=1.0)
@@ -168,7 +166,7 @@ class OtlpEncoder:
 
 
 def _frame(resource: Resource) -> ExportTraceServiceRequest:
-    """Build a request without spans, with resource and scope as the SDK encodes them."""
+    """Build a request without spans, with resource and scope in the SDK's encoding."""
     frame = encode_spans([readable_span(FinishedSpan("", 1, 1, None, 1, 2, {}), resource)])
     frame.resource_spans[0].scope_spans[0].ClearField("spans")
     return frame
@@ -196,10 +194,10 @@ _ENCODE_SPANS: Final = "encode_spans"
 
 
 class OtlpBatch(Sequence[ReadableSpan]):
-    """Spans for an OTLP exporter; each becomes a span of the SDK only when it is accessed."""
+    """Spans for an OTLP exporter. They are converted to spans of the SDK only on access."""
 
     def __init__(self, spans: Sequence[FinishedSpan], resource: Resource, encoder: OtlpEncoder) -> None:
-        """Hold `spans` of `resource`, for which `encoder` was made."""
+        """Hold `spans` of `resource`, with the encoder of this resource."""
         self._spans = spans
         self._resource = resource
         self._encoder = encoder
@@ -217,15 +215,15 @@ class OtlpBatch(Sequence[ReadableSpan]):
         return readable_span(self._spans[index], self._resource)
 
     def encode(self) -> ExportTraceServiceRequest:
-        """Return the request that the SDK's encoder would make."""
+        """Return the batch as a request, equal to the SDK's."""
         try:
             return self._encoder.encode(self._spans)
         except (TypeError, ValueError, struct.error):
-            return encode_spans(self[:])  # leaves out an attribute that cannot be encoded, and logs it
+            return encode_spans(self[:])  # the SDK leaves out attributes that cannot be encoded, and logs them
 
 
 def takes_batches(exporter: SpanExporter) -> bool:
-    """Have an exporter's module let each `OtlpBatch` encode itself; returns whether it does."""
+    """Patch an exporter's module so that an `OtlpBatch` encodes itself. Return whether that is possible."""
     names = vars(sys.modules[type(exporter).__module__])
     if names.get(_ENCODE_SPANS) is encode_spans:
         names[_ENCODE_SPANS] = _encode_batch_or_spans
@@ -237,22 +235,22 @@ def _encode_batch_or_spans(sdk_spans: Sequence[ReadableSpan]) -> ExportTraceServ
 
 
 MAX_ANSWER_BYTES: Final = 65_536
-"""A longer response is not read: it is not OTLP."""
+"""Upper bound on a response. A longer response is not OTLP, and is ignored."""
 
 
 class PartialSuccess:
-    """Collects the responses to one exporter's requests, on the thread that exports.
+    """A reader of the responses to one exporter's requests, on the exporting thread.
 
     Attributes:
-        rejected: Spans that the receiver has rejected since `forget`.
-        message: Its reason, or its warning if it rejected none; '' for none.
+        rejected: Number of spans rejected since `forget`.
+        message: The receiver's reason, or its warning if it rejected none; '' for none.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
-        """Read the responses that `exporter` receives from now on."""
+        """Read the responses to `exporter` from now on."""
         self.rejected = 0
         self.message = ""
-        with guard.guarded("reading what receivers refuse"):
+        with guard.guarded("reading rejections of receivers"):
             _follow_grpc(exporter, self._take)
             _follow_http(exporter, self._take)
 
@@ -273,10 +271,10 @@ def _follow_grpc(exporter: Any, take: Take) -> None:
     if make_stub is None or not hasattr(stub, "Export"):
         return
 
-    def followed(channel: Any) -> Any:  # the exporter makes a new stub when the connection is lost
+    def make_reading_stub(channel: Any) -> Any:  # the exporter creates a new stub after a lost connection
         return _read_by(take, make_stub(channel))
 
-    exporter._stub = followed
+    exporter._stub = make_reading_stub
     exporter._client = _read_by(take, stub)
 
 
@@ -285,7 +283,7 @@ def _read_by(take: Take, stub: Any) -> Any:
 
     def export_and_read(*args: Any, **kwargs: Any) -> Any:
         answer = export(*args, **kwargs)
-        with guard.guarded("reading what receivers refuse"):
+        with guard.guarded("reading rejections of receivers"):
             if isinstance(answer, ExportTraceServiceResponse):
                 take(answer)
         return answer
@@ -301,7 +299,7 @@ def _follow_http(exporter: Any, take: Take) -> None:
         return
 
     def read(response: Any, *args: Any, **kwargs: Any) -> None:
-        with guard.guarded("reading what receivers refuse"):
+        with guard.guarded("reading rejections of receivers"):
             if response.status_code == 200 and "protobuf" in response.headers.get("Content-Type", ""):
                 _parse(response.content, take)
 

@@ -1,4 +1,4 @@
-"""Writes spans as OTLP JSON lines to a file: one `ExportTraceServiceRequest` a line, as in the OTLP file format."""
+"""Writes spans as OTLP JSON lines to a file, in the OTLP file format: one `ExportTraceServiceRequest` per line."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _logger = logging.getLogger(__name__)
 
 
 class JsonFileExporter(SpanExporter):
-    """Appends to a file. Several processes may append to the same one: a line is one write."""
+    """An exporter that appends to a file. Several processes may append to the same file: each line is one write."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`; missing directories are created.
+        """Open `path`, and create missing directories.
 
         Raises:
-            OSError: It cannot be opened for writing.
+            OSError: The file cannot be opened for writing.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file = KeptDescriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
         self._is_closed = False
         self._is_cut = False
-        self._lock = threading.Lock()  # a shutdown that is out of patience closes the file beside an export
+        self._lock = threading.Lock()  # a shutdown after a timeout closes the file during an export
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write one line."""
@@ -48,19 +48,19 @@ class JsonFileExporter(SpanExporter):
 
     def _write(self, line: bytes) -> SpanExportResult:
         try:
-            # A line cut short by a full disk stays cut; the next one must not be joined to it.
+            # A full disk may have cut the last line short. Begin a new line, so that the two are not joined.
             written = os.write(self._file.fileno(), b"\n" + line if self._is_cut else line)
         except OSError as error:
             _logger.error("Failed to write spans to %s: %s", self._path, error)
             return SpanExportResult.FAILURE
         self._is_cut = written < len(line)
         if self._is_cut:
-            _logger.error("Failed to write spans to %s: only a part of a line was written", self._path)
+            _logger.error("Failed to write spans to %s: a line was only partly written", self._path)
             return SpanExportResult.FAILURE
         return SpanExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Do nothing: no spans are held back."""
+        """Return True: no spans are held back."""
         return True
 
     def shutdown(self) -> None:
@@ -71,7 +71,7 @@ class JsonFileExporter(SpanExporter):
 
 
 def file_exporter(path: Path | str) -> SpanExporter:
-    """Build an exporter that appends OTLP JSON lines to the file at `path`.
+    """Return an exporter that appends OTLP JSON lines to the file at `path`.
 
     Raises:
         OSError: The file cannot be opened for writing.
@@ -80,10 +80,10 @@ def file_exporter(path: Path | str) -> SpanExporter:
 
 
 def exporter_from_environment() -> SpanExporter:
-    """Build the exporter for OTEL_TRACES_EXPORTER=torchdist_otlp_json.
+    """Return the exporter for OTEL_TRACES_EXPORTER=torchdist_otlp_json.
 
     Raises:
-        ValueError: The environment names no file, or one that cannot be written.
+        ValueError: The environment names no file, or the file cannot be written.
     """
     path = os.environ.get(OTEL_PYTHON_TORCHDIST_OTLP_FILE, "").strip()
     if not os.path.isabs(path):
@@ -95,7 +95,7 @@ def exporter_from_environment() -> SpanExporter:
 
 
 def otlp_json(spans: Sequence[ReadableSpan]) -> str:
-    """Encode one export request as OTLP JSON: enums are numbers, and ids are hex instead of protobuf's base64."""
+    """Encode an export request as OTLP JSON, with numeric enums, and hex ids instead of protobuf's base64."""
     request = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
     for resource_spans in request.get("resourceSpans", ()):
         for scope_spans in resource_spans.get("scopeSpans", ()):

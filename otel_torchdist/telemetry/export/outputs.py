@@ -1,4 +1,4 @@
-"""Where spans, metrics and events go: to the user's providers, or where the environment or a command sends them."""
+"""Outputs for spans, metrics and events: the user's providers, the environment's exporters, or a command's endpoint."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Everything that a reader writes to.
+    """The outputs of a reader.
 
     Attributes:
-        sink: Takes spans.
+        sink: Receives spans.
         sampler: Called once per step.
-        links: Carried by every anchor.
-        events: Takes stall events.
-        meter_provider: Takes metrics; None if they are not pushed.
+        links: Links of every anchor.
+        events: Receives stall events.
+        meter_provider: Receives metrics; None if they are not pushed.
         serves_metrics: Whether the reader serves `/metrics` itself.
-        closers: Called in order when the reader is done; each flushes its own output.
-        resource: Attributes of the resource that all of it comes from; empty if that is not known.
-        is_of_one_job: Whether that is the resource of the only job that is exported there.
+        closers: Called in order at the end of the reader. Each flushes its output.
+        resource: Attributes of the resource of all outputs; empty if unknown.
+        is_of_one_job: Whether the resource describes the only exported job.
     """
 
     sink: SpanSink
@@ -73,7 +73,7 @@ def outputs_of_providers(
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
 ) -> Outputs:
-    """Build outputs through the user's providers, or the global ones; they remain the user's."""
+    """Build outputs through the user's providers, or the global providers. The user keeps their ownership."""
     tracers = tracer_provider or get_tracer_provider()
     events = (logger_provider or get_logger_provider()).get_logger(semconv.SCOPE_NAME)
     return Outputs(
@@ -89,15 +89,15 @@ def outputs_of_providers(
 
 
 def outputs_from_environment(resource: Resource | None = None, job: JobDescription | None = None) -> Outputs:
-    """Build outputs to the exporters that the standard `OTEL_*` variables describe, and `/metrics`.
+    """Build outputs to the exporters in the standard `OTEL_*` variables, and `/metrics`.
 
     Args:
-        resource: What everything comes from; that of `environment_resource` if not given.
-        job: The only job that is exported there; None for any number of jobs.
+        resource: Resource of all outputs; `environment_resource(job)` if not given.
+        job: The only exported job; None for any number of jobs.
     """
     resource = resource or environment_resource(job)
     meters = loggers = None
-    if starts_threads():  # which the SDK's providers need; a job that is over has no use for them
+    if starts_threads():  # the SDK's providers need threads; at the end of a job they are not needed
         meters = build_meter_provider_from_environment(resource)
         loggers = build_logger_provider_from_environment(resource)
     spans = environment_sink(resource)
@@ -120,12 +120,12 @@ _TRACES_PATH: Final = "/v1/traces"
 
 
 class Delivery:
-    """The destination of a command's spans, with counts of the spans that arrived.
+    """The destination of a command's spans, with counts of accepted and rejected spans.
 
     Attributes:
-        name: The destination in messages.
-        accepted: Spans that it has taken.
-        rejected: Spans of accepted requests that it has discarded (OTLP's partial success).
+        name: Name of the destination in messages.
+        accepted: Number of accepted spans.
+        rejected: Number of rejected spans in accepted requests (OTLP's partial success).
     """
 
     def __init__(self, exporter: SpanExporter, resource: Resource, name: str) -> None:
@@ -138,11 +138,10 @@ class Delivery:
     def send(self, spans: Sequence[FinishedSpan]) -> None:
         """Send spans in portions, parents first, and close the exporter.
 
-        The exporter repeats a portion that failed until its own timeout (OTEL_EXPORTER_OTLP_TIMEOUT), nothing else
-        does.
+        Only the exporter retries a failed portion, until its own timeout (OTEL_EXPORTER_OTLP_TIMEOUT).
 
         Raises:
-            ExportError: A portion was not accepted; those before it were.
+            ExportError: A portion was not accepted. Earlier portions were.
         """
         try:
             for first in range(0, len(spans), self._destination.portion):
@@ -155,12 +154,12 @@ class Delivery:
 
 
 def otlp_delivery(resource: Resource, endpoint: str = "", setting: str = "") -> Delivery:
-    """Send through OTLP as the OTEL_EXPORTER_OTLP_* variables describe.
+    """Return a delivery through OTLP, configured by the OTEL_EXPORTER_OTLP_* variables.
 
     Args:
-        resource: Where the spans come from.
-        endpoint: Replaces that of the variables, if it is given.
-        setting: Where `endpoint` was given, for messages.
+        resource: Resource of the spans.
+        endpoint: Replaces the endpoint of the variables, unless empty.
+        setting: Name of the setting with `endpoint`, for messages.
 
     Raises:
         ExportError: The exporter cannot be created.
@@ -176,16 +175,16 @@ def otlp_delivery(resource: Resource, endpoint: str = "", setting: str = "") -> 
 
 
 def _for_traces(endpoint: str, kind: str) -> str:
-    """Append the path of traces for HTTP, as the exporter does with OTEL_EXPORTER_OTLP_ENDPOINT."""
+    """Append the path of traces for HTTP, as the exporter does for OTEL_EXPORTER_OTLP_ENDPOINT."""
     if kind != _HTTP or endpoint.endswith(_TRACES_PATH):
         return endpoint
     return endpoint.rstrip("/") + _TRACES_PATH
 
 
 def file_delivery(resource: Resource, path: Path) -> Delivery:
-    """Write OTLP JSON lines to a file.
+    """Return a delivery to a file of OTLP JSON lines.
 
     Raises:
-        OSError: It cannot be opened for writing.
+        OSError: The file cannot be opened for writing.
     """
     return Delivery(file_exporter(path), resource, str(path))

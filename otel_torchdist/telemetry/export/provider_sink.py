@@ -1,8 +1,8 @@
-"""Sends spans through a tracer provider of the user's, with our own ids.
+"""Sends spans through the user's tracer provider, with our own ids.
 
-The SDK's tracer gets ids from its public `id_generator`; we replace it on our own tracer object, and the provider's
-other tracers keep theirs. The same tracer's `sampler` is replaced too: the provider's sampler has already been called,
-once for the whole step (`provider_sampler`), and must not drop the evidence of a stall.
+The SDK's tracer gets ids from its public `id_generator`. We replace it only on our tracer object. We also replace this
+tracer's `sampler`: the provider's sampler has already been called once for the whole step (`provider_sampler`), and
+must not drop the evidence of a stall.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, Queued
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 PORTION: Final = 256
-"""Spans between two flushes: an eighth of the stock batch processor's queue, which the user's own spans share."""
+"""Spans between two flushes: an eighth of the stock batch processor's queue, which is shared with the user's spans."""
 FLUSH_TIMEOUT_MS: Final = 30_000
 UNFLUSHED_PAUSE_S: Final = 0.1
-"""Pause after a portion if a provider cannot be flushed."""
+"""Pause after a portion if the provider has no flush."""
 MAX_FOREIGN_PARENTS: Final = 1_024
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 def provider_sampler(provider: TracerProvider) -> Sampler:
-    """Return the sampler of a provider, to be called once per step; one that takes everything if it exposes none."""
+    """Return the sampler of a provider, to be called once per step; `ALWAYS_ON` if it exposes none."""
     sampler = getattr(provider, "sampler", None)
     return sampler if isinstance(sampler, Sampler) else ALWAYS_ON
 
 
 class ProviderSink(QueuedSink):
-    """Hands spans to a tracer provider, at the rate at which it exports them.
+    """A sink that passes spans to a tracer provider, at the provider's export rate.
 
-    The stock batch processor drops what does not fit into its queue. So after every 256 spans, and at once after stall
-    evidence, the sink's thread flushes the provider before handing over more. A provider that is not the SDK's assigns
-    its own span ids; spans keep their parents, but the ranks do not share one trace.
+    The stock batch processor drops spans if its queue is full. So the sink's thread flushes the provider after every
+    256 spans, and immediately after stall evidence. A provider other than the SDK's assigns its own span ids: spans
+    keep their parents, but the ranks do not share one trace.
     """
 
     def __init__(self, provider: TracerProvider, max_spans: int = MAX_QUEUED_SPANS) -> None:
-        """Use `provider`, which remains the user's: it is flushed, never shut down."""
+        """Use `provider`, which belongs to the user: it is flushed, but never shut down."""
         give_exporters_private_random()
         super().__init__(_Provider(provider), max_spans)
 
 
 class _GivenIds(IdGenerator):
-    """Returns the ids that the thread has set before it starts a span."""
+    """Returns the ids set by the thread before it starts a span."""
 
     def __init__(self) -> None:
         self._next = threading.local()
@@ -97,7 +97,7 @@ class _Provider:
         tracer = self._provider.get_tracer(semconv.SCOPE_NAME)
         ids = _take_over(tracer)
         for span in spans:
-            # A span that cannot be created must not fail the others: they would be sent a second time.
+            # A span that cannot be created must not fail the others, which would be sent again.
             with guard.guarded("tracer provider"):
                 self._record(tracer, ids, span)
         self._unflushed += len(spans)
@@ -144,15 +144,15 @@ class _Provider:
                 self._foreign.popitem(last=False)
 
     def _context(self, trace_id: int, span_id: int) -> SpanContext:
-        """Return the context of another span: the one that a foreign tracer gave it, or else ours."""
+        """Return the context of another span, with the ids of a foreign tracer if it has any."""
         foreign = self._foreign.get(span_id)
         return foreign or SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
 
 
 def _take_over(tracer: Tracer) -> _GivenIds | None:
-    """Make a tracer of the SDK use our ids and sample everything it gets; None for any other tracer.
+    """Make an SDK tracer use our ids and sample all spans; return None for other tracers.
 
-    SDK versions differ in whether `get_tracer` returns the same object twice.
+    Whether `get_tracer` returns the same object again depends on the version of the SDK.
     """
     if not isinstance(tracer, SdkTracer):
         return None

@@ -1,6 +1,6 @@
-"""Builds the meter and logger providers that OpenTelemetry's environment variables configure.
+"""Builds the meter and logger providers configured by OpenTelemetry's environment variables.
 
-Metrics are sent by the SDK's periodic reader, made safe for a training process. Stall events go to the logger.
+The SDK's periodic reader, made safe for a training process, sends metrics. Stall events go to the logger.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from otel_torchdist.telemetry.export.exporters import (
 )
 
 EXPORT_INTERVAL_MS: Final = 10_000
-"""The SDK's 60 s are too slow for stalls; `OTEL_METRIC_EXPORT_INTERVAL` overrides it."""
+"""Default export interval: the SDK's 60 s are too slow for stalls. `OTEL_METRIC_EXPORT_INTERVAL` overrides it."""
 POINTS_PER_REQUEST: Final = 5_000
-"""A Collector rejects more than 4 MB over gRPC, and a point of a histogram takes about 500 bytes."""
+"""Points per request: a Collector rejects more than 4 MB over gRPC, and a histogram point takes about 500 bytes."""
 MAX_ATTRIBUTE_SETS: Final = 20_000
-"""Restarts of an elastic job would use up the SDK's 2,000 per instrument."""
+"""Attribute sets per instrument. Restarts of an elastic job would exhaust the SDK's default of 2,000."""
 
 _METRICS_GROUP: Final = "opentelemetry_metrics_exporter"
 _NOT_PUSHED: Final = ("", "none", "prometheus")
@@ -63,19 +63,19 @@ _logger = logging.getLogger("otel_torchdist")
 def build_meter_provider_from_environment(resource: Resource | None = None) -> MeterProvider | None:
     """Build a provider for the exporters in `OTEL_METRICS_EXPORTER`, which honor every `OTEL_EXPORTER_OTLP_*`.
 
-    Unset means none, not `otlp` as in the specification: many people point `OTEL_EXPORTER_OTLP_ENDPOINT` at a Jaeger,
-    which takes traces only. `prometheus` is ignored here, because `/metrics` is served anyway. An exporter that cannot
-    be built is logged as one warning; the others work.
+    If unset, there are no exporters, unlike `otlp` in the specification: many users point `OTEL_EXPORTER_OTLP_ENDPOINT`
+    to a Jaeger, which accepts only traces. `prometheus` is ignored, because `/metrics` is always served. An exporter
+    that cannot be built causes one warning. The others work.
 
     Args:
-        resource: Where the metrics come from; the SDK's default if not given.
+        resource: Resource of the metrics; the SDK's default if not given.
 
     Returns:
-        None if there is nothing to push to. The caller shuts the provider down.
+        The provider, which the caller must shut down; None without exporters.
     """
     names = [name.strip() for name in os.environ.get(OTEL_METRICS_EXPORTER, "").split(",")]
-    wanted = dict.fromkeys(name for name in names if name.lower() not in _NOT_PUSHED)
-    readers = [reader for reader in map(_reader, wanted) if reader is not None]
+    pushed = dict.fromkeys(name for name in names if name.lower() not in _NOT_PUSHED)
+    readers = [reader for reader in map(_reader, pushed) if reader is not None]
     if not readers:
         return None
     give_exporters_private_random()
@@ -88,7 +88,7 @@ def _reader(name: str) -> MetricReader | None:
         factory = cast("Callable[..., MetricReader | MetricExporter]", cls)
         built = factory(**_known_options(factory, max_export_batch_size=POINTS_PER_REQUEST))
         return built if isinstance(built, MetricReader) else _push(built, name)
-    except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
+    except Exception as error:  # not installed, a missing certificate, an invalid timeout, …
         _logger.warning(
             "%s=%.100s: the exporter cannot be created (%s): no metrics are pushed there",
             OTEL_METRICS_EXPORTER,
@@ -107,16 +107,16 @@ def _push(exporter: MetricExporter, name: str) -> MetricPush:
 
 
 def _known_options(factory: Callable[..., object], **options: Any) -> dict[str, Any]:
-    """Return the options that this version of a class takes."""
+    """Return the options supported by this version of a class."""
     parameters = inspect.signature(factory).parameters
     return {name: value for name, value in options.items() if name in parameters}
 
 
 class MetricPush(PeriodicExportingMetricReader):
-    """The SDK's reader, with two differences.
+    """The SDK's periodic reader, with two differences.
 
-    A dead endpoint causes one warning until it works again. And nothing starts in forked children (DataLoader workers),
-    which would send stale copies of their parent's metrics.
+    A dead endpoint causes one warning until it works again. And forked children (DataLoader workers) start no reader:
+    it would send stale copies of their parent's metrics.
     """
 
     def __init__(self, exporter: MetricExporter, name: str, **options: Any) -> None:
@@ -125,7 +125,7 @@ class MetricPush(PeriodicExportingMetricReader):
         Args:
             exporter: Shut down with this reader.
             name: Its name in warnings.
-            options: As for `PeriodicExportingMetricReader`.
+            options: As in `PeriodicExportingMetricReader`.
         """
         # The SDK leaves its keyword arguments untyped.
         self._export = cast("Callable[..., MetricExportResult]", exporter.export)  # pyright: ignore[reportUnknownMemberType]
@@ -140,7 +140,7 @@ class MetricPush(PeriodicExportingMetricReader):
             try:
                 result = self._export(metrics_data, timeout_millis=timeout_millis)
                 problem = "" if result is MetricExportResult.SUCCESS else " ".join(log.messages[:1])
-            except Exception as error:  # whatever an exporter raises, the next interval tries again
+            except Exception as error:  # after any exception, the next interval tries again
                 result, problem = MetricExportResult.FAILURE, repr(error)
         self._report(result is MetricExportResult.FAILURE, problem)
 
@@ -164,19 +164,19 @@ _LOGS_GROUP: Final = "opentelemetry_logs_exporter"
 
 
 def build_logger_provider_from_environment(resource: Resource) -> LoggerProvider | None:
-    """Build a provider for the exporters in `OTEL_LOGS_EXPORTER`; None if there is nothing to export to.
+    """Build a provider for the exporters in `OTEL_LOGS_EXPORTER`; return None without exporters.
 
-    Unset means none, for the same reason as with metrics: a Jaeger takes traces only. The sentence about a stall goes
-    to Python's `logging` in any case.
+    If unset, there are no exporters, as for metrics: a Jaeger accepts only traces. The sentence about a stall is always
+    written to Python's `logging`.
     """
     names = [name.strip() for name in os.environ.get(OTEL_LOGS_EXPORTER, "").split(",")]
-    exporters = [_exporter(name) for name in dict.fromkeys(names) if name.lower() not in ("", "none")]
-    found = [exporter for exporter in exporters if exporter is not None]
-    if not found:
+    built = [_exporter(name) for name in dict.fromkeys(names) if name.lower() not in ("", "none")]
+    exporters = [exporter for exporter in built if exporter is not None]
+    if not exporters:
         return None
     give_exporters_private_random()
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
-    for exporter in found:
+    for exporter in exporters:
         provider.add_log_record_processor(BatchLogRecordProcessor(exporter, schedule_delay_millis=200))
     return provider
 
@@ -185,7 +185,7 @@ def _exporter(name: str) -> Any | None:
     try:
         loaded = load_entry_point(_LOGS_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_LOGS_PROTOCOL))
         return cast("Callable[[], Any]", loaded)()
-    except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
+    except Exception as error:  # not installed, a missing certificate, an invalid timeout, …
         _logger.warning(
             "%s=%.100s: the exporter cannot be created (%s): no events are sent there", OTEL_LOGS_EXPORTER, name, error
         )
@@ -196,30 +196,30 @@ PUSH_MS = 10_000
 
 
 class PromptPush:
-    """Has a meter provider export outside of its intervals, on a thread of its own."""
+    """Makes a meter provider export immediately, between its intervals, on a separate thread."""
 
     def __init__(self, provider: ApiMeterProvider | None) -> None:
-        """Push through `provider`; None, or one that is not the SDK's, pushes nothing."""
+        """Push through `provider`. Without one, or for a provider other than the SDK's, nothing is pushed."""
         self._provider = provider if isinstance(provider, MeterProvider) else None
-        self._wanted = threading.Event()
+        self._requested = threading.Event()
         self._thread: threading.Thread | None = None
 
     def request(self) -> None:
-        """Push soon; returns at once. Requests during a push are answered by one more."""
+        """Request a push, and return immediately. All requests during a push cause one more push."""
         if self._provider is None:
             return
-        self._wanted.set()
+        self._requested.set()
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="otel-torchdist push", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # Python 3.12 starts none while it ends; closing the provider exports, too
+            except RuntimeError:  # Python 3.12 starts no thread during shutdown; closing the provider also exports
                 return
             self._thread = thread
 
     def _run(self) -> None:
         while self._provider is not None:
-            self._wanted.wait()
-            self._wanted.clear()
+            self._requested.wait()
+            self._requested.clear()
             with guard.guarded("pushing metrics"):
                 self._provider.force_flush(PUSH_MS)

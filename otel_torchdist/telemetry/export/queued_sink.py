@@ -1,4 +1,4 @@
-"""A sink with a bounded queue and its own thread: emitting never waits for a network."""
+"""A sink with a bounded queue and its own thread, so that emitting never waits for a network."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 DEAD_SHUTDOWN_S: Final = 1.0
 CLOSED_S: Final = 1.0
-"""How long a destination that has been closed has to return, so that what it did not take is counted and reported."""
+"""Time for a closed destination to return, so that the remaining spans are counted and reported."""
 MAX_ATTEMPTS: Final = 10
-"""After this many failures, the stall evidence itself may be what the receiver rejects: something else is tried, and if
-that is accepted while the evidence fails once more, the evidence is given up. While nothing is accepted, the receiver
-is down."""
+"""Failures after which the receiver may be rejecting the stall evidence itself. Then other spans are tried. If they are
+accepted and the evidence fails once more, it is dropped. If they fail too, the receiver is down."""
 WARNING_INTERVAL_S: Final = 3600.0
 
 _logger = logging.getLogger("otel_torchdist")
@@ -40,40 +39,40 @@ class Destination(Protocol):
     """A destination to which the thread of a `QueuedSink` sends spans.
 
     Attributes:
-        name: Its name in warnings.
-        portion: How many spans it takes at once.
+        name: Name in warnings.
+        portion: Upper bound on the spans of one call to `send`.
     """
 
     name: str
     portion: int
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
-        """Send at most `portion` spans; may block.
+        """Send at most `portion` spans. May block.
 
         Returns:
-            How many of them the receiver has taken and discarded, which must not be sent again.
+            Number of spans rejected by the receiver in an accepted request. They must not be sent again.
 
         Raises:
-            ExportError: They were not accepted.
+            ExportError: The spans were not accepted.
         """
         ...
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what the destination itself holds back; False if it could not. May take longer than `timeout_s`."""
+        """Send spans buffered in the destination. Return False if that failed. May take longer than `timeout_s`."""
         ...
 
     def close(self) -> None:
-        """Stop; called once, from another thread; `send` and `flush` must then return soon."""
+        """Stop. Called once, from another thread. Then `send` and `flush` must return soon."""
         ...
 
 
 class QueuedSink:
-    """Groups of spans wait in a bounded queue until the destination takes them.
+    """A sink that queues groups of spans until the destination accepts them.
 
-    A destination that fails is retried after a pause, from 1 s to 30 s, with one group at a time, and meanwhile the
-    queue fills; that is the back-pressure. What failed is not sent again, because it may have arrived and no span may
-    be there twice; only stall evidence is, because losing it would be worse. The first failure is logged as a warning,
-    the following ones are silent until it has worked again.
+    A failed destination is retried after a pause of 1 s to 30 s, with one group at a time, while the queue fills up.
+    Failed spans are not sent again, because they may have arrived, and no span may be there twice. Only stall evidence
+    is sent again, because losing it would be worse. The first failure is logged as a warning. Later failures are silent
+    until a success.
     """
 
     def __init__(
@@ -86,10 +85,10 @@ class QueuedSink:
         """Start the thread.
 
         Args:
-            destination: Where the spans go.
-            max_spans: How many may wait, of about 1 kB each.
-            first_pause_s: Seconds after the first failure; doubled with each further one.
-            longest_pause_s: Seconds after any failure at most.
+            destination: The destination of the spans.
+            max_spans: Upper bound on the queued spans, of about 1 kB each.
+            first_pause_s: Pause after the first failure, doubled after each further failure.
+            longest_pause_s: Upper bound on the pause.
         """
         self._pauses_s = first_pause_s, longest_pause_s
         self._destination = destination
@@ -115,11 +114,11 @@ class QueuedSink:
         except RuntimeError:
             if starts_threads():
                 raise
-            # A short job ended on Python 3.12 before we got here: `flush` sends everything itself.
+            # Python 3.12 starts no threads during shutdown, such as after a short job: `flush` sends the spans.
 
     @property
     def dropped(self) -> int:
-        """Spans that found no room, or were not accepted."""
+        """Number of spans dropped because the queue was full, or not accepted by the destination."""
         with self._changed:
             return self._queue.dropped + self._refused
 
@@ -135,7 +134,7 @@ class QueuedSink:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what is queued; False if time ran out or the destination does not work."""
+        """Export the queued spans. Return False on timeout, or if the destination fails."""
         with self._changed:
             failures = self._failures
             self._retry_at = 0.0
@@ -150,12 +149,12 @@ class QueuedSink:
             return self._flushes_done >= turn and self._failures == failures and self._is_flushed
 
     def shutdown(self, timeout_s: float) -> None:
-        """Flush and stop; the rest is counted as dropped."""
+        """Flush and stop. Remaining spans are counted as dropped."""
         with self._changed:
             if self._has_shut_down:
                 return
             self._has_shut_down = True
-            if self._pause_s > 0:  # an endpoint known to be dead must not delay the end of a process
+            if self._pause_s > 0:  # a dead endpoint must not delay the end of a process
                 timeout_s = min(timeout_s, DEAD_SHUTDOWN_S)
         deadline = time.monotonic() + timeout_s
         self.flush(timeout_s)
@@ -169,7 +168,7 @@ class QueuedSink:
             self._thread.join(max(deadline - time.monotonic(), CLOSED_S))
 
     def _send_here(self) -> None:
-        """Send everything that is queued in the calling thread, until the destination fails."""
+        """Send all queued spans in the calling thread, until the destination fails."""
         failures = self._failures
         with suppress_instrumentation():
             while self._failures == failures and self._flushes_done < self._flushes_wanted:
@@ -187,7 +186,7 @@ class QueuedSink:
             self._flush_destination()
 
     def _next_groups(self) -> list[SpanGroup] | None:
-        """Wait for something to send; an empty list requests a flush, None is the end."""
+        """Wait for groups to send. Return an empty list for a flush, and None at the end."""
         with self._changed:
             while not self._is_closing:
                 pause_s = self._retry_at - time.monotonic()
@@ -200,7 +199,7 @@ class QueuedSink:
             return None
 
     def _flush_destination(self) -> None:
-        """Flush in this thread, because not every destination keeps to its time limit."""
+        """Flush in this thread, because some destinations exceed their time limit."""
         with self._changed:
             turn = self._flushes_wanted
             timeout_s = max(self._flush_deadline - time.monotonic(), 0.0)
@@ -213,18 +212,18 @@ class QueuedSink:
             self._changed.notify_all()
 
     def _export(self, groups: list[SpanGroup]) -> None:
-        """Send groups in portions; once a portion fails, the rest fails too."""
+        """Send groups in portions. If a portion fails, the remaining portions count as failed."""
         spans = [span for group in groups for span in group.spans]
         urgent = groups[0].urgent
         portion = self._destination.portion
         for first in range(0, len(spans), portion):
             try:
-                thrown_away = self._destination.send(spans[first : first + portion], urgent)
+                rejected = self._destination.send(spans[first : first + portion], urgent)
             except Exception as error:
                 self._has_failed(error, SpanGroup(spans[first:], urgent, groups[0].attempts + 1))
                 return
             with self._changed:
-                self._refused += thrown_away
+                self._refused += rejected
         self._has_worked()
 
     def _has_worked(self) -> None:
@@ -273,7 +272,7 @@ class SpanGroup:
     Attributes:
         spans: Parents first.
         urgent: Whether they are stall evidence.
-        attempts: How often their export has failed.
+        attempts: Number of failed exports.
     """
 
     spans: Sequence[FinishedSpan]
@@ -282,15 +281,17 @@ class SpanGroup:
 
 
 class SpanQueue:
-    """Urgent groups first; for lack of room, the oldest healthy group is dropped, urgent ones only if no other is left.
+    """A bounded queue with priority for urgent groups.
+
+    If it is full, the oldest healthy group is dropped. Urgent groups are dropped only if no healthy group is left.
 
     Attributes:
-        spans: Spans in the queue.
-        dropped: Spans that found no room.
+        spans: Number of queued spans.
+        dropped: Number of dropped spans.
     """
 
     def __init__(self, max_spans: int) -> None:
-        """Hold at most `max_spans`."""
+        """Create a queue for at most `max_spans`."""
         self.spans = 0
         self.dropped = 0
         self._max_spans = max_spans
@@ -303,12 +304,12 @@ class SpanQueue:
         self._make_room(len(group.spans))
 
     def put_back(self, group: SpanGroup, is_last: bool) -> None:
-        """Add an urgent group before all others of its kind, or after them."""
+        """Add an urgent group before all other urgent groups, or after them."""
         (self._urgent.append if is_last else self._urgent.appendleft)(group)
         self._make_room(len(group.spans))
 
     def probe(self, max_attempts: int) -> list[SpanGroup]:
-        """Remove the next group; a healthy one if the next urgent one has failed so often that it may be the cause."""
+        """Pop the next group; a healthy group if the next urgent group has failed `max_attempts` times."""
         if self._healthy and self._urgent and self._urgent[0].attempts >= max_attempts:
             group = self._healthy.popleft()
             self.spans -= len(group.spans)
@@ -316,7 +317,7 @@ class SpanQueue:
         return self.take(0)
 
     def take(self, max_spans: int) -> list[SpanGroup]:
-        """Remove the next groups of one kind: one, and more that fit into `max_spans` unless one has failed before."""
+        """Pop the next batch: groups of one kind, up to `max_spans` spans. After a failure, one group at a time."""
         source = self._urgent or self._healthy
         taken: list[SpanGroup] = []
         size = 0
@@ -329,7 +330,7 @@ class SpanQueue:
         return taken
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all groups."""
         self.dropped += self.spans
         self.spans = 0
         self._urgent.clear()
@@ -338,6 +339,6 @@ class SpanQueue:
     def _make_room(self, added: int) -> None:
         self.spans += added
         while self.spans > self._max_spans:
-            victim = (self._healthy or self._urgent).popleft()
-            self.spans -= len(victim.spans)
-            self.dropped += len(victim.spans)
+            oldest = (self._healthy or self._urgent).popleft()
+            self.spans -= len(oldest.spans)
+            self.dropped += len(oldest.spans)

@@ -1,7 +1,7 @@
-"""Sinks in front of other sinks: one serves several, and one holds spans back.
+"""Sinks in front of other sinks: a fan-out to several sinks, and a sink that holds spans back.
 
-Each exporter has its own queue, so that none waits for another. Spans are held back until it is recorded on disk that
-they have been handed over.
+Each exporter has its own queue, so that no exporter waits for another. Spans are held back until the export position
+is recorded on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 
 class FanOutSink:
-    """Gives every span to every sink; without any sink spans go nowhere."""
+    """A sink that passes every span to several sinks, or to none."""
 
     def __init__(self, sinks: Sequence[SpanSink]) -> None:
         """Take ownership of `sinks`."""
@@ -21,12 +21,12 @@ class FanOutSink:
 
     @property
     def leads_nowhere(self) -> bool:
-        """Whether there is no sink behind it, so that no spans need be created."""
+        """Whether there are no sinks, so that no spans need to be created."""
         return not self._sinks
 
     @property
     def dropped(self) -> int:
-        """Spans that some sink could not hand on, counted once for each sink."""
+        """Number of spans dropped by the sinks, counted once for each sink."""
         return sum(sink.dropped for sink in self._sinks)
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
@@ -35,37 +35,37 @@ class FanOutSink:
             sink.emit(spans, urgent)
 
     def flush(self, timeout_s: float) -> bool:
-        """See `SpanSink`; the timeout applies to all sinks together."""
+        """See `SpanSink`. The timeout applies to all sinks together."""
         deadline = time.monotonic() + timeout_s
         return all([sink.flush(max(deadline - time.monotonic(), 0.0)) for sink in self._sinks])
 
     def shutdown(self, timeout_s: float) -> None:
-        """See `SpanSink`; the timeout applies to all sinks together."""
+        """See `SpanSink`. The timeout applies to all sinks together."""
         deadline = time.monotonic() + timeout_s
         for sink in self._sinks:
             sink.shutdown(max(deadline - time.monotonic(), 0.0))
 
 
 class HeldSink:
-    """Holds spans back from another sink until they are released. Belongs to one thread."""
+    """A sink that holds spans back from another sink until they are released. Belongs to one thread."""
 
     def __init__(self, sink: SpanSink, write_down: Callable[[], None]) -> None:
-        """Call `write_down` before anything is passed on to `sink`; it must not raise."""
+        """Call `write_down`, which must not raise, before spans are passed to `sink`."""
         self._sink = sink
         self._write_down = write_down
         self._held: list[tuple[Sequence[FinishedSpan], bool]] = []
 
     @property
     def dropped(self) -> int:
-        """Spans that the other sink dropped."""
+        """Number of spans dropped by the other sink."""
         return self._sink.dropped
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
-        """Hold spans back until `release`; see `SpanSink`."""
+        """Hold spans back until `release`. See `SpanSink`."""
         self._held.append((spans, urgent))
 
     def release(self) -> bool:
-        """Pass on what is held; returns whether there was anything."""
+        """Pass on the held spans. Return whether there were any."""
         if not self._held:
             return False
         self._write_down()
@@ -75,11 +75,11 @@ class HeldSink:
         return True
 
     def flush(self, timeout_s: float) -> bool:
-        """Release everything and flush."""
+        """Release all spans and flush."""
         self.release()
         return self._sink.flush(timeout_s)
 
     def shutdown(self, timeout_s: float) -> None:
-        """Release everything, flush and stop."""
+        """Release all spans, flush and stop."""
         self.release()
         self._sink.shutdown(timeout_s)

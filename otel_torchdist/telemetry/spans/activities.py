@@ -1,4 +1,4 @@
-"""Turns activities of the tape into finished spans, each below the one within which it began."""
+"""Turns activities of the tape into finished spans, nested as the activities are."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
 
-# Turns one side of a remote procedure call into a finished span.
-#
-# Both sides know the step of the first caller, whose trace it is, and the other side's record, which is the parent:
-# no reader has to wait for another. So the span of a function may be sent before that of its call.
+# Spans of remote procedure calls. Both sides know the step of the first caller, which determines the trace, and the
+# record of their parent. So no reader waits for another reader, and the callee's span may be sent before the caller's.
 
 SYSTEM: Final = "torch"
 
@@ -43,15 +41,15 @@ def kind_of(activity: Activity) -> SpanKind:
 def parent_of(
     activity: Activity, call: RemoteCall, nonce: int, run_id: int, run_of: Callable[[int], int | None]
 ) -> LinkTarget | None:
-    """Return the parent of a call's span; None if it is under the anchor of its segment, like other activities.
+    """Return the parent of a remote call's span; None for the anchor of its segment, as for other activities.
 
     Args:
         activity: The activity.
-        call: The call.
+        call: Its remote call.
         nonce: Nonce of its tape.
         run_id: Its run.
-        run_of: Returns the run of the tape with a nonce, if that is known here. Workers in no group are a run of their
-            own, and their callers may be in another one.
+        run_of: Returns the run of the tape with a nonce; None if unknown. A worker in no group forms a separate run,
+            and its callers may be in another run.
     """
     is_caller = SIDES.get(activity.kind) is Side.CALLER
     if is_caller and call.caller_number:
@@ -66,7 +64,7 @@ def parent_of(
 
 
 def attributes_of(call: RemoteCall, names: NamesReader) -> dict[str, AttributeValue]:
-    """Return the attributes that only spans of remote calls have, besides the method."""
+    """Return the attributes specific to spans of remote calls, except the method."""
     attributes: dict[str, AttributeValue] = {semconv.RPC_SYSTEM: SYSTEM}
     peer = names.text(call.worker_name)
     if peer:
@@ -82,22 +80,22 @@ def attributes_of(call: RemoteCall, names: NamesReader) -> dict[str, AttributeVa
 
 
 MAX_HELD: Final = 2_000
-"""Activities that wait for the one around them. A rank records a few; a forged tape may hold any number."""
+"""Upper bound on the activities that wait for their parents. A rank has a few; a forged tape may have any number."""
 
 
 class HeldActivities:
-    """Activities that began within another one, held until that ends: a span is never exported before its parent."""
+    """Nested activities, held until their parents end: a span is never exported before its parent."""
 
     def __init__(self) -> None:
         self._held: dict[int, list[Activity]] = {}
         self._count = 0
 
     def outermost(self, ended: Iterable[Activity]) -> list[Activity]:
-        """Hold back ended activities that lie within others, and return the rest."""
+        """Hold back ended activities with a parent, and return the others."""
         return [activity for activity in ended if not self._hold(activity)]
 
     def _hold(self, activity: Activity) -> bool:
-        # A parent's number is below its own; more than that is not known of a tape that was lapped.
+        # A parent has a lower number. On a tape that lapped the reader, the parent's record may be missing.
         if not 0 < activity.parent < activity.number or self._count >= MAX_HELD:
             return False
         self._held.setdefault(activity.parent, []).append(activity)
@@ -105,27 +103,27 @@ class HeldActivities:
         return True
 
     def within(self, activity: Activity) -> list[Activity]:
-        """Give up those that began directly within an activity."""
-        found = self._held.pop(activity.number, [])
-        self._count -= len(found)
-        return found
+        """Remove and return the children of an activity."""
+        children = self._held.pop(activity.number, [])
+        self._count -= len(children)
+        return children
 
     def drop(self, activity: Activity) -> None:
-        """Forget what began within an activity that is not exported."""
+        """Remove all descendants of an activity that is not exported."""
         for inner in self.within(activity):
             self.drop(inner)
 
     def orphans(self, known: Container[int]) -> list[Activity]:
-        """Give up those whose parent is neither held nor among the known ones: its record was lost."""
-        numbers = {one.number for held in self._held.values() for one in held}
+        """Remove and return the activities whose parents are neither held nor in `known`: their records were lost."""
+        numbers = {activity.number for held in self._held.values() for activity in held}
         lost = [parent for parent in self._held if parent not in numbers and parent not in known]
-        found = [one for parent in lost for one in self._held.pop(parent)]
-        self._count -= len(found)
-        return found
+        orphans = [activity for parent in lost for activity in self._held.pop(parent)]
+        self._count -= len(orphans)
+        return orphans
 
 
 class ActivitySpans:
-    """Makes the spans of one tape's activities."""
+    """Builds the spans of one tape's activities."""
 
     def __init__(
         self,
@@ -134,7 +132,7 @@ class ActivitySpans:
         clock: WallClock,
         run_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
-        """Look up names in `names`, convert times with `clock`, and find the runs of other tapes by their nonce."""
+        """Look up names in `names`, convert times with `clock`, and find the runs of other tapes with `run_of`."""
         self._run_of = run_of
         self._identity = identity
         self._names = names
@@ -143,25 +141,25 @@ class ActivitySpans:
     def spans(
         self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str, families: HeldActivities
     ) -> Iterator[FinishedSpan]:
-        """Yield the span of an activity, and then those of the activities within it; arguments as for `span`."""
+        """Yield the span of an activity, then the spans of its descendants. The arguments are as in `span`."""
         span = self.span(activity, anchor, run_id, open_because if activity.how is None else "")
         yield span
         for inner in families.within(activity):
             yield from self.spans(inner, span, run_id, open_because, families)
 
     def span(self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str) -> FinishedSpan:
-        """Build the span of an activity that has ended, or that was still open when its tape was over.
+        """Build the span of an activity that has ended, or was still open at the end of its tape.
 
         Args:
-            activity: Has `completed_ns`; `how` is None if it was still open.
-            anchor: The span of its segment; its parent, unless it is a remote procedure call.
+            activity: The activity, with `completed_ns`; `how` is None if it was still open.
+            anchor: The span of its segment. It is the parent, unless the activity is a remote procedure call.
             run_id: The run.
-            open_because: Why an activity without an end has none, as the end of a sentence.
+            open_because: Reason for a missing end, as the end of a sentence.
         """
         detail = self._names.text(activity.detail) or ""
         if not detail and activity.call is not None:
             detail = semconv.OTHER_METHOD
-        name, detail_attribute = _shown_as(activity.kind, detail)
+        name, detail_attribute = _name_and_attribute(activity.kind, detail)
         failure = self._names.text(activity.failure) or UNKNOWN_ERROR
         attributes: dict[str, AttributeValue] = {
             semconv.RANK: self._identity.rank,
@@ -177,7 +175,7 @@ class ActivitySpans:
         storage = self._names.text(activity.storage)
         if storage:
             attributes[semconv.CHECKPOINT_STORAGE] = storage
-        if activity.message_bytes and activity.how is How.CALL:  # otherwise that is what was planned
+        if activity.message_bytes and activity.how is How.CALL:  # otherwise it is only the planned size
             attributes[semconv.CHECKPOINT_SIZE] = activity.message_bytes
         if activity.files:
             attributes[semconv.CHECKPOINT_FILES] = activity.files
@@ -203,8 +201,8 @@ class ActivitySpans:
         )
 
 
-def _shown_as(kind: ActivityKind, detail: str) -> tuple[str, str]:
-    """Return the name of the span, and the attribute that holds the activity's detail."""
+def _name_and_attribute(kind: ActivityKind, detail: str) -> tuple[str, str]:
+    """Return the name of the span, and the attribute for the activity's detail."""
     row = TRAITS[kind]
     match row.detail:
         case Detail.NONE:

@@ -1,4 +1,4 @@
-"""Spans as they are handed to exporters: complete, with their own ids, and exactly once."""
+"""Finished spans, as passed to exporters: complete, with predetermined ids, and each exactly once."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class FinishedSpan(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         name: Low-cardinality name.
         trace_id: 128 bits, not 0.
-        span_id: 64 bits, not 0; never handed over twice.
-        parent_id: Span of the same trace that was handed over no later than this one; None for a root.
+        span_id: 64 bits, not 0; never passed on twice.
+        parent_id: Id of a span of the same trace, passed on before or together with this span; None for a root.
         start_ns: Wall clock, integer nanoseconds since the epoch.
         end_ns: Wall clock, later than `start_ns`.
         attributes: See `semconv`.
-        error: Description of the error status; None if the span went well.
+        error: Description of the error status; None without an error.
         links: Related spans.
-        dropped_attributes: How many attributes were left out because of a limit that the user has set.
-        kind: Whether it is one side of a remote procedure call.
+        dropped_attributes: Number of attributes left out because of a limit set by the user.
+        kind: `CLIENT` or `SERVER` for remote procedure calls, otherwise `INTERNAL`.
     """
 
     name: str
@@ -50,36 +50,36 @@ class SpanSink(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Spans that could not be handed on and are lost."""
+        """Number of lost spans, which could not be passed on."""
         ...
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
-        """Take spans, parents first. Never blocks on I/O and never raises.
+        """Accept spans, parents first. Never blocks on I/O and never raises.
 
         Args:
             spans: Spans that are exported or dropped together.
-            urgent: Whether they are stall evidence: sent at once, ahead of everything else, and dropped last.
+            urgent: Whether they are stall evidence: sent immediately, before all other spans, and dropped last.
         """
         ...
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what is queued; False if time ran out."""
+        """Export the queued spans. Return False on timeout."""
         ...
 
     def shutdown(self, timeout_s: float) -> None:
-        """Flush and stop; idempotent."""
+        """Flush and stop. Idempotent."""
         ...
 
 
 MAX_ATTRIBUTES: Final = 128
 MAX_LINKS: Final = 128
-"""What OpenTelemetry allows if no limits are set; our spans have fewer."""
+"""OpenTelemetry's default limits. Our spans have fewer attributes and links."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 def environment_limits() -> SpanLimits:
-    """Read `OTEL_ATTRIBUTE_*_LIMIT` and `OTEL_SPAN_*_LIMIT`; if they are invalid, one warning and no limits."""
+    """Read `OTEL_ATTRIBUTE_*_LIMIT` and `OTEL_SPAN_*_LIMIT`. If one is invalid, log a warning and apply no limits."""
     try:
         return SpanLimits()
     except ValueError as error:
@@ -88,7 +88,7 @@ def environment_limits() -> SpanLimits:
 
 
 def limiter(limits: SpanLimits) -> Callable[[Sequence[FinishedSpan]], Sequence[FinishedSpan]] | None:
-    """Return a function that cuts spans to their limits; None if no span of ours can exceed them."""
+    """Return a function that cuts spans to the limits; None if none of our spans can exceed them."""
     longest = limits.max_span_attribute_length
     attributes = MAX_ATTRIBUTES if limits.max_span_attributes is None else limits.max_span_attributes
     links = MAX_LINKS if limits.max_links is None else limits.max_links
@@ -112,7 +112,7 @@ def _shortened(attributes: Mapping[str, AttributeValue], longest: int) -> dict[s
 
 
 def _cut(value: AttributeValue, longest: int) -> AttributeValue:
-    """Cut strings only, also within lists, as the specification requires."""
+    """Cut strings, also within lists, and no other values, as the specification requires."""
     if isinstance(value, str):
         return value[:longest]
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], str):

@@ -1,4 +1,4 @@
-"""Turns one operation of the tape into a finished span."""
+"""Turns operations of the tape into finished spans."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 
 def _resolution_s(how: How) -> float | None:
-    """By how much an end may be earlier than recorded; None if that is not known."""
+    """Return the maximum time between an end and its recorded time; None if unknown."""
     match how:
         case How.CALL | How.WAIT | How.CALLBACK | How.FAILED:
             return 0.0
-        case How.EVENT:  # to a microsecond on the device's clock; the rest is that clock against the host's
+        case How.EVENT:  # a microsecond on the device's clock, plus the error of its conversion to the host's clock
             return 0.001
-        case How.POLL:  # by `capture/core/rank_thread.py`, every 20 to 60 ms
+        case How.POLL:  # `capture/core/rank_thread.py` polls every 20 to 60 ms
             return 0.06
-        case How.WATCHDOG:  # it runs every 100 ms, and is polled every 20 ms
+        case How.WATCHDOG:  # the watchdog runs every 100 ms, and we poll it every 20 ms
             return 0.12
         case How.UNTRACKED | How.ABANDONED:
             return None
 
 
-_RESOLUTION_S: Final = {how: found for how in How if (found := _resolution_s(how)) is not None}
+_RESOLUTION_S: Final = {how: resolution for how in How if (resolution := _resolution_s(how)) is not None}
 _PHASES: Final = {phase: phase.name.lower() for phase in Phase if phase is not Phase.UNKNOWN}
 _HOW: Final = {None: "unknown"} | {how: how.name.lower() for how in How}
-# Operators of IntFlag and names of members run in Python, and every operation needs some.
+# Operators of IntFlag and names of enum members run Python code, and every operation needs some.
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
@@ -51,15 +51,15 @@ def of_names(
     path: tuple[str, ...] = (),
     path_varies: bool = False,
 ) -> dict[str, AttributeValue]:
-    """Attributes that all calls with the same names share.
+    """Return the attributes shared by all calls with the same names.
 
     Args:
         signature: Their signature.
         group: Their process group.
-        call_site: Where they are called.
-        label: What they are for, in words; see `Names.label`; '' without a label.
-        path: What has led to the call site; see `shown_path`.
-        path_varies: Whether other paths lead there, too.
+        call_site: Their call site.
+        label: Text of their label, see `Names.label`; '' without one.
+        path: The frames that lead to the call site; see `shown_path`.
+        path_varies: Whether other paths also lead there.
     """
     attributes: dict[str, AttributeValue] = {semconv.OPERATION: semconv.OTHER}
     if signature:
@@ -108,7 +108,7 @@ def _of_group(group: GroupName) -> dict[str, AttributeValue]:
 
 
 def of_label(label: LabelName) -> dict[str, AttributeValue]:
-    """Attributes that all calls with the same label share; their pieces are in `of_piece`."""
+    """Return the attributes shared by all calls with the same label. `of_piece` returns the piece."""
     match label.kind:
         case LabelKind.FSDP:
             return {semconv.FSDP_UNIT: label.unit or ROOT_UNIT}
@@ -123,14 +123,14 @@ def of_piece(label: LabelName, piece: int) -> dict[str, AttributeValue]:
 
     Args:
         label: The call's label.
-        piece: Which one, from 1.
+        piece: Its number, from 1.
     """
     name = semconv.DDP_BUCKET if label.kind is LabelKind.DDP else semconv.PIPELINE_MICROBATCH
     return {name: piece - 1}
 
 
 def of_record(operation: Operation) -> dict[str, AttributeValue]:
-    """Attributes of one call: its position, size and phase, how its end is known, its times on a device."""
+    """Return the attributes of a single call: position, size, phase, completion, and times on a device."""
     attributes: dict[str, AttributeValue] = {
         semconv.SEQUENCE: operation.sequence,
         semconv.MESSAGE_SIZE: operation.message_bytes,
@@ -157,8 +157,8 @@ def of_record(operation: Operation) -> dict[str, AttributeValue]:
 
 
 def _values(numerics: Numerics) -> dict[str, AttributeValue]:
-    """Return the known values of an operation's tensors; numbers that are not finite are in no attribute."""
-    found: dict[str, float | None] = {
+    """Return the attributes of an operation's numerics. Non-finite numbers are left out."""
+    numbers: dict[str, float | None] = {
         semconv.INPUT_MIN: numerics.smallest,
         semconv.INPUT_MAX: numerics.largest,
         semconv.INPUT_ABSMAX: numerics.absmax,
@@ -170,7 +170,7 @@ def _values(numerics: Numerics) -> dict[str, AttributeValue]:
         semconv.INPUT_SATURATED_SHARE: numerics.saturated_share,
     }
     values: dict[str, AttributeValue] = {
-        name: value for name, value in found.items() if value is not None and math.isfinite(value)
+        name: value for name, value in numbers.items() if value is not None and math.isfinite(value)
     }
     if numerics.elements and numerics.is_finite is not None:
         values[semconv.INPUT_NON_FINITE] = not numerics.is_finite
@@ -184,7 +184,7 @@ def _values(numerics: Numerics) -> dict[str, AttributeValue]:
 
 
 def _device_times(operation: Operation) -> dict[str, AttributeValue]:
-    """Return the times that an operation spent in the device's queue and on the device; empty if unknown."""
+    """Return the time of an operation in the device's queue and on the device; empty if unknown."""
     started_ns, how = operation.started_ns, operation.started_how
     if started_ns is None or how is None or how not in _RESOLUTION_S:
         return {}
@@ -198,18 +198,18 @@ def _device_times(operation: Operation) -> dict[str, AttributeValue]:
 
 
 MIN_DURATION_NS: Final = 1_000
-"""Viewers show microseconds, and none of them shows a bar without length."""
+"""Shortest span: viewers show microseconds, and no bar for a duration of 0."""
 
 MAX_TEMPLATES: Final = 4_096
 _ASYNC: Final = int(Flag.ASYNC)
 _SYNCHRONIZED: Final = int(Flag.ON_DEVICE | Flag.POINT_TO_POINT | Flag.COALESCED)
-"""Devices are synchronised around an operation if the first of these flags alone is set."""
+"""Flags of which exactly `ON_DEVICE` must be set for an operation with device synchronization around it."""
 UNKNOWN_ERROR: Final = "_OTHER"
 """OpenTelemetry's `error.type` for an error of unknown type."""
 
 
 class OperationSpans:
-    """Makes the spans of one tape's operations."""
+    """Builds the spans of one tape's operations."""
 
     def __init__(self, identity: TapeIdentity, names: NamesReader, clock: WallClock) -> None:
         """Look up names in `names`, and convert times with `clock`."""
@@ -223,13 +223,13 @@ class OperationSpans:
     def span(
         self, operation: Operation, anchor: FinishedSpan, incident: tuple[LinkTarget, ...] | None, open_because: str
     ) -> FinishedSpan:
-        """Build the span of an operation that has ended, or that was still open when its tape was over.
+        """Build the span of an operation that has ended, or was still open at the end of its tape.
 
         Args:
-            operation: Has `completed_ns`; `how` is None if it was still open.
+            operation: The operation, with `completed_ns`; `how` is None if it was still open.
             anchor: Its parent span.
             incident: Links to the incident if the operation was reported as stalled; None for others.
-            open_because: Why an operation without an end has none, as the end of a sentence.
+            open_because: Reason for a missing end, as the end of a sentence.
         """
         self._take_run(anchor.attributes[semconv.RUN])
         attributes = self._attributes(operation)
@@ -250,8 +250,8 @@ class OperationSpans:
         )
 
     def _take_run(self, run: AttributeValue) -> None:
-        """Drop the templates if the run changes: they name it for searches, and a provisional id may still change."""
-        renamed = self._names.renamed  # a group has got the name of a mesh's dimension
+        """Drop the templates, which contain the run, if the run changes: a provisional id may still change."""
+        renamed = self._names.renamed  # changes when a device mesh renames a group
         if run != self._run or renamed != self._renamed:
             self._run, self._renamed = run, renamed
             self._templates.clear()
@@ -277,22 +277,22 @@ class OperationSpans:
         return attributes
 
     def _template(self, operation: Operation) -> dict[str, AttributeValue]:
-        """Return the attributes that all operations with the same names share."""
+        """Return the attributes shared by all operations with the same names."""
         names = self._names
-        label = names.label(operation.label) if operation.label != OTHER else None
-        named = names.label_name(operation.label) if operation.label != OTHER else None
+        label_text = names.label(operation.label) if operation.label != OTHER else None
+        label_name = names.label_name(operation.label) if operation.label != OTHER else None
         site, signature = operation.call_site, names.signature(operation.signature)
         path = names.call_path(site)
-        found = of_names(
+        by_names = of_names(
             signature,
             names.group(operation.group),
             names.call_site(site),
-            label or "",
+            label_text or "",
             shown_path(names, site),
             path is not None and path.varies,
         )
-        of_named = of_label(named) if named is not None else {}
-        return {semconv.RANK: self._identity.rank, semconv.RUN: self._run, **found, **of_named}
+        by_label = of_label(label_name) if label_name is not None else {}
+        return {semconv.RANK: self._identity.rank, semconv.RUN: self._run, **by_names, **by_label}
 
 
 def _blocked_ns(operation: Operation) -> int:
@@ -310,14 +310,14 @@ def _blocked_ns(operation: Operation) -> int:
 
 
 def _error(operation: Operation, attributes: dict[str, AttributeValue], open_because: str) -> str | None:
-    """Return the span's error: the operation raised, or a thread was still waiting for it at the end."""
+    """Return the span's error if the operation raised an exception, or a thread was still waiting for it."""
     if operation.how is How.FAILED:
         return f"{attributes[semconv.OPERATION]} raised {attributes[semconv.ERROR_TYPE]}"
     if operation.how is not None:
         return None
     if operation.started_ns is None and operation.flags & Flag.ON_DEVICE:
-        return None  # the device never got to it
+        return None  # the device never started it
     was_waited_for = operation.returned_ns is None or operation.wait_entered_ns is not None
     if operation.flags & (Flag.END_BY_WAIT | Flag.COALESCED) and not was_waited_for:
-        return None  # no thread ever waited for it, so being open means nothing
+        return None  # only a wait would show its end, and no thread waited for it
     return f"{attributes[semconv.OPERATION]} was still in progress when {open_because}"

@@ -1,4 +1,4 @@
-"""Decides which steps of a rank are exported: whole steps or nothing, alike on all ranks without communicating."""
+"""Samples the steps of a rank for export: whole steps, with equal decisions on all ranks, without communication."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from otel_torchdist.model.naming import trace_id_of_step
 from otel_torchdist.telemetry import semconv
 
 MAX_RANKS: Final = 64
-"""Ranks that a healthy step shows; of a larger world every n-th, with a different offset at each step."""
+"""Upper bound on the ranks exported for a healthy step: every n-th rank of a larger world, from an offset per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The decisions of a sampler, from which another one continues.
+    """The decisions of a sampler, for its successor.
 
     Attributes:
-        step: The last step that was decided.
-        is_candidate: Whether only the budget may leave it out.
-        is_kept: Whether it is exported.
+        step: The last decided step.
+        is_candidate: Whether the step was sampled before the budget was applied.
+        is_kept: Whether the step is exported.
         always: Steps in which an incident began.
         halvings: See `SpanBudget.halvings`.
     """
@@ -35,19 +35,18 @@ class SamplerState:
 
 
 class StepSampler:
-    """Decides for one rank, once per step, at the end of the step's first segment.
+    """The sampler of one rank. It decides once per step, at the end of the step's first segment.
 
-    A step is exported if
+    A step is exported if an incident began in it (`keep`), or if all of these are true:
 
-    - an incident began in it (`keep`), or
-    - the sampler of the environment or the provider takes its trace, and
-    - this rank is among those that the step shows, and
-    - its trace id falls below 1/2^k, where k keeps this rank's spans within the budget. Steps that are kept at k+1
-      are also kept at k, so ranks with different k still have steps in common.
+    - The sampler of the environment or the provider samples its trace.
+    - This rank is among the ranks exported for the step.
+    - Its trace id is in the lowest 1/2^k, where k keeps this rank's spans within the budget. Steps kept at k+1 are also
+      kept at k, so ranks with different k still have common steps.
     """
 
     def __init__(self, sampler: Sampler, spans_per_second: int, rank: int, world_size: int) -> None:
-        """Decide for `rank`; `spans_per_second` is its budget."""
+        """Sample for `rank`, with a budget of `spans_per_second`."""
         self._sampler = sampler
         self._budget = SpanBudget(spans_per_second)
         self._rank = rank
@@ -65,23 +64,23 @@ class StepSampler:
         )
 
     def resume(self, state: SamplerState) -> None:
-        """Continue from another sampler's state: what it has decided about a step holds for the rest of the step."""
+        """Continue from another sampler's state. Its decision holds for the rest of the step."""
         self._step, self._is_candidate, self._is_kept = state.step, state.is_candidate, state.is_kept
         self._always = set(state.always)
         self._budget.halvings = state.halvings
 
     def keep(self, step: int) -> None:
-        """Export whatever has not been decided yet of `step`, because an incident began in it."""
+        """Export the remaining segments of `step`, because an incident began in it."""
         self._always.add(step)
 
     def is_kept(self, run_id: int, step: int, at_ns: int, spans: int) -> bool:
-        """Whether a segment of `step` is exported. Steps come in order.
+        """Return whether a segment is exported. Called in the order of steps.
 
         Args:
             run_id: The run that all ranks agree on.
-            step: Its step.
+            step: The step of the segment.
             at_ns: Monotonic time of the segment's end.
-            spans: Its number of spans, for the budget.
+            spans: Number of spans of the segment, for the budget.
         """
         if step != self._step:
             self._decide(run_id, step, at_ns)
@@ -110,19 +109,19 @@ class StepSampler:
 
 WINDOW_S: Final = 5.0
 SHORTEST_S: Final = 1.0
-"""Bursts are not acted on sooner: a rate over less time than this means little."""
+"""Shortest window: a rate over less time means little, so bursts have no effect earlier."""
 SLACK: Final = 0.8
 MAX_HALVINGS: Final = 32
 
 
 class SpanBudget:
-    """Measures what would be exported without a budget, in windows of 5 s of the rank's own time.
+    """Measures the span rate without a budget, in windows of 5 s of the rank's clock.
 
-    It halves as often as needed as soon as a window exceeds the budget, and takes back one halving per window only if
-    the result would stay clearly (20 %) below the budget; otherwise it would oscillate.
+    If a window exceeds the budget, it halves the rate as often as needed. It undoes one halving per window, and only if
+    the resulting rate is clearly (20 %) below the budget, to avoid oscillation.
 
     Attributes:
-        halvings: Of 2^halvings steps, one is exported.
+        halvings: One of 2^halvings steps is exported.
     """
 
     def __init__(self, spans_per_second: int) -> None:
@@ -132,11 +131,11 @@ class SpanBudget:
         self._since_ns: int | None = None
 
     def count(self, spans: int) -> None:
-        """Count spans, exported or not, that would be exported without a budget."""
+        """Count spans that would be exported without a budget."""
         self._spans += spans
 
     def turn(self, at_ns: int) -> None:
-        """Begin a step, the only moment at which `halvings` changes."""
+        """Begin a step. Only here does `halvings` change."""
         if self._since_ns is None:
             self._since_ns = at_ns
             return

@@ -1,9 +1,9 @@
-"""Cuts the operations and activities of one rank into segments of steps, each exported together under one anchor.
+"""Cuts the operations and activities of one rank into segments of steps. Each segment is exported under one anchor.
 
 A segment ends with its step, at a stall, after 30 s or after 2,000 operations, whichever comes first. An operation
-belongs to the segment in which it *ends*, so a segment can be exported as soon as it has ended, and nothing waits for
-an operation that may hang for hours. Activities cut nothing: they go along with the first segment that reaches their
-end. Pure bookkeeping on monotonic times: no ids, no spans, no I/O.
+belongs to the segment in which it *ends*. So a segment can be exported as soon as it has ended, and no segment waits
+for an operation that may hang for hours. Activities do not end segments: they belong to the first segment that reaches
+their end. The cutter works only on monotonic times, without ids, spans or I/O.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS
 SEGMENT_NS: Final = 30_000_000_000
 MAX_OPERATIONS: Final = 2_000
 MAX_ACTIVITIES: Final = 2_000
-"""Activities that wait for a segment. A rank records a few in each step; a forged tape may hold any number."""
+"""Upper bound on the activities that wait for a segment. A rank has a few per step; a forged tape may have many."""
 
 
 class SegmentEnd(enum.Enum):
-    """Why a segment ended."""
+    """The reason for the end of a segment."""
 
     STEP = "step"
     STALL = "stall"
     TIME = "time"
     SIZE = "size"
     LOST = "lost"
-    """Operations of a later step came, but the end of this step was not recorded or not read."""
+    """An operation of a later step was read, but not the end of this step."""
     CLOSE = "close"
     """The tape has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSegment:
-    """A piece of one rank's step.
+    """A segment of one rank's step.
 
     Attributes:
         step: The step's number.
         number: Position among the exported segments of the step, from 0.
         start_ns: Monotonic time.
         end_ns: Monotonic time, not before `start_ns`.
-        end: Why it ended.
-        operations: Operations that ended in it, by the time of their end. One that was entered earlier reaches back
-            before `start_ns`; one whose end became known only after an earlier segment was cut is here too.
-        activities: Activities that ended in it or since the segment before, by the time of their end.
+        end: Reason for its end.
+        operations: Operations that ended in it, by the time of their end. They may have been entered before `start_ns`.
+            They may also have ended before it, if their end became known after the earlier segment was cut.
+        activities: Activities that ended in it or since the previous segment, by the time of their end.
     """
 
     step: int
@@ -72,13 +72,13 @@ class StepSegment:
 
 @dataclass(frozen=True, slots=True)
 class CutterState:
-    """The position of a cutter, from which another one continues.
+    """The position of a cutter, for its successor.
 
     Attributes:
-        start_ns: Start of the segment that has not been cut yet.
-        step: Its step; None if no record has shown it.
-        number: Its position.
-        pending: Record numbers of ended operations and activities that belong to it, or to later ones.
+        start_ns: Start of the current segment.
+        step: Its step; None before the first record.
+        number: Its position in the step.
+        pending: Record numbers of ended operations and activities of this and later segments.
     """
 
     start_ns: int
@@ -88,10 +88,10 @@ class CutterState:
 
 
 class SegmentCutter:
-    """Turns the events of a tape, in the order of the tape, into segments."""
+    """Cuts the events of a tape, in the order of the tape, into segments."""
 
     def __init__(self, start_ns: int) -> None:
-        """Begin the first segment at `start_ns`; the first record shows which step it belongs to."""
+        """Begin the first segment at `start_ns`. The first record determines its step."""
         self._start_ns = start_ns
         self._step: int | None = None
         self._number = 0
@@ -101,16 +101,16 @@ class SegmentCutter:
 
     @property
     def state(self) -> CutterState:
-        """The cutter's position, once the segments that were cut have been taken."""
+        """The cutter's position. The segments cut so far must have been taken."""
         pending = frozenset(interval.number for interval in (*self._pending, *self._activities))
         return CutterState(self._start_ns, self._step, self._number, pending)
 
     def resume(self, state: CutterState, ended: Iterable[Interval]) -> None:
-        """Continue from another cutter's state; `ended` are operations and activities that include its pending ones."""
+        """Continue from another cutter's state. `ended` must include its pending operations and activities."""
         self._start_ns, self._step, self._number = state.start_ns, state.step, state.number
         pending = [interval for interval in ended if interval.number in state.pending]
-        self.ended(one for one in pending if isinstance(one, Operation))
-        self.activities_ended(one for one in pending if isinstance(one, Activity))
+        self.ended(interval for interval in pending if isinstance(interval, Operation))
+        self.activities_ended(interval for interval in pending if isinstance(interval, Activity))
 
     @property
     def step(self) -> int:
@@ -128,12 +128,12 @@ class SegmentCutter:
             self._step = step
 
     def take(self) -> list[StepSegment]:
-        """Return the segments that have been cut since the last call."""
+        """Return the segments cut since the last call."""
         cut, self._cut = self._cut, []
         return cut
 
     def ended(self, operations: Iterable[Operation]) -> None:
-        """Add ended operations; each goes to the segment, among those not cut yet, that holds its end."""
+        """Add ended operations. Each goes to the first uncut segment that reaches its end."""
         self._pending.extend(operations)
         self._pending.sort(key=_end_ns)
 
@@ -143,13 +143,13 @@ class SegmentCutter:
         self._activities.sort(key=_end_ns)
 
     def entered(self, interval: Interval) -> None:
-        """Take an entered operation or activity. One of a later step shows that the end of this step was missed."""
+        """Process an entered operation or activity. A later step in it shows that the end of this step was missed."""
         self.assume_step(interval.step)
         if interval.step > self.step:
             self._end_step(interval.entered_ns, SegmentEnd.LOST, interval.step)
 
     def step_ended(self, mark: StepMark) -> None:
-        """Take the end of a step. Steps that passed without a record in between are skipped."""
+        """Process the end of a step. Steps without a record in between are skipped."""
         self.assume_step(mark.step)
         if mark.step < self.step:
             return
@@ -158,14 +158,14 @@ class SegmentCutter:
         self._end_step(mark.ended_ns, SegmentEnd.STEP, mark.step + 1)
 
     def pass_time(self, until_ns: int) -> None:
-        """Cut what has become too long or too large. No record of a time before `until_ns` may come later."""
+        """Cut segments that have become too long or too large. No later record may have a time before `until_ns`."""
         while self._pending:
             start_ns = self._grid(_end_ns(self._pending[0]))
             if start_ns + SEGMENT_NS > until_ns:
                 break
             self._close(start_ns, start_ns + SEGMENT_NS, SegmentEnd.TIME)
-        if not self._pending and any(one.call is not None for one in self._activities[:1]):
-            # A worker of RPC may be in no group, and never end a step.
+        if not self._pending and any(activity.call is not None for activity in self._activities[:1]):
+            # An RPC worker may be in no group, and never end a step.
             start_ns = self._grid(_end_ns(self._activities[0]))
             if start_ns + SEGMENT_NS <= until_ns:
                 self._close(start_ns, start_ns + SEGMENT_NS, SegmentEnd.TIME)
@@ -179,13 +179,13 @@ class SegmentCutter:
             self._close(self._grid(end_ns), end_ns, SegmentEnd.SIZE)
 
     def cut(self, at_ns: int, end: SegmentEnd) -> None:
-        """End the segment now. A stall gets one even without operations, to be the parent of the stall."""
+        """End the segment now. A stall has a segment even without operations, as the parent of its spans."""
         at_ns = max(at_ns, self._start_ns)
         self.pass_time(at_ns)
         self._close(self._grid(at_ns), at_ns, end)
 
     def finish(self, at_ns: int) -> None:
-        """End the tape at `at_ns` or at the end of the last operation or activity, leaving nothing behind."""
+        """End the last segment at `at_ns`, or at the end of the last operation or activity if that is later."""
         last = (*self._pending[-1:], *self._activities[-1:])
         self.cut(max(at_ns, *map(_end_ns, last), self._start_ns), SegmentEnd.CLOSE)
 
@@ -198,7 +198,7 @@ class SegmentCutter:
         self._number = 0
 
     def _grid(self, at_ns: int) -> int:
-        """Return the start of the 30 s that contain `at_ns`, counted from the last cut. Those before were empty."""
+        """Return the start of the 30 s window that contains `at_ns`. Windows count from the last cut."""
         return self._start_ns + max(at_ns - self._start_ns - 1, 0) // SEGMENT_NS * SEGMENT_NS
 
     def _close(self, start_ns: int, end_ns: int, end: SegmentEnd) -> None:
@@ -213,13 +213,13 @@ class SegmentCutter:
         self._start_ns = end_ns
 
     def _append(self, start_ns: int, end_ns: int, end: SegmentEnd, operations: list[Operation]) -> None:
-        """Keep a segment that shows something: operations, activities, a stall, or a step up to its end."""
+        """Add a segment unless it is empty: without operations, activities, a stall, or the end of a step."""
         count = bisect_right(self._activities, end_ns, key=_end_ns)
         is_end_of_step = end is SegmentEnd.STEP and (end_ns > start_ns or self._number == 0)
         if operations or count or end is SegmentEnd.STALL or is_end_of_step:
             activities, self._activities = self._activities[:count], self._activities[count:]
-            held = tuple(operations), tuple(activities)
-            self._cut.append(StepSegment(self.step, self._number, start_ns, end_ns, end, *held))
+            contents = tuple(operations), tuple(activities)
+            self._cut.append(StepSegment(self.step, self._number, start_ns, end_ns, end, *contents))
             self._number += 1
 
 
@@ -228,7 +228,7 @@ def _end_ns(interval: Interval) -> int:
 
 
 MAX_GROUPS: Final = 16
-"""Groups whose members an anchor lists."""
+"""Upper bound on the groups listed on an anchor."""
 
 
 class AnchorSpans:
@@ -247,9 +247,9 @@ class AnchorSpans:
         Args:
             identity: The tape's identity.
             names: Its dictionary.
-            clock: Converts its times; the caller keeps it up to date.
+            clock: Converts its times. The caller keeps it up to date.
             links: Added to every anchor.
-            describe: Called before the first anchor; returns further attributes of all anchors.
+            describe: Called before the first anchor. Returns further attributes for all anchors.
         """
         self._identity = identity
         self._names = names
@@ -264,11 +264,11 @@ class AnchorSpans:
         Args:
             segment: The segment.
             run_id: The run.
-            links: Its links, before those of every anchor.
+            links: Links specific to this anchor.
         """
         identity = self._identity
         start_ns = self._clock.wall_ns(segment.start_ns)
-        if self._described is None:  # not before: a tape exists for a moment before its rank has described itself
+        if self._described is None:  # not earlier: a rank describes itself shortly after it has created its tape
             self._described = self._describe()
         attributes: dict[str, AttributeValue] = {
             **self._described,
@@ -296,7 +296,7 @@ class AnchorSpans:
         )
 
     def _groups(self, operations: Sequence[Operation]) -> list[str]:
-        """Members of the groups used in a segment."""
+        """Return the members of the groups used in a segment, as text."""
         groups = {operation.group: self._names.group(operation.group) for operation in operations}
         texts = {f"{group.key}: {compress_ranks(group.ranks)}" for group in groups.values() if group}
         return sorted(texts)[:MAX_GROUPS]

@@ -1,7 +1,7 @@
-"""Turns the records of one tape into spans: an anchor for each segment of a step, with its operations under it.
+"""Turns the records of one tape into spans: an anchor for each segment of a step, with its operations as children.
 
-All ranks of a run share one trace per step. A segment is handed over once, when it has ended, anchor first; so every
-parent is sent no later than its children, each span id is sent once, and nothing waits for an operation that hangs.
+All ranks of a run share one trace per step. A segment is passed on once, after its end, anchor first. So no parent is
+sent after its children, each span id is sent once, and no segment waits for a hanging operation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
 from otel_torchdist.telemetry.spans.segments import AnchorSpans, CutterState, SegmentCutter, SegmentEnd, StepSegment
 
 SETTLE_NS: Final = 30_000_000_000
-"""How long spans wait for the ranks to agree on the run id, counted from the creation of the tape."""
+"""Time from the creation of the tape that spans wait for the ranks to agree on the run id."""
 MAX_HELD_SPANS: Final = 20_000
 
 _SETTLED: Final = (RunIdState.AGREED, RunIdState.UNAGREED)
@@ -41,7 +41,7 @@ _SETTLED: Final = (RunIdState.AGREED, RunIdState.UNAGREED)
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """The anchor that was handed over last."""
+    """The last anchor passed to the sink."""
 
     step: int
     end: SegmentEnd
@@ -50,13 +50,13 @@ class _Anchor:
 
 @dataclass(frozen=True, slots=True)
 class SpansState:
-    """The records of a tape that have been handed over, from which another reader continues.
+    """The export position in a tape, for the next reader.
 
     Attributes:
-        cutter: Where the next segment begins.
-        sampler: What the sampler has decided.
+        cutter: Position of the next segment.
+        sampler: Decisions of the sampler.
         dropped: See `RankSpans.dropped`.
-        is_closed: Whether everything has been handed over.
+        is_closed: Whether all spans have been passed to the sink.
     """
 
     cutter: CutterState
@@ -69,7 +69,7 @@ class RankSpans:
     """The spans of one tape. Not thread-safe.
 
     Attributes:
-        dropped: Spans given up because too many were waiting for the ranks to agree on the run id.
+        dropped: Number of spans dropped because too many waited for the ranks to agree on the run id.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class RankSpans:
         describe: Callable[[], Mapping[str, AttributeValue]] = dict[str, AttributeValue],
         run_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
-        """Hand the spans of `tape` to `sink`.
+        """Pass the spans of `tape` to `sink`.
 
         Args:
             tape: The tape.
-            sink: Takes the spans.
-            sampler: Chooses the steps.
+            sink: Receives the spans.
+            sampler: Selects the steps.
             links: Added to every anchor.
-            handed_over: Called for every segment that was handed over, with its anchor.
-            describe: Called before the first anchor; returns further attributes of all anchors.
-            run_of: Returns the run of the tape with a nonce; None if it is not known here.
+            handed_over: Called with every segment passed to the sink, and its anchor.
+            describe: Called before the first anchor. Returns further attributes for all anchors.
+            run_of: Returns the run of the tape with a nonce; None if unknown.
         """
         self.dropped = 0
         self._tape = tape
@@ -116,7 +116,7 @@ class RankSpans:
 
     @property
     def state(self) -> SpansState | None:
-        """The records handed over so far; None if there are none, so that the next reader starts at the beginning."""
+        """The export position; None before the first export, so that the next reader starts at the beginning."""
         if not self._is_settled:
             return None
         return SpansState(self._cutter.state, self._sampler.state, self.dropped, self._is_closed)
@@ -125,26 +125,27 @@ class RankSpans:
         """Continue from another reader's state.
 
         Args:
-            state: State of the other reader's spans.
-            ended: Operations and activities that ended before, among them those that it had not handed over.
+            state: State of the other reader.
+            ended: Operations and activities that ended before, including all that it has not passed on.
         """
         self._is_settled = True
         self._is_closed = state.is_closed
         self.dropped = state.dropped
-        known = [*ended]
-        self._cutter.resume(state.cutter, known)
-        around = {*state.cutter.pending, *(one.number for one in self._tape.open_activities())}
-        for one in sorted((one for one in known if isinstance(one, Activity)), key=lambda one: one.number):
-            if one.parent in around:
-                self._families.outermost([one])
-                around.add(one.number)
+        intervals = [*ended]
+        self._cutter.resume(state.cutter, intervals)
+        parents = {*state.cutter.pending, *(activity.number for activity in self._tape.open_activities())}
+        activities = [interval for interval in intervals if isinstance(interval, Activity)]
+        for activity in sorted(activities, key=lambda activity: activity.number):
+            if activity.parent in parents:
+                self._families.outermost([activity])
+                parents.add(activity.number)
         self._sampler.resume(state.sampler)
 
     @property
     def run_id(self) -> int:
-        """The run id, or an id of this tape's own until it is known."""
-        known = self._status.run_id if self._status else 0
-        return known or lone_run_id(self._identity.nonce)
+        """The run id, or an id unique to this tape while it is unknown."""
+        run_id = self._status.run_id if self._status else 0
+        return run_id or lone_run_id(self._identity.nonce)
 
     @property
     def step(self) -> int:
@@ -152,18 +153,18 @@ class RankSpans:
         return self._cutter.step
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
-        """Take the result of one poll of the tape, and hand over the segments that have ended.
+        """Process a batch, and pass on the segments that have ended.
 
         Args:
-            batch: What the poll found.
-            status: Status of the tape, read at about the same time.
+            batch: The batch of a poll.
+            status: Status of the tape, read at about the time of the poll.
             now_ns: Monotonic time of the poll.
         """
         self._status = status
         self._clock.update(status)
         waited_ns = now_ns - self._identity.monotonic_ns
         self._is_settled |= status.run_id_state in _SETTLED or waited_ns >= SETTLE_NS
-        # The poll may have stopped before the end of the tape: everything is known only up to its newest record.
+        # The poll may have stopped before the end of the tape: the batch is complete only up to its newest record.
         read_until_ns = now_ns
         self._cutter.ended(batch.ended)
         self._cutter.activities_ended(self._families.outermost(batch.activities_ended))
@@ -184,7 +185,7 @@ class RankSpans:
         self._sampler.keep(step)
 
     def end_segment(self, now_ns: int, incident: LinkTarget | None = None) -> LinkTarget:
-        """End the segment because a stall begins, so that the stall's markers have a parent.
+        """End the segment because a stall begins, so that the stall's spans have a parent.
 
         Does not wait for the ranks to agree on the run id: if rank 0 hangs from the beginning, they never do.
 
@@ -193,7 +194,7 @@ class RankSpans:
             incident: The incident's trace, to which the anchor is linked.
 
         Returns:
-            The segment's anchor, which has been handed over as urgent; the last stall's if nothing has ended since.
+            The segment's anchor, passed on as urgent; the last stall's anchor if no operation has ended since.
         """
         self._sampler.keep(self.step)
         self._is_settled = True
@@ -205,28 +206,28 @@ class RankSpans:
         self._cutter.cut(now_ns, SegmentEnd.STALL)
         self._hand_over()
         self._incident_links = ()
-        assert self._anchor is not None  # a segment that a stall ends is never empty and always kept
+        assert self._anchor is not None  # the segment of a stall always counts as non-empty, and is always kept
         return self._anchor.target
 
     def stalled(self, number: int, incident: LinkTarget | None = None) -> LinkTarget:
-        """Mark an open operation as reported as stalled: its span will show that, and is exported in any case.
+        """Mark an open operation as stalled, so that its span shows it and is always exported.
 
         Args:
             number: Number of its record.
             incident: The incident's trace, to which the span will be linked.
 
         Returns:
-            Where its span will be, if it ends in the current step.
+            Trace and span id of its span, if it ends in the current step.
         """
         self._stalled[number] = (incident,) if incident else self._stalled.get(number, ())
         span_id = operation_span_id(self._identity.nonce, number)
         return LinkTarget(trace_id_of_step(self.run_id, self.step), span_id)
 
     def close(self, now_ns: int) -> None:
-        """Hand over the rest and what is still open: the tape has ended and its last batch has been consumed.
+        """Pass on all remaining and open intervals. The tape has ended, and its last batch has been consumed.
 
         Args:
-            now_ns: Monotonic time when the tape ended, as well as it is known; used as the end of what is open.
+            now_ns: Best known monotonic time of the tape's end, used as the end of open intervals.
         """
         if self._is_closed or self._status is None:
             return
@@ -244,12 +245,12 @@ class RankSpans:
         self._hand_over()
 
     def pause(self, now_ns: int) -> None:
-        """Hand over what has ended, because reading may pause; what is open is left to the next reader."""
+        """Pass on all ended intervals, because reading may pause. Open intervals are left to the next reader."""
         self._cutter.cut(now_ns, SegmentEnd.CLOSE)
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Hand over what has been cut, once the run id is settled."""
+        """Pass on the cut segments, once the run id is settled."""
         for segment in self._cutter.take():
             self._held.append(segment)
             self._held_spans += _span_count(segment)
@@ -274,7 +275,7 @@ class RankSpans:
         for activity in segment.activities:
             children += self._activities.spans(activity, anchor, self.run_id, why_open, self._families)
         self._anchor = _Anchor(segment.step, segment.end, LinkTarget(anchor.trace_id, anchor.span_id))
-        if segment.end is SegmentEnd.STALL:  # the markers need only the anchor
+        if segment.end is SegmentEnd.STALL:  # the stall's spans need only the anchor
             self._sink.emit([anchor], urgent=True)
             if children:
                 self._sink.emit(children)
@@ -288,7 +289,7 @@ class RankSpans:
             self._families.drop(activity)
 
     def _links_of(self, segment: StepSegment) -> tuple[LinkTarget, ...]:
-        """Return the links of a segment's anchor, beside the links of all anchors."""
+        """Return the links specific to a segment's anchor."""
         links = self._incident_links if segment.end is SegmentEnd.STALL else ()
         return (self._anchor.target, *links) if self._anchor and self._anchor.step == segment.step else links
 
