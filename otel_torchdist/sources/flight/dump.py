@@ -216,7 +216,7 @@ def backend_on(configured: str, device: str) -> str:
 
 
 def recorded_library(backend: str) -> str:
-    """Return the library name for calls of a backend, one that `torchfrtrace` accepts."""
+    """Return a library name for calls of a backend. `torchfrtrace` accepts only some names."""
     if backend in _LIBRARIES:
         return backend
     return _VARIANTS.get(backend, UNKNOWN_LIBRARY)

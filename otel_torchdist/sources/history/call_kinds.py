@@ -87,7 +87,7 @@ class RankChannel(NamedTuple):
 
     Attributes:
         channel: The channel.
-        is_aligned: Whether the rank's positions can be compared with those of other ranks.
+        is_aligned: Whether the rank's positions are comparable between ranks.
     """
 
     channel: Channel

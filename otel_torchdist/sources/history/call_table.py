@@ -207,7 +207,7 @@ class RankCalls:
         return self.ended[place] != OPEN and self.how[place] not in _UNMET
 
     def in_flight(self) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of the ended operations whose time in flight is known."""
+        """Yield begin and end of the ended operations with a known time in flight."""
         are_operations = [kind.record_kind is RecordKind.OPERATION for kind in self.kinds]
         flags_of = [kind.flags for kind in self.kinds]
         columns = zip(self.kind, self.begun, self.ended, self.how, self.known, strict=True)

@@ -195,7 +195,7 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
     Args:
         number: Number of the record.
         fields: The fields of its payload.
-        words: Its words, of which empty or damaged ones are unknown; empty if all are unknown.
+        words: Its words; values of empty or damaged words are unknown. An empty sequence if all are unknown.
     """
     taken_ns, step, sequence, elements, group, number_format, held, names, peer, tag, thread, _, flags, _, unseen = (
         fields

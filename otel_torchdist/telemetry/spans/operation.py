@@ -203,7 +203,7 @@ MIN_DURATION_NS: Final = 1_000
 MAX_TEMPLATES: Final = 4_096
 _ASYNC: Final = int(Flag.ASYNC)
 _SYNCHRONIZED: Final = int(Flag.ON_DEVICE | Flag.POINT_TO_POINT | Flag.COALESCED)
-"""Flags of which exactly `ON_DEVICE` must be set for an operation with device synchronization around it."""
+"""Devices are synchronized around an operation if `ON_DEVICE` is the only one of these flags that is set."""
 UNKNOWN_ERROR: Final = "_OTHER"
 """OpenTelemetry's `error.type` for an error of unknown type."""
 

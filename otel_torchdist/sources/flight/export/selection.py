@@ -21,7 +21,7 @@ class ExportChoice:
 
     Attributes:
         kinds: Names of operations, or shell patterns such as `all_*`; empty for all.
-        newest: Upper bound on the calls of each rank, of which the newest are kept; None for no bound.
+        newest: Upper bound on the calls of each rank; the newest are kept. None for no bound.
         within_ns: Maximum age of a call when the newest call of the run was entered; None for any age.
     """
 

@@ -197,7 +197,7 @@ def _faults(file: FoundFile, decoded: DecodedDump) -> str:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, and one that counts the rest."""
+    """Return the first lines, and a last line with the number of others."""
     if len(lines) <= MAX_LINES:
         return list(lines)
     return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]
