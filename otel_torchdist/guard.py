@@ -170,7 +170,7 @@ def calls_plug_ins(function: F) -> F:
 
 
 def is_programs(error: BaseException) -> bool:
-    """Whether an exception that our code has caught belongs to the program."""
+    """Return whether an exception that our code has caught belongs to the program."""
     # The agent has no torch, and the program cannot catch what is raised on our own threads.
     if "torch" not in sys.modules or _is_our_thread():
         return False
@@ -199,7 +199,7 @@ def pass_on(error: BaseException) -> None:
 
 
 def came_after_call(error: BaseException) -> bool:
-    """Whether an exception was raised after a call into built-in code had returned, and not by that call.
+    """Return whether an exception was raised after a call into built-in code had returned, and not by that call.
 
     Signal handlers wait until built-in code has returned. The interpreter then runs them before our next instruction,
     and the result is lost: an operation that was refused looks the same as one that was issued.
@@ -229,7 +229,7 @@ def _package(frame: FrameType) -> str:
 
 
 def _has_interruption(entries: list[TracebackType]) -> bool:
-    """Whether a frame of the traceback was not called by the one above it, but interrupted it."""
+    """Return whether a frame of the traceback was not called by the one above it, but interrupted it."""
     others = [
         (caller.tb_frame, entry.tb_frame)
         for caller, entry in itertools.pairwise(entries)
@@ -242,7 +242,7 @@ def _has_interruption(entries: list[TracebackType]) -> bool:
 
 
 def _is_given(frame: FrameType, interrupted: FrameType) -> bool:
-    """Whether a frame has another one as an argument: signal handlers and tracers receive the one they interrupt."""
+    """Return whether a frame has another one as an argument: signal handlers and tracers receive the one they interrupt."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + bool(code.co_flags & _WITH_ARGS) + code.co_kwonlyargcount]
     values = frame.f_locals
@@ -270,7 +270,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _is_asynchronous(error: BaseException, entries: list[TracebackType]) -> bool:
-    """Whether another thread had the exception raised: it has no arguments, and no statement raised it.
+    """Return whether another thread had the exception raised: it has no arguments, and no statement raised it.
 
     Errors raised by built-in code have a message.
     """

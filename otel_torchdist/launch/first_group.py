@@ -106,7 +106,7 @@ class _FirstGroup:
         return getattr(*creator) if creator in reachable else self._called(creator)
 
     def _called(self, creator: _Creator) -> Any:
-        """The original as it is called from a function, which has no object to bind it to."""
+        """Return the original as it is called from a function, which has no object to bind it to."""
         original = self._originals[creator]
         return original.__get__(None, creator.owner) if isinstance(creator.owner, type) else original
 

@@ -163,7 +163,7 @@ def in_this_process(config: Config) -> Config:
 
 
 def _has_gil() -> bool:
-    """Whether the GIL is enabled, which may or may not be so in a free-threaded build."""
+    """Return whether the GIL is enabled, which may or may not be so in a free-threaded build."""
     is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return is_enabled()
 
@@ -220,7 +220,7 @@ def switch_on_from_environment() -> None:
 
 
 def _is_new_enough(torch: Any) -> bool:
-    """Whether this torch is supported; one that is not is reported once, as instrumentors of OpenTelemetry do."""
+    """Return whether this torch is supported; one that is not is reported once, as instrumentors of OpenTelemetry do."""
     if torch.__version__ >= OLDEST_TORCH:
         return True
     oldest = ".".join(map(str, OLDEST_TORCH))
@@ -229,7 +229,7 @@ def _is_new_enough(torch: Any) -> bool:
 
 
 def _can_start_an_agent(config: Config) -> bool:
-    """Whether an agent could run; if one is configured and cannot, a warning states what happens instead."""
+    """Return whether an agent could run; if one is configured and cannot, a warning states what happens instead."""
     if config.reader is not ReaderHome.AGENT:
         return True
     from otel_torchdist.agent.launch.interpreter import find_interpreter, why_none
@@ -246,5 +246,5 @@ def _can_start_an_agent(config: Config) -> bool:
 
 
 def exports_itself(environ: Mapping[str, str]) -> bool:
-    """Whether each rank exports by itself, because an exporter writes to the terminal."""
+    """Return whether each rank exports by itself, because an exporter writes to the terminal."""
     return any("console" in environ.get(f"OTEL_{signal}_EXPORTER", "") for signal in ("TRACES", "METRICS", "LOGS"))

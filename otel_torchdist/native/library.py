@@ -161,7 +161,7 @@ class Library:
             raise NativeError(f"{self.path} does not know the frames of Python {platform.python_version()}")
 
     def _sees_frames(self) -> bool:
-        """Whether the library finds the frame that calls it where it looks for it."""
+        """Return whether the library finds the frame that calls it where it looks for it."""
         code, instruction = _U64(), _I64()
         self.innermost_frame(ctypes.byref(code), ctypes.byref(instruction))
         frame = sys._getframe()  # pyright: ignore[reportPrivateUsage]  # its only name
@@ -267,7 +267,7 @@ def find_library(cache: Path | None) -> Library:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a cache has a library.
+    """Return whether a cache has a library.
 
     Raises:
         NativeError: It cannot be read, is damaged, or others may have written it.

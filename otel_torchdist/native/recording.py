@@ -147,7 +147,7 @@ class NativeGroup:
         self._library.set_buckets(self.handle, label, (ctypes.c_uint64 * len(sizes))(*sizes), len(sizes))
 
     def is_synchronized(self) -> bool:
-        """Whether a collective has ended that proves that every member was there."""
+        """Return whether a collective has ended that proves that every member was there."""
         return bool(self._library.is_synchronized(self.handle))
 
 

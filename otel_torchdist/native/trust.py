@@ -64,7 +64,7 @@ def _others_can_write(status: os.stat_result) -> bool:
 
 
 def _has_only_this_user(group_id: int) -> bool:
-    """Whether a group is this user's own, as many systems have one for each user."""
+    """Return whether a group is this user's own, as many systems have one for each user."""
     try:
         group, user = grp.getgrgid(group_id), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

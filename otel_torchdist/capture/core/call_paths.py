@@ -1,7 +1,7 @@
-"""Finds the frames that led to a call site: once for each way in which calls from there are recorded, not per call.
+"""Finds call paths, the frames that led to a call site, when a call is planned.
 
-Walking 20 frames takes 2 to 3 µs, which is nothing where a call is planned and too much for each call. Frames of
-libraries are folded: a trainer's twenty frames between two lines of the program say less than its name.
+Walking 20 frames takes 2 to 3 µs: little for planning, too much for each call. Frames of libraries are folded, because
+the name of a trainer says more than its twenty frames between two lines of user code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.names.writer import NamesWriter
 
 MAX_PATHS: Final = 32
-"""Ways to one line that are told apart. Where a tree is walked, they never repeat."""
+"""Maximum number of paths to one line. In a recursive walk over a tree, paths never repeat."""
 _frame: Final = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
 
 
@@ -27,8 +27,8 @@ class _Known(NamedTuple):
     """The paths to one line.
 
     Attributes:
-        first: The frames behind it that were seen first.
-        paths: Name ids of its paths, by the number in the call site's key.
+        first: The frames of the first path.
+        paths: Name ids of the paths, by the hash in the call site's key.
     """
 
     first: tuple[int, ...]
@@ -36,27 +36,22 @@ class _Known(NamedTuple):
 
 
 class CallPaths:
-    """The paths that one tape's names describe."""
+    """The call paths in one tape's names."""
 
     def __init__(self, names: NamesWriter, call_sites: CallSites) -> None:
-        """Describe paths in a dictionary.
-
-        Args:
-            names: The dictionary.
-            call_sites: Finds the call sites.
-        """
+        """Intern paths into a name dictionary."""
         self._names = names
         self._call_sites = call_sites
         self._known: dict[int, _Known] = {}
 
     def name_of(self, site: CallSiteKey) -> int:
-        """Name id of a call site that was just found, with the frames that have led to it.
+        """Return the name id of the call path to a site that was just found.
 
         Args:
             site: The call site, which is on the calling thread's stack.
 
         Returns:
-            The id of the path; that of the call site alone where there is no room for more, `OTHER` for `NOWHERE`.
+            The id of the path; without room for it, the id of the call site. `OTHER` for `NOWHERE`.
         """
         site_id = self._call_sites.name_of(site)
         if site_id == OTHER:
@@ -77,8 +72,8 @@ class CallPaths:
         return path
 
     def _ids(self, frames: Iterator[FrameType]) -> tuple[int, ...]:
-        """Name ids of frames, innermost first, each run of library frames as one text."""
-        found: list[int] = []
+        """Return the name ids of frames, innermost first. A run of library frames becomes one name."""
+        name_ids: list[int] = []
         packages: list[str] = []
         for frame in frames:
             code = frame.f_code
@@ -87,15 +82,15 @@ class CallPaths:
                 packages += [package] * (package not in packages)
                 continue
             if packages:
-                found.append(self._names.find_room(f"… {', '.join(packages)} …", SPARE_OF_LABELS))
+                name_ids.append(self._names.find_room(f"… {', '.join(packages)} …", SPARE_OF_LABELS))
                 packages = []
             site = describe_code(code, frame.f_lasti)
-            found.append(self._names.find_room(site, SPARE_OF_CALL_SITES))
-        return tuple(one for one in found if one != OTHER)
+            name_ids.append(self._names.find_room(site, SPARE_OF_CALL_SITES))
+        return tuple(name_id for name_id in name_ids if name_id != OTHER)
 
 
 def _callers(site: CallSiteKey) -> Iterator[FrameType]:
-    """Yield the frames behind a call site, as far as they are in reach."""
+    """Yield up to `MAX_FRAMES` frames behind a call site."""
     frame: FrameType | None = _frame(1)
     for _ in range(2 * MAX_FRAMES):
         if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:

@@ -1,6 +1,6 @@
-"""Finds what the calling thread runs: the function by which threads are known that are new each time.
+"""Finds call sites, the innermost lines of user code, and callers, the outermost functions of threads.
 
-Found once for each way in which a thread's calls are recorded, not per call: see `CallPaths`.
+Callers tell short-lived threads apart. They are found when a call is planned, not per call.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 MAX_CACHED: Final = 2_048
 CALLERS: Final = 6
-"""Frames behind a call site that tell calls apart: a helper's caller, through a module's `__call__`, and the next one.
-The native library looks at more of them; each frame costs Python 0.1 µs a call."""
+"""Frames behind a call site that distinguish calls: a helper's caller, through a module's `__call__`, and the next.
+The native library uses more; in Python, each frame costs 0.1 µs per call."""
 
 CallSiteKey: TypeAlias = tuple[int, int, int]
-"""The `id` of a code object, the instruction in it (`f_lasti`), and a number for the frames around that."""
+"""The `id` of a code object, the instruction in it (`f_lasti`), and a hash of the frames behind it."""
 NOWHERE: Final[CallSiteKey] = (0, 0, 0)
 
 _WITHIN_REACH: Final = range(64)
@@ -39,16 +39,16 @@ _frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[rep
 
 
 class CodeKind(enum.IntEnum):
-    """What the walk to a call site does at a frame; `CodeKind` in native/source/call_site.h."""
+    """Kinds of code on the way to a call site; `CodeKind` in native/source/call_site.h."""
 
     BETWEEN = 1
-    """It passes by: torch's, Python's, ours."""
+    """Code of torch, Python or otel_torchdist. Skipped."""
     PACKAGE = 2
-    """It passes by, and stops there if there is no frame of the user's further out."""
+    """Code of another library. Skipped, unless there is no user code further out."""
     PROGRAM = 3
-    """It stops: the user's code."""
+    """User code: the call site."""
     PROGRAM_ALONE = 4
-    """It stops, and does not look at what has called it, which is different nearly every time."""
+    """User code whose callers are ignored, because they differ nearly every time."""
 
 
 _BETWEEN: Final = int(CodeKind.BETWEEN)
@@ -57,9 +57,9 @@ _PROGRAM: Final = int(CodeKind.PROGRAM)
 
 
 class CallSites:
-    """Finds call sites and remembers which code is the user's.
+    """Finder of call sites, with a cache of the kinds of code objects.
 
-    Code objects are identified by `id`, because hashing one means hashing all of its constants.
+    Code objects are identified by `id`: hashing a code object hashes all of its constants.
     """
 
     def __init__(self, names: NamesWriter, native: NativeRecording | None = None) -> None:
@@ -70,14 +70,14 @@ class CallSites:
         self._alone: dict[int, CodeType] = {}
 
     def find(self, depth: int) -> CallSiteKey:
-        """Find the innermost line of the user's code.
+        """Find the innermost line of user code.
 
         Args:
             depth: Number of frames to skip; 0 starts with the caller.
 
         Returns:
-            The call site's key: of a library's line if there is no other in reach, `NOWHERE` if there is none at all.
-            A call from C++ (DDP's reducer on an autograd thread) has no Python frame.
+            The call site's key. Without user code in reach, a library's line; without Python frames, `NOWHERE` (a call
+            from C++, such as DDP's reducer on an autograd thread).
         """
         try:
             frame: FrameType | None = _frame(depth + 1)
@@ -109,11 +109,11 @@ class CallSites:
         return within
 
     def code_at(self, site: CallSiteKey) -> CodeType | None:
-        """The code object of a site that was just found. While it is referenced, no other code gets its `id`."""
+        """Return the code object of a site that was just found. Hold a reference to keep its `id` unique."""
         return self._codes.get(site[0])
 
     def leave_alone(self, site: CallSiteKey) -> None:
-        """Stop telling apart what has called the code of a site: it would be planned over and over."""
+        """Ignore the callers of a site's code from now on: calls would be planned over and over."""
         code = self._codes.get(site[0])
         if code is not None and len(self._alone) < MAX_CACHED:
             self._alone[id(code)] = code
@@ -137,14 +137,14 @@ class CallSites:
             self._native.forget_code()
 
     def name_of(self, site: CallSiteKey) -> int:
-        """Name id of the line of a site that was just found; `OTHER` for `NOWHERE`."""
-        found = self.describe(site)
-        return OTHER if found is None else self._names.intern(found, SPARE_OF_CALL_SITES)
+        """Return the name id of a site that was just found; `OTHER` for `NOWHERE`."""
+        name = self.describe(site)
+        return OTHER if name is None else self._names.intern(name, SPARE_OF_CALL_SITES)
 
     def describe(self, site: CallSiteKey) -> CallSiteName | None:
-        """The function and line of a site that was just found; None for `NOWHERE`.
+        """Return the function and line of a site that was just found, or None for `NOWHERE`.
 
-        Its frames are on the calling thread's stack: they show which function of a library was called there.
+        The calling thread's stack shows the library function that was called there.
         """
         code = self.code_at(site)
         if code is None:
@@ -157,7 +157,7 @@ class CallSites:
 
 
 def within(site: CallSiteKey) -> Iterator[FrameType]:
-    """Yield the frames of this thread that a call site has led to, innermost first."""
+    """Yield this thread's frames inside a call site, innermost first."""
     frame: FrameType | None = _frame(1)
     for _ in _WITHIN_REACH:
         if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:
@@ -167,7 +167,7 @@ def within(site: CallSiteKey) -> Iterator[FrameType]:
 
 
 def owner_of_code(code: CodeType) -> FrameOwner:
-    """Whose code that is."""
+    """Return the owner of a code object."""
     return owner_of(code.co_filename, code.co_name)
 
 
@@ -182,17 +182,17 @@ def _kind_of(code: CodeType) -> CodeKind:
 
 
 def describe_code(code: CodeType, instruction: int) -> CallSiteName:
-    """The function and line of an instruction (`f_lasti`)."""
+    """Return the function and line of an instruction (`f_lasti`)."""
     return site_of(code, _line(code, instruction))
 
 
 def site_of(code: CodeType, line: int | None, through: str = "") -> CallSiteName:
-    """The function of a code object, at a line; 0 if that is not known."""
+    """Return the call site of a code object and line. The line is 0 if unknown."""
     return CallSiteName(_name(code), code.co_filename, line or 0, through)
 
 
 def _name(code: CodeType) -> str:
-    """The function's name, also where Dynamo has cut it into pieces with names of their own."""
+    """Return the function's name. Dynamo renames the pieces of a function that it has split; undo that."""
     name: str = getattr(code, "co_qualname", code.co_name)
     if "torch_dynamo_resume_in_" not in name:
         return name
@@ -208,22 +208,19 @@ def _line(code: CodeType, instruction: int) -> int:
 
 MAX_DEPTH: Final = 1_000
 _BOOTSTRAP: Final = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]  # pyright: ignore
-"""The outermost code of each thread that Python has started; those of autograd have none of it."""
+"""The outermost code of each thread that Python started. Threads of autograd lack it."""
 
 
 class Callers:
-    """The functions that threads run, as one tape's names describe them.
-
-    Found once for each way in which a thread's calls are recorded, not per call: see `CallPaths`.
-    """
+    """The outermost functions of threads, numbered in one tape's names."""
 
     def __init__(self, names: NamesWriter) -> None:
-        """Describe callers in a dictionary."""
+        """Intern callers into a name dictionary."""
         self._names = names
         self._known: dict[str, int] = {}
 
     def here(self) -> int:
-        """The number of the calling thread's caller; `NO_CALLER` if it is not known."""
+        """Return the number of the calling thread's caller; `NO_CALLER` if unknown."""
         if threading.get_ident() == threading.main_thread().ident:
             return MAIN_CALLER
         function = _outermost_function()
@@ -238,9 +235,9 @@ class Callers:
 
 
 def _outermost_function() -> str:
-    """The outermost function of the program on the stack, else of a library; '' if Python has not started the thread.
+    """Return the outermost function of user code on the stack, else of a library.
 
-    Threads of autograd are such: what is on their stacks differs from call to call.
+    Returns '' if Python did not start the thread, such as a thread of autograd: its stack differs from call to call.
     """
     frame: FrameType | None = _frame(1)
     program: FrameType | None = None
@@ -254,8 +251,8 @@ def _outermost_function() -> str:
         elif owner is not FrameOwner.STANDARD_LIBRARY:
             library = frame
         frame = frame.f_back
-    found = program or library
-    if frame is None or frame.f_code is not _BOOTSTRAP or found is None:
+    outermost = program or library
+    if frame is None or frame.f_code is not _BOOTSTRAP or outermost is None:
         return ""
-    site = describe_code(found.f_code, found.f_lasti)
+    site = describe_code(outermost.f_code, outermost.f_lasti)
     return name_caller(site.function, site.file)

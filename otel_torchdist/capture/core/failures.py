@@ -1,7 +1,7 @@
-"""Exceptions: what a record says of one that ends an operation or a rank, and how tracebacks hide our frames.
+"""Describes exceptions for records, and hides our frames in tracebacks.
 
-A backend that gives up waiting, or loses a connection, raises because of another rank. Its type does not say so: gloo
-raises `RuntimeError` for all of it. So a record also says what the message blames.
+A backend that times out or loses a connection raises because of another rank. The type does not tell: gloo raises
+`RuntimeError` for everything. So a record also holds the cause that the message blames.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from otel_torchdist.tape.layout import pack_failure
 from otel_torchdist.tape.names.writer import NamesWriter
 
 _TYPES: Final = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
-"""What torch raises for its backends and stores. The messages of others are not looked at: they may run any code."""
+"""Exceptions of torch's backends and stores. Messages of other types are not read: that may run any code."""
 TIMEOUT: Final = ("Timed out", "timed out", "timeout", "failed to pass monitoredBarrier")
 CONNECTION: Final = ("Connection closed", "onnection reset", "Broken pipe", "Socket closed", "remote process exited")
-"""In messages of gloo, NCCL, and torch's stores; as in native/source/completion.cc."""
+"""Phrases in messages of gloo, NCCL and torch's stores; as in native/source/completion.cc."""
 REFUSED: Final = "onnection refused"
-"""In gloo's messages on a peer that is not where the store says; it then speaks of a timeout for its last try."""
+"""Phrase in gloo's messages if a peer does not listen at its address. They also mention a timeout."""
 TAKEN: Final = "EADDRINUSE"
-"""In the message of a store's host."""
+"""Phrase in the message of a store's host."""
 MAX_MESSAGE: Final = 2000
 
 
 def failure_word(names: NamesWriter, error: BaseException) -> int:
-    """The word of a failure on the tape: see `pack_failure`."""
+    """Return the word of a failure on the tape: see `pack_failure`."""
     return pack_failure(names.intern(type(error).__qualname__), blame_of(error))
 
 
 def blame_of(error: BaseException) -> Blame:
-    """What the message of an exception of torch's blames."""
-    found: Any = error.args[0] if type(error).__qualname__ in _TYPES and error.args else None
-    if type(found) is not str:
+    """Return the cause that the message of one of torch's exceptions blames."""
+    argument: Any = error.args[0] if type(error).__qualname__ in _TYPES and error.args else None
+    if type(argument) is not str:
         return Blame.UNKNOWN
-    message = found[:MAX_MESSAGE]
+    message = argument[:MAX_MESSAGE]
     if TAKEN in message:
         return Blame.TAKEN
     if REFUSED in message:
@@ -52,7 +52,7 @@ MAX_SHOWN: Final = 160
 
 
 def describe_raised(error: BaseException) -> RaisedName:
-    """Describe an exception; one that says nothing, or cannot be shown as text, has an empty message."""
+    """Describe an exception. The message is empty if the exception has none, or if `str` raises."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][::-1]
     place = innermost((code.co_filename, code.co_name) for code, _ in frames)
     kind = type(error).__qualname__
@@ -65,15 +65,15 @@ def describe_raised(error: BaseException) -> RaisedName:
 def _first_line(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # the program's own method
+    except Exception:  # a `__str__` of the program
         return ""
     return text.strip().partition("\n")[0].rstrip(" .:")[:MAX_SHOWN]
 
 
 def hide_frame(error: BaseException) -> None:
-    """Take the frame that has just caught an exception out of its traceback; a bare `raise` must follow.
+    """Remove the frame that has just caught an exception from its traceback. A bare `raise` must follow.
 
-    That statement does not add the frame again. Python 3.10 keeps the traceback elsewhere, and shows the frame.
+    A bare `raise` does not add the frame again. Python 3.10 stores the traceback elsewhere, and shows the frame.
     """
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next

@@ -1,4 +1,4 @@
-"""Intervals of threads as they are recorded, and the frames that show whether a thread is still inside."""
+"""Timed intervals of threads while they are recorded, and the stack frames that show whether they still run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _call: Final[Any] = operator.methodcaller("__call__")
 
 
 def frames_by_thread() -> Iterator[dict[int, FrameType]]:
-    """Return an iterator over one element, the newest frame of each thread, without the deadlock of CPython.
+    """Return an iterator over one dictionary, the innermost frame of each thread, without CPython's deadlock.
 
     Up to Python 3.11 `sys._current_frames` may collect garbage while it holds the lock on the list of threads. If a
     `threading.local` is freed then, its destructor waits for the same lock forever, with the GIL held. (From 3.12 on,
@@ -34,15 +34,13 @@ def frames_by_thread() -> Iterator[dict[int, FrameType]]:
 
 
 class RecordedInterval:
-    """An interval of one thread, which exists before its record does: a signal handler may raise at any moment.
+    """A timed interval of one thread. The object exists before the record: a signal handler may raise at any moment.
 
-    The hot path does the same without an object, for which each call would pay.
+    The hot path does the same without an object, which would cost time in each call.
 
     Attributes:
-        tape: Where it is recorded.
-        entered_ns: When it was entered.
         number: Number of its record; 0 if it has none.
-        seems_left: Whether its thread was outside of it when that was checked last.
+        seems_left: Whether its thread was outside at the last check.
     """
 
     __slots__ = ("entered_ns", "number", "seems_left", "tape")
@@ -55,17 +53,17 @@ class RecordedInterval:
         self.seems_left = False
 
     def begin(self, step: int, sequence: int, tail: bytes) -> None:
-        """Publish it as entered; the arguments are those of `TapeWriter.begin_prepared`."""
+        """Record the interval as entered. Takes the arguments of `TapeWriter.begin_prepared`."""
         try:
             self.number = self.tape.begin_prepared(self.entered_ns, step, sequence, tail)
-        except BaseException:  # a signal handler's, perhaps between the record and its number
+        except BaseException:  # from a signal handler, perhaps between the record and its number
             self.number = self.tape.begun_at(self.entered_ns)
             raise
 
     def is_left(self, is_inside: bool) -> bool:
-        """Return whether its thread was outside of it twice in a row.
+        """Return whether its thread was outside in two consecutive checks.
 
-        The stack of a running thread is not read at one moment, so once is not enough.
+        The stack of a running thread changes while it is read, so one check is not enough.
 
         Args:
             is_inside: Whether the thread seems to be inside now.

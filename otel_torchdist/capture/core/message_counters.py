@@ -1,8 +1,8 @@
 """Counts point-to-point operations by source, destination and tag, in bounded memory.
 
-A program may give every message a tag of its own. Beyond a bound, the counters that were idle longest are forgotten. A
-later message with the same source, destination and tag is then counted from 1 again, which its peer does not know: its
-sequence is marked as not comparable. Tags that only grow are not affected: a tag above all that were forgotten is new.
+A program may give every message a new tag. Beyond a bound, the longest idle counters are forgotten. Later messages with
+the same source, destination and tag are counted from 1 again, unlike at the peer, so their sequence numbers are marked
+as not comparable. Growing tags are not affected: a tag above all forgotten tags is new.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import MutableSequence
 from typing import Final, Protocol, cast
 
 MAX_COUNTERS: Final = 65_536
-"""As many as a reader follows of one rank; see `MAX_CHANNELS` in world/following/channels.py."""
+"""Maximum number of counters, as many as a reader follows per rank: `MAX_CHANNELS` in world/following/channels.py."""
 FORGOTTEN_AT_ONCE: Final = 4_096
 
 _TAG_BITS: Final = 32
@@ -22,32 +22,32 @@ _TAG: Final = (1 << _TAG_BITS) - 1
 _ONCE: Final = 1
 
 
-class HoldsPlans(Protocol):
-    """An owner of plans, which refer to counters."""
+class PlanOwner(Protocol):
+    """Owner of plans that refer to counters."""
 
     def forget_plans(self) -> None:
-        """Plan all calls anew."""
+        """Drop all plans."""
         ...
 
 
 class CounterMemory(Protocol):
-    """Memory for counters, each identified by a number or by itself."""
+    """Memory for counters. A place is a number or the counter itself."""
 
     def new(self) -> object:
         """Return a place that holds 0."""
         ...
 
     def counter(self, place: object) -> MutableSequence[int]:
-        """Return a sequence of one number, the one at a place."""
+        """Return the counter at a place, as a sequence of one number."""
         ...
 
     def forget(self, place: object) -> None:
-        """Take a place back that no plan refers to any more."""
+        """Free a place. No plan refers to it any more."""
         ...
 
 
 class ListPlaces:
-    """Counters that only Python uses; see `CounterMemory`."""
+    """Memory for counters that only Python uses: lists."""
 
     def new(self) -> object:
         """Return a list that holds 0."""
@@ -58,24 +58,20 @@ class ListPlaces:
         return cast("list[int]", place)
 
     def forget(self, place: object) -> None:
-        """Do nothing: a list that is in use stays."""
+        """Do nothing: Python frees unused lists."""
 
 
 class MessageCounters:
-    """The counters of one rank.
+    """The message counters of one rank.
 
     Attributes:
-        times_forgotten: How often counters have been forgotten. A plan that was made meanwhile is void.
+        times_forgotten: Number of times that counters were forgotten. A plan that was made meanwhile is void.
     """
 
     def __init__(self, places: CounterMemory) -> None:
-        """Initialize without counters.
-
-        Args:
-            places: Where counters are kept.
-        """
+        """Initialize without counters. `places` holds them."""
         self._places = places
-        self._users: weakref.WeakSet[HoldsPlans] = weakref.WeakSet()
+        self._users: weakref.WeakSet[PlanOwner] = weakref.WeakSet()
         self.times_forgotten = 0
         self._lock = threading.RLock()  # a signal handler may communicate, too
         self._channels = itertools.count()
@@ -84,19 +80,19 @@ class MessageCounters:
         self._counted_anew: set[int] = set()
         self._forgotten_up_to: dict[int, int] = {}
 
-    def add_user(self, user: HoldsPlans) -> None:
+    def add_user(self, user: PlanOwner) -> None:
         """Void the plans of `user` when counters are forgotten."""
         self._users.add(user)
 
     def new_channel(self) -> int:
-        """Return a number for `find`, of a group and its backend in this process."""
+        """Return a number for `find` that identifies a group and backend in this process."""
         return next(self._channels)
 
     def find(self, channel: int, is_send: bool, peer: int, tag: int) -> tuple[MutableSequence[int], bool]:
-        """Return a counter, as a sequence of one number, and whether the peer's numbers can be compared with it.
+        """Return a counter, as a sequence of one number, and whether it can be compared with the peer's.
 
         Args:
-            channel: What `new_channel` returned.
+            channel: Result of `new_channel`.
             is_send: Whether this rank is the source.
             peer: Global rank of the other end; -1 for any.
             tag: The tag.
@@ -120,7 +116,7 @@ class MessageCounters:
             return place
 
     def _forget(self) -> None:
-        """Forget counters that have not changed since the last time, the oldest first."""
+        """Forget counters that have not changed since the last call, oldest first."""
         idle = list[int]()
         used = dict[int, int]()
         for key, place in self._known.items():
@@ -134,7 +130,7 @@ class MessageCounters:
         self._seen.update(used)
         forgotten = [*idle, *itertools.islice(used, FORGOTTEN_AT_ONCE - len(idle))]
         for key in forgotten:
-            # First of all: a signal handler may raise in between.
+            # Before the rest: a signal handler may raise in between.
             ends, tag = key >> _TAG_BITS, key & _TAG
             self._forgotten_up_to[ends] = max(tag, self._forgotten_up_to.get(ends, -1))
         self.times_forgotten += 1
@@ -144,6 +140,6 @@ class MessageCounters:
             self._seen.pop(key, None)
             self._counted_anew.discard(key)
             self._places.forget(self._known.pop(key))
-        if len(used) > FORGOTTEN_AT_ONCE:  # next time, look at those behind them first
+        if len(used) > FORGOTTEN_AT_ONCE:  # check the others first next time
             last = {key: self._known[key] for key in used if key in self._known}
             self._known = {key: place for key, place in self._known.items() if key not in last} | last

@@ -1,4 +1,4 @@
-"""The parts of a capture session: what the session calls in each of them, and in which order."""
+"""The interface of the parts of a capture session, and the order of their calls."""
 
 from __future__ import annotations
 
@@ -10,71 +10,67 @@ if TYPE_CHECKING:
 
 
 class SessionPart:
-    """A part of a capture session; each method does nothing unless a part overrides it.
+    """A part of a capture session. All methods are optional.
 
-    The session keeps its parts in one order. It calls `hook` and `begins` in this order, and all other methods in the
-    reverse order: what a part uses has begun before it, and ends after it.
+    The session calls `hook` and `begins` in the order of its parts, and all other methods in reverse order: the
+    dependencies of a part begin before it and end after it.
     """
 
     def hook(self, patches: Patches) -> None:
-        """Follow this process from now on; `patches` restores what it replaces."""
+        """Start following this process. `patches` restores the attributes that it replaces."""
 
     def begins(self, recorder: Recorder) -> None:
-        """Record to a new tape."""
+        """Start recording to a new tape."""
 
     def beat(self, recorder: Recorder) -> None:
-        """Do what is due once a second; called on the rank thread while there is a tape."""
+        """Do periodic work. Called once a second on the rank thread, while there is a tape."""
 
     def poll(self) -> bool:
-        """Record what has ended since the last call; return whether anything is left to poll for."""
+        """Record operations that have ended. Return whether to poll again."""
         return False
 
     def stops(self, *, has_failed: bool) -> None:
-        """Wait shortly for what is in flight, before the tape ends; a signal handler may raise meanwhile.
+        """Wait briefly for operations in flight, before the tape ends. A signal handler may raise meanwhile.
 
         Args:
-            has_failed: Whether an exception ends the process: its launcher may kill it at any moment.
+            has_failed: Whether an exception ends the process. Its launcher may kill it at any moment.
         """
 
     def ends(self, recorder: Recorder) -> None:
-        """Record what is known of what is still open, and forget it: the tape is about to be closed."""
+        """Record the state of open operations and drop them, because the tape is about to be closed."""
 
     def leave_groups(self) -> None:
-        """Forget all process groups: they are destroyed, and the tape goes on."""
+        """Drop all process groups, which are destroyed. The tape continues."""
 
     def unhook(self) -> None:
         """Undo `hook`, except for what `patches` restores."""
 
     def close(self, *, at_exit: bool) -> None:
-        """Release what outlives tapes, after the last one.
+        """Release resources that outlive tapes.
 
         Args:
-            at_exit: Whether the process ends: a device may be gone by then.
+            at_exit: Whether the process ends. A device may be gone by then.
         """
 
     def forget_in_child(self) -> None:
-        """Forget everything of the parent in a forked child, which never writes to its parent's tape."""
+        """Drop the parent's state in a forked child, which never writes to its parent's tape."""
 
 
 class RecordingPart(SessionPart):
-    """A part that records to the current tape.
-
-    Attributes:
-        recorder: The current recorder; None if there is none.
-    """
+    """A part that keeps the current recorder, or None without a tape."""
 
     def __init__(self) -> None:
         """Initialize without a recorder."""
         self.recorder: Recorder | None = None
 
     def begins(self, recorder: Recorder) -> None:
-        """Record to a new tape."""
+        """Start recording to a new tape."""
         self.recorder = recorder
 
     def ends(self, recorder: Recorder) -> None:
-        """Record nothing any more."""
+        """Stop recording."""
         self.recorder = None
 
     def forget_in_child(self) -> None:
-        """Record nothing any more."""
+        """Stop recording."""
         self.recorder = None

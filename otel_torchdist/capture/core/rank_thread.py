@@ -1,7 +1,7 @@
-"""The one thread that capture runs inside the training process.
+"""The rank thread, capture's only thread in the training process.
 
-It wakes once a second (heartbeat, stack requests), and more often only while an asynchronous operation is open: every
-20 ms, or every 60 ms while new operations arrive, since each of those polls open operations too.
+It wakes once a second (heartbeat, stack requests). While an asynchronous operation is in flight it wakes every 20 ms,
+or every 60 ms if new operations arrive, since each of them polls, too.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ POLL_S: Final = 0.02
 RELAXED_POLL_S: Final = 0.06
 """A wake-up costs about 80 µs, mostly for cold caches: 0.4 % of a core if it happens every 20 ms."""
 IDLE_POLLS: Final = 25
-"""Empty polls after which the thread goes back to waking once a second."""
+"""Number of empty polls after which the thread wakes once a second again."""
 
 
 class RankThread:
-    """Calls `beat` once a second and `poll` more often while there is something to poll for."""
+    """Thread that calls `beat` once a second, and `poll` more often while operations are in flight."""
 
     def __init__(self, beat: Callable[[], None], poll: Callable[[], bool], calls: Callable[[], int]) -> None:
         """Initialize the thread without starting it.
 
         Args:
             beat: Called once a second.
-            poll: Polls open operations; returns whether any are left.
+            poll: Polls operations in flight. Returns whether any are left.
             calls: Returns the number of operations so far.
         """
         self._beat = beat
@@ -39,9 +39,9 @@ class RankThread:
         self.forget_in_child()
 
     def forget_in_child(self) -> None:
-        """Forget the thread, which a forked child does not have."""
+        """Drop the thread, which does not exist in a forked child."""
         self._polling = False
-        # Released only to wake the thread. Waiting for an event costs twice as much: it makes a lock each time.
+        # Released only to wake the thread. `Event.wait` costs twice as much: it creates a lock each time.
         self._asleep = threading.Lock()
         self._asleep.acquire()
         self._stopping = False
@@ -54,7 +54,7 @@ class RankThread:
             self._thread.start()
 
     def poll_soon(self) -> None:
-        """Start polling. Cheap if the thread polls already, because this is on the path of operations."""
+        """Start polling. Cheap if the thread polls already, because every operation calls this."""
         if not self._polling:
             self._polling = True
             self._wake()
@@ -69,7 +69,7 @@ class RankThread:
     def _wake(self) -> None:
         try:
             self._asleep.release()
-        except RuntimeError as error:  # it is about to wake anyway
+        except RuntimeError as error:  # the thread is about to wake anyway
             guard.pass_on(error)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""One rank's state in one run: its tape, its step, and what all of its operations share."""
+"""The recording state of one rank in one run: its tape, step, names and counters."""
 
 from __future__ import annotations
 
@@ -31,22 +31,19 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 MAX_COUNTED: Final = 4096
-"""Sets of members whose groups are counted, if worlds that were made by hand are among them."""
+"""Maximum number of counted sets of members, if worlds made by hand are among them."""
 _warned_of: Final[set[Path]] = set()
-"""Base directories that this process has already reported as small, also before it re-initialized."""
+"""Base directories that this process has reported as too small, including earlier runs."""
 
 
 class Recorder:
     """Recording state with the lifetime of one default process group.
 
     Attributes:
-        tape: The tape to which it writes.
-        call_sites: Finds call sites.
-        call_paths: Finds what has led to them.
         step: Number of the current step.
-        native: What the native library records of this run; None if it is not in use.
-        message_counters: Count point-to-point operations.
-        worlds: Lists the worlds that were made by hand.
+        native: The native library's recording of this run; None if the library is not in use.
+        message_counters: Counters of point-to-point operations.
+        worlds: The file that lists the worlds made by hand.
     """
 
     def __init__(
@@ -63,17 +60,17 @@ class Recorder:
         """Create the tape.
 
         Args:
-            directory: Where.
+            directory: The run's directory.
             rank: This rank.
-            world_size: How many ranks there are.
-            capacity: Number of records in the ring.
-            library: The native library, if calls are recorded by it.
-            synchronized: Whether devices are synchronised around collectives.
-            checks_values: Whether all inputs of operations are checked to be finite.
+            world_size: Number of ranks.
+            capacity: Number of records in the ring buffer.
+            library: The native library, if it records calls.
+            synchronized: Whether devices are synchronized around collectives.
+            checks_values: Whether all inputs of operations are checked for finiteness.
             world: As in `TapeIdentity`.
 
         Raises:
-            TapeError: There is not enough space, or the directory cannot be used.
+            TapeError: There is not enough space, or the directory is not usable.
         """
         room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
         kernel = Kernel.PYTHON if library is None else Kernel.NATIVE
@@ -110,27 +107,27 @@ class Recorder:
         self.worlds = WorldsFile(self.tape.path)
 
     def begin(self, window: int) -> None:
-        """Have the native library record too, if it is in use; see `NativeRecording.begin`."""
+        """Start recording in the native library, if it is in use; see `NativeRecording.begin`."""
         if self.native is not None:
             self.native.begin(window)
 
     def stop(self) -> None:
-        """Have the native library record no more calls; ends of operations are still recorded."""
+        """Stop recording new calls in the native library. It still records ends of operations."""
         if self.native is not None:
             self.native.end()
 
     def beat(self) -> None:
-        """Show that this process lives; called once a second."""
+        """Write the heartbeat. Called once a second."""
         self.tape.beat()
         self.tape.keep_files()
         self._warn_of_names()
 
     def new_counter(self) -> MutableSequence[int]:
-        """Return a place for one number, which the native library can write too."""
+        """Return a sequence of one number, which the native library can write, too."""
         return [0] if self.native is None else self.native.new_counter()
 
     def label(self, name: str | LabelName) -> int:
-        """Name id of a label: of a library for parallel training, or of `record_comm`."""
+        """Return the name id of a label of a parallelism library or of `record_comm`."""
         known = self._labels.get(name)
         if known is not None:
             return known
@@ -140,24 +137,24 @@ class Recorder:
         return identity
 
     def count_group(self, ranks: tuple[int, ...], world: str = "") -> int:
-        """Return how many groups with these members of a world came before, and count this one."""
+        """Count a group with these members of a world. Return the number of earlier ones."""
         if world and (world, ranks) not in self._group_counts and len(self._group_counts) >= MAX_COUNTED:
             by_hand = next((key for key in self._group_counts if key[0]), None)
-            self._group_counts.pop(by_hand or (world, ranks), None)  # worlds that are made again and again
+            self._group_counts.pop(by_hand or (world, ranks), None)  # the program makes worlds repeatedly
         nth = self._group_counts[world, ranks]
         self._group_counts[world, ranks] += 1
         return nth
 
     def groups_before(self, ranks: tuple[int, ...], world: str = "") -> int:
-        """Return how many groups with these members of a world have been counted."""
+        """Return the number of counted groups with these members of a world."""
         return self._group_counts[world, ranks]
 
     def forget_group(self, ranks: tuple[int, ...], nth: int) -> None:
-        """Do not count the group of the default world before which there were `nth`, and which was not created."""
+        """Reset the count to `nth`, because a group of the default world was not created after all."""
         self._group_counts["", ranks] = nth
 
     def is_of(self, rank: int, world_size: int) -> bool:
-        """Whether it records this rank of a world of this size."""
+        """Return whether the tape belongs to this rank of a world of this size."""
         identity = self.tape.identity
         return (identity.rank, identity.world_size) == (rank, world_size)
 
@@ -165,16 +162,16 @@ class Recorder:
         """End the current step.
 
         Args:
-            now_ns: The time.
-            sequence: How many collectives the default group has issued so far.
-            skipped: Whether a gradient scaler has left out the optimizer's step.
-            scale: The scale of the gradient scaler that was used last; None if it is not known.
+            now_ns: The current time.
+            sequence: Number of collectives issued by the default group so far.
+            skipped: Whether a gradient scaler has skipped the optimizer's step.
+            scale: The loss scale of the last gradient scaler; None if unknown.
         """
         self.tape.step_ended(self.step, now_ns, sequence, skipped, scale)
         self.step += 1
 
     def _warn_of_names(self) -> None:
-        """Warn once that the name dictionary is nearly full or lost, and how that limits what is recorded."""
+        """Warn once if the name dictionary is nearly full or lost, and state the consequences."""
         if self.tape.names.is_lost and not self._has_warned_of_loss:
             self._has_warned_of_loss = True
             _logger.warning(
@@ -192,7 +189,7 @@ class Recorder:
             )  # fmt: skip
 
     def fail(self, failure: str) -> None:
-        """Record that this process is about to end, and the name of the failure."""
+        """Record that this process is about to end, and why."""
         self.tape.finish(TapeState.FAILED, self.tape.names.intern(failure))
 
     def close(self, state: TapeState, failure: RaisedName | None = None) -> None:
@@ -215,7 +212,7 @@ def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
 
 
 def local_rank() -> int:
-    """This process's rank on its node according to its launcher, else 0."""
+    """Return this process's rank on its node according to the launcher, else 0."""
     for name in _LOCAL_RANK_VARIABLES:
         text = os.environ.get(name, "")
         if text.isdecimal():

@@ -1,8 +1,8 @@
-"""What the calls of each thread are for at this moment, in a word that both kernels read.
+"""The current label of each thread's calls (layer, microbatch, …), in a word that both kernels read.
 
-The word is put into the record of each call, not into its plan: the layers of a model then share their plans, and so
-do the microbatches of a pipeline. For the native library it lies in the library's memory of the thread, so setting it
-takes a store and no call.
+The word is written to the record of each call, not to its plan, so the layers of a model and the microbatches of a
+pipeline share their plans. With the native library, the word is in thread-local memory of the library: setting it takes
+a store, not a call.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class LabelledThread(threading.local):
-    """State of the calling thread.
+    """Label of the calling thread.
 
     Attributes:
-        word: Holds one number: the label of its calls as by `pack_label`, 0 for none.
+        word: A sequence of one number: the label as packed by `pack_label`, or 0.
     """
 
     def __init__(self, new_word: Callable[[], MutableSequence[int]]) -> None:
@@ -34,14 +34,10 @@ class LabelledThread(threading.local):
 
 
 class ThreadLabels(RecordingPart):
-    """Labels the calls that a function makes.
-
-    Attributes:
-        thread: State of the calling thread.
-    """
+    """The labels of all threads."""
 
     def __init__(self, library: Library | None) -> None:
-        """Label nothing yet; the library is that which records natively, if any."""
+        """Initialize without labels. `library` is the native library, if it is in use."""
         super().__init__()
         self._library = library
         self.thread = LabelledThread(self._new_word)
@@ -54,17 +50,17 @@ class ThreadLabels(RecordingPart):
         return word
 
     def word_of(self, name: LabelName | None, piece: int = 0) -> int:
-        """The word of a label; 0 if there is none, or no tape, or no room for its name."""
+        """Return the word of a label; 0 without a label or tape, or if its name does not fit."""
         recorder = self.recorder
         identity = recorder.label(name) if recorder is not None and name is not None else 0
         return pack_label(identity, piece) if identity else 0
 
     def around(self, original: Callable[..., Any], word_of: Callable[..., int]) -> Callable[..., Any]:
-        """A function that labels the calls made in another one.
+        """Return a function that labels the calls made in another one.
 
         Args:
-            original: That function.
-            word_of: Receives its arguments and returns the word of the label; 0 to leave it as it is.
+            original: The wrapped function.
+            word_of: Receives its arguments and returns the word of the label, or 0 to keep the current label.
         """
         thread = self.thread
 

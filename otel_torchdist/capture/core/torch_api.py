@@ -1,6 +1,6 @@
-"""The non-public parts of torch that capture uses, typed as Any, and the patching of torch.
+"""The private parts of torch that capture uses, typed as Any, and the patching of torch.
 
-Each name exists in torch 2.8 and in 2.15 unless its comment says otherwise.
+Each name exists in torch 2.8 and in 2.15, unless its comment says otherwise.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ c10d: Final = _c10d
 DISPATCH_KEY: Final[Any] = _torch._C.DispatchKey.BackendSelect
 """Precedes every backend, for tensors on any device."""
 _KERNEL_KEYS: Final = ("PrivateUse1", "CPU", "CUDA", "XPU", "MTIA", "CompositeExplicitAutograd")
-"""Where operations of `c10d` and `symm_mem` have their kernels."""
+"""Dispatch keys with kernels of `c10d` and `symm_mem`."""
 REDUCE_OPS: Final[dict[int, str]] = {
     int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
 }
 _MAX_PREFIXES: Final = 16
-"""Stores within stores that are looked through."""
+"""Maximum depth of nested `PrefixStore`s."""
 _wait: Any = vars(Work)["wait"]
 _INSTANCE_METHOD: Final[Any] = _wait.__class__
 CHECKPOINT_LOGGER: Final = "c10d-NullHandler-dcp_logger"
-"""The logger of `torch.distributed.checkpoint`. By name it is there before the package, which takes half a second."""
+"""The logger of `torch.distributed.checkpoint`. The name avoids importing the package, which takes half a second."""
 GRAD_SCALER: Final[Any] = _torch.amp.GradScaler
-"""Base class of the scalers of all devices and of FSDP."""
+"""Base class of the gradient scalers for all devices and for FSDP."""
 HOOKED_STEP: Final[CodeType] = next(
     constant for constant in Optimizer.profile_hook_step.__code__.co_consts if isinstance(constant, CodeType)
 )
 """Code of the function with which torch replaces the `step` of every optimizer class."""
 LIST: Final[Any] = list
-"""`list`, for `type(x) is LIST`: with `list` itself, a type checker would narrow Any to a list of unknowns."""
+"""`list`, for `type(x) is LIST`. With `list` itself, a type checker narrows Any to a list of unknowns."""
 TUPLE: Final[Any] = tuple
 DICT: Final[Any] = dict
 
@@ -58,7 +58,7 @@ def _no_label() -> str:
 
 
 comm_label: Final[Callable[[], str]] = getattr(_bindings, "_get_comm_profiling_name", _no_label)
-"""Returns the label set by `dist.record_comm` on this thread; torch 2.8 has none."""
+"""Returns the label that `dist.record_comm` set on this thread; '' in torch 2.8."""
 
 
 def _no_backward() -> int:
@@ -66,13 +66,13 @@ def _no_backward() -> int:
 
 
 backward_id: Final[Callable[[], int]] = getattr(_torch._C, "_current_graph_task_id", _no_backward)
-"""Returns the number of the backward pass that autograd runs on this thread; -1 outside of any. 70 ns."""
+"""Returns the number of the backward pass on this thread, or -1 outside of one. Takes 70 ns."""
 SHOWS_BACKWARD: Final = backward_id is not _no_backward
-"""Whether this torch has that private function; else it is unknown what a backward pass has called."""
+"""Whether torch has `_current_graph_task_id`. Otherwise calls in a backward pass are not recognized."""
 
 
 def number_of_reduce_op(argument: Any) -> int:
-    """Number of a c10d operation's reduce op, as in `REDUCE_OPS`; -1 in torch 2.8, which does not expose it."""
+    """Return the key in `REDUCE_OPS` of a c10d operation's reduce op; -1 in torch 2.8, which does not expose it."""
     try:
         return argument.op()
     except AttributeError:
@@ -80,24 +80,24 @@ def number_of_reduce_op(argument: Any) -> int:
 
 
 def dispatcher_overloads(namespace: str, names: Iterable[str] | None = None) -> list[Any]:
-    """Return all operations under a namespace of the dispatcher that have a kernel on some device.
+    """Return all operations in a namespace of the dispatcher that have a kernel on some device.
 
     Args:
-        namespace: `c10d`.
+        namespace: The namespace, such as `c10d`.
         names: Result of `names_with_kernels` for this namespace and others, to avoid listing them again.
     """
     prefix = f"{namespace}::"
     listed = names_with_kernels(namespace) if names is None else names
     packets = [name.removeprefix(prefix).partition(".")[0] for name in sorted(listed) if name.startswith(prefix)]
     operations: Any = getattr(torch.ops, namespace)
-    found = [getattr(operations, packet) for packet in dict.fromkeys(packets)]
-    return [getattr(packet, overload) for packet in found for overload in packet.overloads()]
+    unique = [getattr(operations, packet) for packet in dict.fromkeys(packets)]
+    return [getattr(packet, overload) for packet in unique for overload in packet.overloads()]
 
 
 def names_with_kernels(*namespaces: str) -> set[str]:
-    """Return the names of the operations under namespaces that have a kernel on some device. It takes 3 ms.
+    """Return the names of the operations in namespaces that have a kernel on some device. Takes 3 ms.
 
-    The list of all of torch takes 2 MB for a moment, which the allocator keeps; those of single keys take 0.3 MB.
+    Listing all operations of torch takes 2 MB, which the allocator keeps. Listing single dispatch keys takes 0.3 MB.
     """
     prefix = tuple(f"{namespace}::" for namespace in namespaces)
     listed: Any = getattr(_torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
@@ -107,12 +107,12 @@ def names_with_kernels(*namespaces: str) -> set[str]:
 
 
 def redispatch_of(overload: Any) -> Callable[..., Any]:
-    """The function that calls an operation's next kernel; it takes the remaining key set and the arguments."""
+    """Return the function that calls an operation's next kernel with the remaining key set and the arguments."""
     return overload._handle.redispatch_boxed
 
 
 def has_foreign_kernel(overload: Any, key: str = DISPATCH_KEY.name) -> bool:
-    """Whether an operation already has a kernel at a dispatch key that we use; torch itself has none there."""
+    """Return whether another library has registered a kernel at our dispatch key. torch itself has none there."""
     return _torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
 
 
@@ -122,27 +122,27 @@ def remove_library(library: Any) -> None:
 
 
 def current_cuda_stream(device: int) -> int:
-    """Handle of the calling thread's current stream on a CUDA device; only in builds for CUDA."""
+    """Return the handle of the calling thread's current stream on a CUDA device. Requires a CUDA build."""
     return _torch._C._cuda_getCurrentRawStream(device)
 
 
 def default_group() -> Any:
-    """The default process group; it must exist."""
+    """Return the default process group, which must exist."""
     return _c10d._get_default_group()
 
 
 def known_groups() -> list[Any]:
-    """The process groups in torch's registry, oldest first."""
+    """Return the process groups in torch's registry, oldest first."""
     return list(_c10d._world.pg_map)
 
 
 def backend_and_store(group: Any) -> tuple[str, Any]:
-    """Configured backend and store of a group; '' and None if it is not in torch's registry."""
+    """Return the configured backend and the store of a group; '' and None if torch's registry lacks it."""
     return _c10d._world.pg_map.get(group) or ("", None)
 
 
 def without_prefixes(store: Any) -> Any:
-    """Return the store behind any number of `PrefixStore`s."""
+    """Return the store inside nested `PrefixStore`s."""
     for _ in range(_MAX_PREFIXES):
         inner = getattr(store, "underlying_store", None)
         if inner is None:
@@ -152,7 +152,7 @@ def without_prefixes(store: Any) -> Any:
 
 
 def store_place(store: Any) -> str:
-    """Where a store is, the same for all its clients: `port 29500`, or the path of a file; '' if it does not show."""
+    """Return the place of a store, the same for all its clients: `port 29500`, or a file's path; '' if unknown."""
     store = without_prefixes(store)
     for attribute, text in (("port", "port {}"), ("path", "{}")):
         value = getattr(store, attribute, None)
@@ -162,39 +162,39 @@ def store_place(store: Any) -> str:
 
 
 def text_of_group(group: ProcessGroup, attribute: str) -> str:
-    """Name or description of a group; '' if it has none."""
+    """Return the name or description of a group; '' if it has none."""
     try:
         return str(getattr(group, attribute)).replace("undefined", "")
-    except RuntimeError as error:  # it has no backend yet, so torch has not named it
+    except RuntimeError as error:  # without a backend, the group has no name yet
         guard.pass_on(error)
         return ""
 
 
 def ranks_in_books(group: Any) -> dict[int, int] | None:
-    """Rank in the group by global rank; None if the group is not in torch's registry."""
+    """Return the ranks in a group by global rank, or None if the group is not in torch's registry."""
     return _c10d._world.pg_group_ranks.get(group)
 
 
 def backends_with_timeouts() -> list[Any]:
-    """Classes of backends whose timeout can be changed from Python."""
-    found: list[Any] = [getattr(_bindings, name) for name in dir(_bindings) if name.startswith("ProcessGroup")]
-    return [one for one in found if "_set_default_timeout" in vars(one)]
+    """Return the backend classes with a `_set_default_timeout` method."""
+    classes: list[Any] = [getattr(_bindings, name) for name in dir(_bindings) if name.startswith("ProcessGroup")]
+    return [cls for cls in classes if "_set_default_timeout" in vars(cls)]
 
 
 def resolve_group(name: str) -> Any:
-    """The process group that torch has registered under a name.
+    """Return the process group that torch has registered under a name.
 
     Raises:
-        RuntimeError: There is none.
+        RuntimeError: No group has this name.
     """
     return _bindings._resolve_process_group(name)
 
 
 def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
-    """Call functions before and after the step of every optimizer; returns handles with a `remove` method.
+    """Call functions before and after the step of every optimizer. Return handles with a `remove` method.
 
-    Dynamo traces `before`, which has to leave nothing to trace: an opaque call there would move the graph break that
-    every optimizer has in its step. `after` comes behind that break.
+    Dynamo traces `before`, which must contain nothing to trace: an opaque call there would move the graph break that
+    every optimizer has in its step. `after` runs behind that break.
     """
     return [
         _optimizers().register_optimizer_step_pre_hook(before),
@@ -203,10 +203,10 @@ def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
 
 
 def hook_before_optimizers(before: Callable[[Optimizer], object]) -> Any:
-    """Call a function before the step of every optimizer that is not compiled; returns the handle."""
+    """Call a function before the step of every optimizer that is not compiled. Return the handle."""
 
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():  # all that Dynamo may see of it
+        if not is_dynamo_compiling():  # Dynamo traces nothing else
             before(optimizer)
 
     return _optimizers().register_optimizer_step_pre_hook(hook)
@@ -217,30 +217,30 @@ def _optimizers() -> Any:
 
 
 def is_hooked(optimizer: Any) -> bool:
-    """Whether the steps of an optimizer call hooks; those of a wrapper of the same class may not."""
+    """Return whether the steps of an optimizer call hooks. A wrapper with the same base class may not."""
     step: Any = getattr(optimizer.__class__, "step", None)
     return getattr(step, "hooked", False)
 
 
 def is_bindings_method(attribute: Any) -> bool:
-    """Whether a class attribute is a pybind method."""
+    """Return whether a class attribute is a pybind method."""
     return type(attribute) is _INSTANCE_METHOD
 
 
 def opaque_to_dynamo(function: Callable[..., Any]) -> Any:
-    """Wrap a function as a method like pybind's.
+    """Wrap a function as an instance method like pybind's.
 
-    Dynamo silently runs such a method as it is, wherever it meets one while tracing. It would trace a Python function
-    as well, and warn the user about what it finds there.
+    Dynamo runs such methods without tracing them. It would trace a Python function, and warn the user about its
+    content.
     """
     return ctypes.pythonapi.PyInstanceMethod_New(ctypes.py_object(function))
 
 
 def skip_in_dynamo(code: Any, with_callees: bool = True) -> None:
-    """Make Dynamo run a code object as it is, and usually everything that it calls.
+    """Make Dynamo run a code object, and usually its callees, without tracing them.
 
-    If traced, our kernels would add graph breaks and warnings that the user sees. This strategy costs nothing at run
-    time, `torch._dynamo.disable` 0.8 µs per call.
+    Traced kernels would add graph breaks and warnings that the user sees. This strategy costs nothing at run time;
+    `torch._dynamo.disable` costs 0.8 µs per call.
     """
     from torch._C._dynamo import eval_frame
 
@@ -250,9 +250,9 @@ def skip_in_dynamo(code: Any, with_callees: bool = True) -> None:
 
 
 def _share_rule(original: Any, function: Any) -> None:
-    """Give a function that replaces another one its rule in Dynamo, if Dynamo has made its table of rules already.
+    """Copy the Dynamo rule of a function to its replacement, if Dynamo has built its table of rules.
 
-    Otherwise it makes the table by name, and finds the function there.
+    Otherwise Dynamo will build the table by name, and finds the replacement.
     """
     rules: Any = sys.modules.get("torch._dynamo.trace_rules")
     table_of: Any = getattr(rules, "get_torch_obj_rule_map", None)
@@ -264,16 +264,16 @@ def _share_rule(original: Any, function: Any) -> None:
 
 
 Replaced: TypeAlias = Sequence[tuple[Any, str]]
-"""Attributes that somebody replaces, or needs, with their owners."""
+"""Owners and names of attributes that a part replaces or needs."""
 
 _ABSENT: Final = object()
 
 
 class Patches:
-    """Replaced attributes, restored in reverse order.
+    """The replaced attributes. They are restored in reverse order.
 
     Attributes:
-        are_closed: Whether nothing is replaced any more.
+        are_closed: Whether `replace` does nothing any more.
     """
 
     def __init__(self) -> None:
@@ -289,21 +289,21 @@ class Patches:
         has_rule: bool = False,
         make_native: Callable[[tuple[Any, Any]], Any] | None = None,
     ) -> None:
-        """Set `owner.name` to `make(original)`; do nothing if this torch has no such attribute, or after `close`.
+        """Set `owner.name` to `make(original)`. Do nothing if torch has no such attribute, or after `close`.
 
         Args:
             owner: A module or a class.
             name: The attribute.
-            make: Receives the original as it is called, without `self`.
-            make_native: Makes the method of what `make` has returned and the original, in place of this.
-            is_traced: Whether Dynamo may encounter it while tracing a program, and compiles what the original calls.
-            has_rule: The same, where Dynamo finds it in a table of functions that it skips, which holds functions only.
+            make: Receives the original as a function that takes `self`.
+            make_native: Makes a C method from the result of `make` and the original, and is used instead.
+            is_traced: Whether Dynamo may encounter the attribute while tracing, and compiles the original's callees.
+            has_rule: The same for an attribute in Dynamo's table of skipped functions, which holds plain functions.
         """
         original = getattr(owner, name, None)
         if original is None or self.are_closed:
             return
-        # The class attribute itself, not the result of `getattr`: a pybind method would come back unbound.
-        stored: Any = _own(owner, name)
+        # The class attribute itself: `getattr` would return a pybind method unbound.
+        stored: Any = _stored(owner, name)
         function = make(original)
         skip_in_dynamo(function.__code__, with_callees=not (is_traced or has_rule))
         if has_rule:
@@ -316,15 +316,15 @@ class Patches:
         self._undo.append((owner, name, stored, replacement))
 
     def close(self) -> None:
-        """Restore every original, and leave alone what is imported later."""
+        """Restore every original, and replace nothing any more."""
         self.are_closed = True
         self.restore()
 
     def restore(self) -> None:
-        """Restore every original, except where other code has since replaced ours: ours then passes calls through."""
+        """Restore every original, except where other code has replaced our function, which then passes calls through."""
         while self._undo:
             owner, name, stored, replacement = self._undo.pop()
-            if _own(owner, name) is not replacement:
+            if _stored(owner, name) is not replacement:
                 continue
             if stored is _ABSENT:
                 delattr(owner, name)
@@ -332,5 +332,5 @@ class Patches:
                 setattr(owner, name, stored)
 
 
-def _own(owner: Any, name: str) -> Any:
+def _stored(owner: Any, name: str) -> Any:
     return owner.__dict__.get(name, _ABSENT)

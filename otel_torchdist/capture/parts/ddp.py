@@ -144,7 +144,7 @@ class Replicated:
 
 
 def _next_buckets(model: Any, known: Mapping[str, Any], is_rebuilt: bool) -> tuple[list[int], str]:
-    """The sizes of the buckets that come next, in bytes, and the parameters in them; empty where not known."""
+    """Return the sizes of the buckets that come next, in bytes, and the parameters in them; empty where not known."""
     sizes, assigned = (str(known.get(name, "")) for name in _REBUILT)
     if sizes:
         return _numbers(sizes), assigned
@@ -158,7 +158,7 @@ def _numbers(text: object) -> list[int]:
 
 
 def _rebuilt(model: Any, order: list[int]) -> tuple[list[int], str]:
-    """The buckets after they were rebuilt in the order in which gradients were ready, as DDP will report them later.
+    """Return the buckets after they were rebuilt in the order in which gradients were ready, as DDP will report them later.
 
     Where that is not how this version of DDP does it, the sizes are others than those of the messages, which then get
     no number.

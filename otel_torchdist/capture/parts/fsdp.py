@@ -55,7 +55,7 @@ class ParamGroups:
             patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
 
     def _word_of(self, group: Any, *_: Any, **__: Any) -> int:
-        """The word of an `FSDPParamGroup`: '' is the root, None stands before the first forward."""
+        """Return the word of an `FSDPParamGroup`: '' is the root, None stands before the first forward."""
         unit = group._module_fqn
         if self._labels.recorder is self._recorder:
             word = self._words.get(unit)
@@ -113,7 +113,7 @@ class FlatParameters:
 
 
 def _module_of(flat_parameter: Any, names: Any) -> str | None:
-    """The module that a flat parameter is of, '' for the root; None before the first forward.
+    """Return the module that a flat parameter is of, '' for the root; None before the first forward.
 
     Args:
         flat_parameter: It knows the names of its parameters within its module.

@@ -153,7 +153,7 @@ def _imported(parts: weakref.ref[LabelledParts], module: ModuleType) -> None:
 
 
 def _has_all(what: str, replaced: Replaced) -> bool:
-    """Whether this torch has all that a part needs; logs a line if it has not."""
+    """Return whether this torch has all that a part needs; logs a line if it has not."""
     missing = [name for owner, name in replaced if not hasattr(owner, name)]
     if missing:
         _logger.info("operations are shown without their %s: this torch has no %s", what, ", ".join(missing))

@@ -149,12 +149,12 @@ def _apply(followed: _Followed, growth: float, backoff: float, interval: int) ->
 
 
 def _has_usual_update(scaler: Any) -> bool:
-    """Whether updates of a scaler pass here; that of FSDP1 has its own."""
+    """Return whether updates of a scaler pass here; that of FSDP1 has its own."""
     return getattr(scaler.__class__, "update", None) is getattr(GRAD_SCALER, "update", None)
 
 
 def _single(value: float) -> float:
-    """A number as a float32."""
+    """Return a number as a float32."""
     try:
         return _FLOAT.unpack(_FLOAT.pack(value))[0]
     except OverflowError:

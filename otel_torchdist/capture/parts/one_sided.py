@@ -273,7 +273,7 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
 
 
 def _is_pretended(tensors: Any) -> bool:
-    """Whether a call only computes shapes: then the group may not even exist."""
+    """Return whether a call only computes shapes: then the group may not even exist."""
     first = tensors[0] if type(tensors) is LIST and tensors else tensors
     return bool(getattr(first, "is_meta", True))
 

@@ -69,11 +69,11 @@ class OptimizerSteps:
         self._recorded = 0
 
     def is_in_one(self) -> bool:
-        """Whether the calling thread may be in a step that is recorded."""
+        """Return whether the calling thread may be in a step that is recorded."""
         return threading.get_ident() in self._of_threads
 
     def is_in(self, optimizer: Optimizer) -> bool:
-        """Whether the calling thread is in a step of this optimizer that is recorded."""
+        """Return whether the calling thread is in a step of this optimizer that is recorded."""
         step = self._of_threads.get(threading.get_ident())
         return step is not None and step.optimizer == id(optimizer)
 
@@ -129,12 +129,12 @@ class OptimizerSteps:
 
 
 def _is_inside(thread: int) -> bool:
-    """Whether a thread is in the step of an optimizer."""
+    """Return whether a thread is in the step of an optimizer."""
     return is_within_step(next(frames_by_thread()).get(thread))
 
 
 def is_within_step(frame: FrameType | None) -> bool:
-    """Whether a frame, or one that called it, is an optimizer's step."""
+    """Return whether a frame, or one that called it, is an optimizer's step."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename == _FILE and _NAME in code.co_name:  # `is_step`, without the call
@@ -144,5 +144,5 @@ def is_within_step(frame: FrameType | None) -> bool:
 
 
 def is_step(code: CodeType) -> bool:
-    """Whether `code` is torch's wrapper around the step of every optimizer, compiled or not."""
+    """Return whether `code` is torch's wrapper around the step of every optimizer, compiled or not."""
     return code.co_filename == _FILE and _NAME in code.co_name

@@ -105,7 +105,7 @@ class Stages:
         return batch_p2p
 
     def _batch(self, messages: Any, word: MutableSequence[int]) -> Any:
-        """The same messages, if any of them is known with labels."""
+        """Return the same messages, if any of them is known with labels."""
         try:
             if type(messages) is not LIST or not messages:
                 return messages

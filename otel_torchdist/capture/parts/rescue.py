@@ -179,7 +179,7 @@ class _RunningRescue:
 
 
 def _is_in_optimizer() -> bool:
-    """Whether any thread is in the step of an optimizer."""
+    """Return whether any thread is in the step of an optimizer."""
     return any(map(is_within_step, next(frames_by_thread()).values()))
 
 

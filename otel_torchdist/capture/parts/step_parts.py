@@ -131,7 +131,7 @@ class StepParts(RecordingPart):
         self._thread = threading.get_ident()
 
     def recorder_here(self) -> Recorder | None:
-        """The recorder, on the thread that trains; None on others."""
+        """Return the recorder, on the thread that trains; None on others."""
         return self.recorder if threading.get_ident() == self._thread else None
 
     # --- data waits --------------------------------------------------------------------------------------------
@@ -278,6 +278,6 @@ def _subclass_hook(base: type, follow: Callable[[type], None]) -> Callable[..., 
 
 
 def _dataset_of(iterator: Any) -> str:
-    """The class of the dataset that a loader reads; '' if it is not known."""
+    """Return the class of the dataset that a loader reads; '' if it is not known."""
     dataset = getattr(iterator, "_dataset", None)
     return type(dataset).__name__ if dataset is not None else ""

@@ -196,7 +196,7 @@ class StepDetector(RecordingPart):
             guard.report("optimizer hook", error)
 
     def _is_candidate(self, optimizer: Optimizer) -> bool:
-        """Whether the step of this optimizer ends a step, unless it is nested."""
+        """Return whether the step of this optimizer ends a step, unless it is nested."""
         chosen = self._optimizer() if self._optimizer else None
         if chosen is None or chosen is optimizer:
             return True
@@ -275,14 +275,14 @@ class StepDetector(RecordingPart):
 
 
 def _hooked(given: Any) -> Any:
-    """The optimizer within others that calls hooks; None if there is none."""
+    """Return the optimizer within others that calls hooks; None if there is none."""
     while given is not None and not is_hooked(given):
         given = getattr(given, "optimizer", None)
     return given
 
 
 def _is_nested() -> bool:
-    """Whether the optimizer that steps was called within the step of another one."""
+    """Return whether the optimizer that steps was called within the step of another one."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back

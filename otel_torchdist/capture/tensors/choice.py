@@ -83,7 +83,7 @@ class Observing:
         return bool(self.hooks) or self.numerics is not None
 
     def checks_values(self, rank: int) -> bool:
-        """Whether the inputs of all operations of a rank are checked."""
+        """Return whether the inputs of all operations of a rank are checked."""
         numerics = self.numerics
         return numerics is not None and numerics.mode is NumericsMode.ALL and numerics.is_for(rank)
 

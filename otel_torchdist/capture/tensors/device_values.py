@@ -93,7 +93,7 @@ def row_of_parameters(tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> 
 
 
 def parameters_in(row: bytes) -> tuple[int, tuple[int, ...]]:
-    """The sum of all and the words, from a row that has come from the device."""
+    """Return the sum of all and the words, from a row that has come from the device."""
     total, *words = _PARAMETERS.unpack(row)
     return total, tuple(words)
 
@@ -110,7 +110,7 @@ def _without_autocast(device_type: str) -> AbstractContextManager[object]:
 
 
 def _extremes(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The extremes of all, from those of each; NaN if one is."""
+    """Return the extremes of all, from those of each; NaN if one is."""
     if len(parts) == 1:
         return parts[0]
     smallest, largest = torch.stack(list(parts)).unbind(1)

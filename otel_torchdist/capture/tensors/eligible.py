@@ -120,7 +120,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def makes_equal(operation: str, backend: str, is_rocm: bool = _IS_ROCM) -> bool:
-    """Whether a backend promises that an operation leaves outputs of the same bits on all members."""
+    """Return whether a backend promises that an operation leaves outputs of the same bits on all members."""
     if is_rocm and backend.startswith("nccl"):
         return False
     return operation in _PROMISED.get(backend, _NOTHING)

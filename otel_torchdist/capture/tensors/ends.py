@@ -50,11 +50,11 @@ class TensorRoles:
     written_by_root: bool
 
     def inputs(self, args: tuple[Any, ...], is_root: bool) -> tuple[torch.Tensor, ...]:
-        """The tensors whose values this rank sends."""
+        """Return the tensors whose values this rank sends."""
         return () if self.sent < 0 or (self.sent_by_root and not is_root) else tuple(flat(args[self.sent]))
 
     def outputs(self, args: tuple[Any, ...], is_root: bool) -> tuple[torch.Tensor, ...]:
-        """The tensors of this rank that are written to."""
+        """Return the tensors of this rank that are written to."""
         return () if self.written < 0 or (self.written_by_root and not is_root) else tuple(flat(args[self.written]))
 
 
@@ -74,7 +74,7 @@ def tensor_roles(operation: OperationSchema) -> TensorRoles:
 
 
 def flat(given: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an argument: one, a list, or a list of lists."""
+    """Return the tensors of an argument: one, a list, or a list of lists."""
     if type(given) is not LIST:
         yield given
         return
@@ -112,7 +112,7 @@ class AwaitedOperation:
 
     @guard.calls_plug_ins
     def may_be_awaited(self) -> bool:
-        """Whether its Work exists, which has not ended: then the program may still wait for it."""
+        """Return whether its Work exists, which has not ended: then the program may still wait for it."""
         work = self.work() if self.work is not None else None
         try:
             if work is None or work.is_completed():

@@ -82,11 +82,11 @@ class Hooks:
     ranks: Collection[int] = field(default=())
 
     def wants_operation(self, operation: str) -> bool:
-        """Whether the filter lets an operation pass."""
+        """Return whether the filter lets an operation pass."""
         return not self.operations or operation in self.operations
 
     def wants(self, group: GroupName, rank: int) -> bool:
-        """Whether the filter lets a group and a rank pass."""
+        """Return whether the filter lets a group and a rank pass."""
         if self.ranks and rank not in self.ranks:
             return False
         texts = (group.description, group.name)

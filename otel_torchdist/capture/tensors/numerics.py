@@ -114,7 +114,7 @@ BYTES_PER_SAMPLE: Final = 1 << 20
 
 
 def is_chosen(sequence: int, every: int, size: int) -> bool:
-    """Whether an operation is sampled: the same on every member, and spread evenly over steps of any length.
+    """Return whether an operation is sampled: the same on every member, and spread evenly over steps of any length.
 
     Args:
         sequence: Its sequence.
@@ -125,7 +125,7 @@ def is_chosen(sequence: int, every: int, size: int) -> bool:
 
 
 def has_values(operation: str, reduce_op: str, in_backward: bool = False) -> bool:
-    """Whether an operation sends values that should be finite; reduce ops that are not shown add up gradients only."""
+    """Return whether an operation sends values that should be finite; reduce ops that are not shown add up gradients only."""
     if operation in _REDUCES:
         return reduce_op in _SUMS or (reduce_op == _NOT_SHOWN and in_backward)
     return operation in _SENDS
@@ -179,7 +179,7 @@ class NumericsObserver:
     ranks: tuple[range, ...] = ()
 
     def is_for(self, rank: int) -> bool:
-        """Whether a rank looks at its tensors."""
+        """Return whether a rank looks at its tensors."""
         return not self.ranks or any(rank in some for some in self.ranks)
 
     def before(
@@ -313,7 +313,7 @@ def _compare(tape: TapeWriter, number: int, outputs: Sequence[torch.Tensor], dev
 
 
 def _statistics(tensors: Sequence[torch.Tensor], smallest: float, largest: float, is_sampled: bool) -> dict[int, int]:
-    """The words of a record, of an operation that is not sampled only its range."""
+    """Return the words of a record, of an operation that is not sampled only its range."""
     if not is_sampled:
         return {NumericsWord.SMALLEST: float_word(smallest), NumericsWord.LARGEST: float_word(largest)}
     moments = moments_of(tensors)

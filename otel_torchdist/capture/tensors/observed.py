@@ -173,7 +173,7 @@ class ObservedCalls(SessionPart):
         return observed
 
     def observe_wait(self, kernel: Kernel) -> Kernel:
-        """The same for `wait_tensor` and `wait_tensors`."""
+        """Return the same for `wait_tensor` and `wait_tensors`."""
         if not self._looks_at_tensors:
             return kernel
 
@@ -219,7 +219,7 @@ class ObservedCalls(SessionPart):
     def _hooks_for(
         self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState
     ) -> tuple[tuple[Hook, ...], tuple[Hook, ...]]:
-        """The functions to call before and after an operation of a group."""
+        """Return the functions to call before and after an operation of a group."""
         key = (operation.index, group.name_id)
         found = self._wanted.get(key)
         if found is None:

@@ -192,7 +192,7 @@ class ReplicatedTensors:
 
 
 def _number(salts: Iterable[int], steps_of: Mapping[int, int]) -> int:
-    """The number of a set of DTensors that were updated so often.
+    """Return the number of a set of DTensors that were updated so often.
 
     Only how much more often one was than others: a rank that has left out a step must still meet the others.
     """
@@ -213,7 +213,7 @@ def _parameters_of(optimizer: Optimizer) -> Iterator[tuple[int, Any, str]]:
 
 
 def _salt(parameter: Any, identity: tuple[str, int, int]) -> int:
-    """A number for a DTensor, the same on all ranks that have the same part of it.
+    """Return a number for a DTensor, the same on all ranks that have the same part of it.
 
     Args:
         parameter: It.
@@ -245,7 +245,7 @@ def _sort_in(
 
 
 def _group_along(mesh: Any, dimension: int) -> Any:
-    """The group of a mesh dimension, which is the default group if it covers the world; None if it has no group."""
+    """Return the group of a mesh dimension, which is the default group if it covers the world; None if it has no group."""
     if mesh.size(dimension) < 2:
         return None
     try:
@@ -260,7 +260,7 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's bits can be read here and now."""
+    """Return whether a tensor's bits can be read here and now."""
     if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
         return False
     return tensor.is_cpu or (tensor.is_cuda and is_dense(tensor))  # else it would be copied, and there may be no room

@@ -76,7 +76,7 @@ def histogram_of(sample: torch.Tensor) -> Histogram:
 
 @functools.cache
 def _values(dtype: torch.dtype) -> tuple[float, ...]:
-    """The numbers of a type, by their code."""
+    """Return the numbers of a type, by their code."""
     values: Any = torch.arange(_CODES, dtype=torch.uint8).view(dtype).float()
     return tuple(values.tolist())
 
@@ -136,7 +136,7 @@ class Moments:
 
 
 def extremes_of(tensors: Sequence[torch.Tensor]) -> Extremes:
-    """The range of tensors that have one: see `eligible.sort`; there is at least one."""
+    """Return the range of tensors that have one: see `eligible.sort`; there is at least one."""
     smallest, largest, elements = math.inf, -math.inf, 0
     is_nan = False
     for tensor in tensors:
@@ -154,7 +154,7 @@ def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
 
 
 def format_of(tensors: Sequence[torch.Tensor]) -> NumberFormat:
-    """The type of such tensors, if it is one."""
+    """Return the type of such tensors, if it is one."""
     dtypes = {tensor.dtype for tensor in tensors}
     name = str(dtypes.pop()).removeprefix("torch.").upper() if len(dtypes) == 1 else ""
     return NumberFormat[name] if name in NumberFormat.__members__ else NumberFormat.UNKNOWN
@@ -203,7 +203,7 @@ def sample_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements fill a piece of memory, in whichever order."""
+    """Return whether a tensor's elements fill a piece of memory, in whichever order."""
     if tensor.is_contiguous():
         return True
     reach = 1
@@ -215,7 +215,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
-    """A checksum of the bits of some tensors, in which any one flipped bit shows; the same on every rank.
+    """Return a checksum of the bits of some tensors, in which any one flipped bit shows; the same on every rank.
 
     Each tensor is summed as 64-bit words in 64 lanes, with an odd factor for each, so that exchanged parts show too.
     """
@@ -226,7 +226,7 @@ def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def checksum_tensor(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The same as an int64 of no dimension where the tensors are, computed without waiting for their device."""
+    """Return the same as an int64 of no dimension where the tensors are, computed without waiting for their device."""
     result = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
     for tensor in tensors:
         result = result * signed(_FACTOR) + signed(tensor.nbytes * _FACTOR)
@@ -236,7 +236,7 @@ def checksum_tensor(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The weighted sums of a tensor's lanes, and of the bytes behind them, as int64."""
+    """Return the weighted sums of a tensor's lanes, and of the bytes behind them, as int64."""
     flat = _in_order(tensor.detach()).view(torch.uint8)
     weights = _weights(tensor.device)
     lane = flat.numel() // (_WORD * LANES) * _WORD
@@ -262,7 +262,7 @@ def _in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _weights(device: torch.device) -> torch.Tensor:
-    """An odd factor for each byte or lane. On a device they are made anew: its streams do not wait for each other."""
+    """Return an odd factor for each byte or lane. On a device they are made anew: its streams do not wait for each other."""
     return _weights_on_host() if device.type == "cpu" else _make_weights(device)
 
 
@@ -276,6 +276,6 @@ def _make_weights(device: torch.device) -> torch.Tensor:
 
 
 def signed(value: int) -> int:
-    """The int64 with the same 64 bits."""
+    """Return the int64 with the same 64 bits."""
     value &= MASK
     return value - (value & _SIGN) * 2

@@ -1,4 +1,4 @@
-"""Follows blocks of operations that a backend issues as one, between `_start_coalescing` and `_end_coalescing`."""
+"""Follows coalesced operations: the backend issues a block of them, from `_start_coalescing` on, as one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Coalescing(SessionPart):
-    """Follows the blocks of all groups."""
+    """Follows the coalescing blocks of all groups."""
 
     def __init__(self, groups: Groups, hot_path: HotPath, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
         """Initialize the follower; `hook` patches torch.
@@ -27,14 +27,14 @@ class Coalescing(SessionPart):
         Args:
             groups: Known groups.
             hot_path: Records the operations.
-            meet: Registers a group that is not known yet; returns None if nothing can be recorded.
+            meet: Registers a new group. Returns None if nothing can be recorded.
         """
         self._groups = groups
         self._hot_path = hot_path
         self._meet = meet
 
     def hook(self, patches: Patches) -> None:
-        """Patch the two methods."""
+        """Patch `_start_coalescing` and `_end_coalescing`."""
         patches.replace(ProcessGroup, "_start_coalescing", self._make_start)
         patches.replace(ProcessGroup, "_end_coalescing", self._make_end)
 

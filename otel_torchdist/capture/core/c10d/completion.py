@@ -1,8 +1,8 @@
-"""Determines when operations on the CPU have ended.
+"""Determines when operations on the CPU end.
 
-The end is the earliest of: `Work.wait` returned, `wait_tensor` returned, `is_completed()` turned true (polled). Never a
-future's callback in Python: gloo runs it with the GIL held *before* the operation counts as finished, and one in flight
-at exit turns exit codes into SIGABRT. Some libraries bring their own Works, written in Python.
+The end is the earliest of: `Work.wait` returned, `wait_tensor` returned, `is_completed()` turned true (polled). Python
+callbacks of futures are not used: gloo runs them with the GIL held *before* the operation counts as finished, and a
+callback in flight at exit turns exit codes into SIGABRT. Some libraries bring Works written in Python.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
 
 SWEEP_LIMIT: Final = 1024
-"""Open operations that are polled at once."""
+"""Maximum number of open operations per poll."""
 SWEPT_PER_CALL: Final = 4
-"""Open operations that a new call polls: with dense traffic, ends are then known more exactly than from the poller."""
+"""Number of open operations that a new call polls. With dense traffic, this is more exact than the poller."""
 MAX_MAPPED_TENSORS: Final = 64
 MAX_DROPPED: Final = 32
-"""Operations whose Work was dropped and for which `wait_tensor` may still be called; the tape keeps 64 open ones."""
+"""Maximum number of open operations whose Work was dropped: `wait_tensor` may follow. The tape keeps 64 open ones."""
 ISSUED_NS: Final = 1_000_000_000
-"""Maximum time for which a Work that must not be held is held: by then its caller certainly has it."""
+"""Maximum time in ns to hold a Work that must not be kept. By then its caller has it."""
 SETTLE_S: Final = 0.05
 _PAUSE_S: Final = 0.001
 
@@ -49,11 +49,7 @@ _unbox: Final = Work.unbox
 
 
 class _Reference(weakref.ref[Any]):
-    """Weak reference to a Work.
-
-    Attributes:
-        call: Its operation.
-    """
+    """Weak reference to the Work of an operation."""
 
     __slots__ = ("call",)
 
@@ -61,11 +57,10 @@ class _Reference(weakref.ref[Any]):
 
 
 class Works(SessionPart):
-    """The operations whose end is not known yet.
+    """The operations in flight on the CPU.
 
     Attributes:
-        open: The operations by the `id` of their Work.
-        waits: Records waits for them.
+        open: The operations, by the `id` of their Work.
     """
 
     def __init__(
@@ -78,7 +73,7 @@ class Works(SessionPart):
 
         Args:
             patches: Replaces methods, and restores them later.
-            on_async: Called when an operation is left running.
+            on_async: Called when an operation runs on after its call.
             make_native: See `Waits`.
         """
         self._on_async = on_async
@@ -114,7 +109,7 @@ class Works(SessionPart):
     def _follow_left_alone(self, call: OpenCall, work: Any, args: tuple[Any, ...]) -> None:
         flags = call.plan.flags
         if flags & _END_BY_WAIT:
-            self._hold_shortly(call, work)
+            self._hold_for_caller(call, work)
         if flags & _ASYNC:
             self._map_tensors(call, args[0])
             self._on_async()
@@ -133,11 +128,11 @@ class Works(SessionPart):
         if type(work) not in self._patched_types:
             self.waits.patch(type(work))
         if head.plan.is_left_alone and head.flags & _END_BY_WAIT:
-            self._hold_shortly(head, work)
+            self._hold_for_caller(head, work)
         self._on_async()
 
-    def _hold_shortly(self, call: OpenCall, work: object) -> None:
-        """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
+    def _hold_for_caller(self, call: OpenCall, work: object) -> None:
+        """Hold a Work until this thread's next such call, so that the caller receives the same Python object."""
         call.work_id = id(work)
         call.reference = reference = _Reference(work, self._gone.append)
         reference.call = call
@@ -147,8 +142,8 @@ class Works(SessionPart):
         if before is not None:
             before.work = None
 
-    def _let_go_of_issued(self) -> None:
-        """Release Works that are held only until their callers have them."""
+    def _release_issued(self) -> None:
+        """Release Works that `_hold_for_caller` has held for `ISSUED_NS`."""
         long_ago = _now() - ISSUED_NS
         for call in list(self._just_issued.values()):
             if call.entered_ns < long_ago:
@@ -157,8 +152,8 @@ class Works(SessionPart):
     def _handle_dropped(self) -> None:
         """Handle Works that have been freed.
 
-        Their references call built-in code: if that ran Python, a signal handler could raise in it, and the interpreter
-        drops exceptions raised in a destructor.
+        The weak references call built-in code (`deque.append`). In Python code a signal handler could raise, and the
+        interpreter drops exceptions in a destructor.
         """
         while self._gone:
             call = self._gone.popleft().call
@@ -166,7 +161,7 @@ class Works(SessionPart):
                 self._work_dropped(call)
 
     def _work_dropped(self, call: OpenCall) -> None:
-        """Handle a dropped Work: no one can wait for it, but c10d may have its own, whose `wait_tensor` we see."""
+        """Handle a dropped Work. The program cannot wait for it, but c10d may hold it for a `wait_tensor`."""
         if not call.pointers:
             self.ended(call, How.ABANDONED)
             return
@@ -178,28 +173,28 @@ class Works(SessionPart):
             self.ended(next(iter(self._dropped)), How.ABANDONED)
 
     def _map_tensors(self, call: OpenCall, output: Any) -> None:
-        """Map the memory that c10d's first argument writes to: `wait_tensor` names an operation by that memory."""
+        """Map the output's addresses to the operation: `wait_tensor` names an operation only by its memory."""
         outputs: list[Any] = output if type(output) is LIST else [output]
         if outputs and type(outputs[0]) is LIST:
-            return  # lists of lists never come from functional collectives
+            return  # functional collectives pass no lists of lists
         pointers = tuple([tensor.data_ptr() for tensor in outputs[:MAX_MAPPED_TENSORS] if tensor.layout is _STRIDED])
         call.pointers = pointers
         for pointer in pointers:
             if self._dropped:
                 before = self._by_tensor.get(pointer)
-                if before in self._dropped:  # another operation uses its memory now: no one will wait for it
+                if before in self._dropped:  # another operation reuses its memory: nobody will wait for it
                     self.ended(before, How.ABANDONED)
             self._by_tensor[pointer] = call
 
     def of_tensor(self, tensor: Any) -> OpenCall | None:
-        """The open operation that writes to `tensor`, if any."""
+        """Return the open operation that writes to `tensor`, if any."""
         return self._by_tensor.get(tensor.data_ptr()) if self._by_tensor and not tensor.is_meta else None
 
     def ended(self, call: OpenCall, how: How, error: BaseException | None = None) -> None:
-        """Record an end, however it was first observed, and release the Work."""
+        """Record the end of an operation, and release its Work."""
         now = _now()
         try:
-            self._let_go(call)
+            self._release(call)
             tape = call.tape
             failure = failure_word(tape.names, error) if error is not None else 0
             tape.complete(call.number, call.entered_ns, now, how, failure)
@@ -207,13 +202,13 @@ class Works(SessionPart):
                 tape.complete(member.number, member.entered_ns, now, how, failure)
             if call.operation.synchronizing and how in (How.WAIT, How.POLL):
                 call.group.synchronized = True
-        except BaseException as own:
-            for one in (call, *(call.members or ())):  # leave no record open, whatever has interrupted this
-                one.tape.complete(one.number, one.entered_ns, now, how)
-            if not guard.contains("completion", own):
+        except BaseException as our_error:
+            for member in (call, *(call.members or ())):  # leave no record open
+                member.tape.complete(member.number, member.entered_ns, now, how)
+            if not guard.contains("completion", our_error):
                 raise
 
-    def _let_go(self, call: OpenCall) -> None:
+    def _release(self, call: OpenCall) -> None:
         for pointer in call.pointers:
             if self._by_tensor.get(pointer) is call:
                 self._by_tensor.pop(pointer, None)
@@ -228,15 +223,15 @@ class Works(SessionPart):
 
     @guard.calls_plug_ins
     def sweep(self, limit: int) -> int:
-        """Poll the oldest `limit` operations and record those that are complete.
+        """Poll the oldest `limit` operations, and record the ends of complete ones.
 
         Returns:
-            How many are still open and can be polled.
+            The number of pollable operations still in flight.
         """
         left = 0
         if self._gone:
             self._handle_dropped()
-        for call in self._oldest(limit):
+        for call in self._oldest_open(limit):
             work = call.work
             if work is None or call.flags & _END_BY_WAIT:
                 continue
@@ -244,29 +239,29 @@ class Works(SessionPart):
                 is_over = work.is_completed()
             except Exception as error:
                 guard.pass_on(error)
-                self._cannot_say(call, work)
+                self._cannot_report(call, work)
                 continue
             if is_over:
                 self._completed(call, work)
             elif call.group.signatures.only_wait_ends:
-                self._cannot_say(call, work)
+                self._cannot_report(call, work)
             else:
                 left += 1
         return left
 
     def beat(self, recorder: Recorder) -> None:
-        """Poll, and release Works that are held only until their callers have them."""
+        """Poll, and release Works that were held for their callers."""
         self.sweep(SWEEP_LIMIT)
-        self._let_go_of_issued()
+        self._release_issued()
 
     def poll(self) -> bool:
-        """Record what has ended; return whether operations are open that can be polled."""
+        """Record ended operations. Return whether pollable operations are still in flight."""
         return self.sweep(SWEEP_LIMIT) > 0
 
     def stops(self, *, has_failed: bool) -> None:
-        """Poll for `SETTLE_S` while operations are open that can be polled.
+        """Poll for up to `SETTLE_S` while pollable operations are in flight.
 
-        DDP may have got an operation's result before its Work is complete: gloo completes the future first.
+        DDP may have an operation's result before its Work is complete: gloo completes the future first.
         """
         if has_failed:
             return
@@ -288,24 +283,24 @@ class Works(SessionPart):
         """Release everything."""
         self.forget_all()
 
-    def _cannot_say(self, call: OpenCall, work: object) -> None:
-        """Handle a Work that cannot report completion: only waits show its end and those of its group's others."""
+    def _cannot_report(self, call: OpenCall, work: object) -> None:
+        """Handle a Work that cannot report completion: from now on, its group's operations end by waits only."""
         call.group.end_by_wait()
-        if call.entered_ns < _now() - ISSUED_NS:  # by then its caller has it
+        if call.entered_ns < _now() - ISSUED_NS:  # its caller has it by now
             call.work_id = id(work)
             call.reference = reference = _Reference(work, self._gone.append)
             reference.call = call
             call.work = None
 
-    def _oldest(self, limit: int) -> list[OpenCall]:
+    def _oldest_open(self, limit: int) -> list[OpenCall]:
         try:
             return list(itertools.islice(self.open.values(), limit))
-        except RuntimeError as error:  # the garbage collector ran meanwhile, and a dropped Work left the table
+        except RuntimeError as error:  # a garbage collection removed a dropped Work from the table
             guard.pass_on(error)
             return []
 
     def _completed(self, call: OpenCall, work: Any) -> None:
-        """Record the end of a Work that a poll found complete; only its future shows whether its peer has died."""
+        """Record the end of a Work that a poll found complete. Only its future shows whether a peer died."""
         error = failure_of(work) if type(work) is Work else None
         self.ended(call, How.POLL if error is None else How.FAILED, error)
 
@@ -317,10 +312,10 @@ class Works(SessionPart):
 
 @guard.calls_plug_ins
 def failure_of(work: Any) -> Exception | None:
-    """Why a completed Work of torch's own failed; `Work.exception` would warn that it is deprecated."""
+    """Return the exception of a completed Work of torch, without the deprecated `Work.exception`."""
     try:
         future = work.get_future()
-    except Exception as error:  # this backend has none
+    except Exception as error:  # the backend has no futures
         guard.pass_on(error)
         return None
     try:

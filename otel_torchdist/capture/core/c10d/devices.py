@@ -1,4 +1,4 @@
-"""Operations that run on a device: the host sees when they are enqueued, but not when they start or end."""
+"""Follows operations on devices. The host sees when they are enqueued, but not when they start or end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from otel_torchdist.native.devices import NativeDevices
 
 MAX_WRITTEN: Final = 64
-"""Output tensors of an operation by which a wait for it is recognized."""
+"""Maximum number of output tensors of an operation that identify a wait for it."""
 
 RETURNS_WORK: Final = frozenset({"nccl2", "nccl-lazy"})
-"""Backends that also return a Work for synchronous operations, which run on the caller's stream as NCCL's otherwise do.
+"""Backends that return a Work for synchronous operations, too. These run on the caller's stream, as with NCCL.
 
-From torch 2.15 on, `nccl` means the first of them.
+From torch 2.15 on, `nccl` means `nccl2`.
 """
 ONE_STREAM: Final = frozenset({"nccl2"})
 """Backends that run sends and receives on the same stream as asynchronous collectives."""
@@ -34,7 +34,7 @@ ONE_STREAM: Final = frozenset({"nccl2"})
 SETTLE_S: Final = 0.5
 STOP_S: Final = 2.0
 EXIT_S: Final = 1.0
-"""How long background work may take to stop; less at the end of the process."""
+"""Seconds that background work may take to stop, at the end of the process."""
 
 LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
 """Flags of operations that NCCL runs on its own streams."""
@@ -45,53 +45,56 @@ _now: Final = time.monotonic_ns
 
 
 class DeviceOperations(Protocol):
-    """Follows operations on the devices of one type.
+    """Follower of operations on the devices of one type.
 
     Attributes:
-        written: Asynchronous operations by the memory that they write to, for a wait that names only that memory.
+        written: Asynchronous operations by the address that they write to. `wait_tensor` names only that address.
     """
 
     written: dict[int, Any]
 
     @property
     def native(self) -> NativeDevices | None:
-        """What the native library follows, if it is in use."""
+        """The native library's follower, if the library is in use."""
         ...
 
     def begin(self, call: OpenCall, device: int, peer: int) -> OnDevice | None:
-        """Follow an operation that is about to be issued; None if it cannot be followed."""
+        """Follow an operation that is about to be issued. Return None if it cannot be followed."""
         ...
 
     def issued(self, enqueued: Any, work: Any, pointers: tuple[int, ...] = ()) -> bool:
-        """Note that the backend has accepted an operation; return whether its end will be observed."""
+        """Record that the backend has accepted an operation. Return whether its end will be observed."""
         ...
 
     def wait_begins(self, pointer: int, device: int) -> object | None:
-        """Note that a stream is about to wait for what writes to `pointer`; None if that is not followed."""
+        """Record that a stream is about to wait for the operation that writes to `pointer`.
+
+        Returns None if no such operation is followed.
+        """
         ...
 
     def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> object | None:
-        """Like `wait_begins`, for several pointers."""
+        """Record a wait as `wait_begins` does, for several pointers."""
         ...
 
     def wait_ends(self, wait: Any) -> None:
-        """Note that the wait has been enqueued on the stream."""
+        """Record that the wait has been enqueued on the stream."""
         ...
 
     def room_for_reading(self, device: int) -> Any:
-        """Take room for a result that the current stream is about to compute; or say why there is none."""
+        """Reserve room for a result that the current stream is about to compute, or return why there is none."""
         ...
 
     def copy(self, reading: Any, source: int, size: int) -> bool:
-        """Enqueue the copy of a result of `size` bytes at `source`; returns whether it will arrive."""
+        """Enqueue the copy of a result of `size` bytes at `source`. Return whether it will arrive."""
         ...
 
     def give_back(self, reading: Any) -> None:
-        """Return the room of a result that is not computed."""
+        """Release the room of a result that is not computed."""
         ...
 
     def read(self, reading: Any) -> None:
-        """Pass a result on when it has been copied."""
+        """Deliver a result once it has been copied."""
         ...
 
     def settle(self, timeout_s: float) -> None:
@@ -104,17 +107,17 @@ class DeviceOperations(Protocol):
 
 
 class Devices(SessionPart):
-    """Follows operations on devices: on CUDA to their end, on others only until they are enqueued.
+    """Follower of operations on all devices: on CUDA to their end, on other types until they are enqueued.
 
     Operations that cannot be followed are marked `UNTRACKED`: started when entered, ended when the call returned.
 
     Attributes:
-        first_cuda: Index of the CUDA device of the first operation on one; None before.
+        first_cuda: Index of the CUDA device of the first operation on CUDA; None before.
         written: See `DeviceOperations.written`.
     """
 
     def __init__(self, begin_cuda: Callable[[], DeviceOperations | None]) -> None:
-        """Initialize with no devices; `begin_cuda` is called on the first operation on a CUDA device."""
+        """Initialize without devices. `begin_cuda` is called on the first operation on a CUDA device."""
         self._begin_cuda = begin_cuda
         self._has_begun_cuda = False
         self._cuda: DeviceOperations | None = None
@@ -126,14 +129,14 @@ class Devices(SessionPart):
 
         Args:
             call: The operation.
-            tensors: The tensor or list of tensors that it works on.
+            tensors: Its tensor or list of tensors.
             peer: Global rank of the peer in a point-to-point operation.
         """
         call.enqueued = None
         try:
             coalescing = call.group.coalescing
             if coalescing:
-                # Operations that are issued as one are represented by the first.
+                # The first operation represents all coalesced ones.
                 head = next((member for member in coalescing if not member.on_cpu), call)
                 if head is not call:
                     if head.enqueued is None:
@@ -152,11 +155,11 @@ class Devices(SessionPart):
 
     @property
     def native(self) -> NativeDevices | None:
-        """What the native library follows, once there has been an operation on a device."""
+        """The native library's follower, once there has been an operation on a device."""
         return self._cuda.native if self._cuda is not None else None
 
     def find_cuda(self) -> DeviceOperations | None:
-        """What follows operations on CUDA devices, from the first one on; None if nothing can."""
+        """Return the follower of CUDA operations, created on the first call, or None without a usable runtime."""
         if not self._has_begun_cuda:
             self._has_begun_cuda = True
             self._cuda = self._begin_cuda()
@@ -184,7 +187,7 @@ class Devices(SessionPart):
             _end_unknown(call)
 
     def follow_coalesced(self, members: list[OpenCall], work: Any) -> None:
-        """Follow operations issued as one; `work` is the Work of all of them, None if they were synchronous."""
+        """Follow coalesced operations. `work` is their common Work, or None if they were synchronous."""
         if not members:
             return
         head = members[0].enqueued
@@ -196,12 +199,12 @@ class Devices(SessionPart):
             _end_unknown(call)
 
     def failed(self, call: OpenCall) -> None:
-        """Stop following an operation that the backend has refused."""
+        """Stop following an operation that the backend rejected."""
         if call.enqueued is not None:
             call.enqueued.is_void = True
 
     def wait_begins(self, tensor: Any) -> object | None:
-        """Note that the current stream is about to wait for what writes to `tensor`, if anything does."""
+        """Record that the current stream is about to wait for the operation that writes to `tensor`, if any."""
         try:
             if not tensor.is_meta and tensor.is_cuda and self._cuda is not None:
                 return self._cuda.wait_begins(tensor.data_ptr(), tensor.get_device())
@@ -210,7 +213,7 @@ class Devices(SessionPart):
         return None
 
     def wait_for_several_begins(self, tensors: Any) -> object | None:
-        """Note that the current stream is about to wait for what writes to any of these tensors, if anything does."""
+        """Record that the current stream is about to wait for the operations that write to these tensors."""
         try:
             devices = {tensor.get_device() for tensor in tensors if not tensor.is_meta and tensor.is_cuda}
             if len(devices) == 1 and self._cuda is not None:
@@ -220,7 +223,7 @@ class Devices(SessionPart):
         return None
 
     def wait_ends(self, wait: object) -> None:
-        """Note that the wait has been enqueued on the stream."""
+        """Record that the wait has been enqueued on the stream."""
         with guard.guarded("wait_tensor"):
             if self._cuda is not None:
                 self._cuda.wait_ends(wait)
@@ -231,20 +234,20 @@ class Devices(SessionPart):
             self._cuda.settle(SETTLE_S)
 
     def close(self, *, at_exit: bool) -> None:
-        """Stop background work, and destroy what belongs to the device unless the process ends."""
+        """Stop background work. Destroy the CUDA events, unless the process ends."""
         if self._cuda is not None:
             self._cuda.stop(EXIT_S if at_exit else STOP_S, give_events_up=not at_exit)
         self._cuda = None
 
     def forget_in_child(self) -> None:
-        """Forget the parent's state, which a child can neither use nor free."""
+        """Drop the parent's state, which a forked child can neither use nor free."""
         self._has_begun_cuda = False
         self._cuda = self.first_cuda = None
         self.written = {}
 
 
 def peer_of_queue(plan: Plan, peer: int) -> int:
-    """The peer with which point-to-point operations have a queue of their own; -1 if they have none."""
+    """Return the peer whose point-to-point operations have a separate queue, or -1 if the backend has one stream."""
     return -1 if plan.group.backend_on("cuda") in ONE_STREAM else peer
 
 
@@ -262,6 +265,6 @@ def _not_followed(call: OpenCall) -> None:
 
 
 def _end_unknown(call: OpenCall) -> None:
-    """Complete the record with an end that is marked as unknown."""
+    """Complete the record and mark its end as unknown."""
     _not_followed(call)
     call.tape.complete(call.number, call.entered_ns, _now(), How.UNTRACKED)

@@ -1,7 +1,8 @@
-"""Registers kernels in torch's dispatcher, the one place that every collective passes, wherever it is called from.
+"""Registers kernels in torch's dispatcher, which every collective passes, wherever it is called from.
 
-They are registered for `BackendSelect`, which precedes any backend, and redispatch with that key removed. The kernels
-of `_c10d_functional::wait_tensor` and `wait_tensors` (from torch 2.15 on) observe the end of functional collectives.
+The kernels are registered for `BackendSelect`, which precedes any backend. They redispatch with that key removed.
+Kernels for `_c10d_functional::wait_tensor` and `wait_tensors` (torch 2.15 and later) observe the end of functional
+collectives.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class Observed(Protocol):
-    """What looks at the tensors of operations."""
+    """Wrapper of kernels that shows the tensors of operations to observers."""
 
     def observe(self, operation: OperationSchema, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel to register in the place of an operation's."""
+        """Wrap the kernel of an operation."""
         ...
 
     def observe_wait(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel to register in the place of that of `wait_tensor` or `wait_tensors`."""
+        """Wrap the kernel of `wait_tensor` or `wait_tensors`."""
         ...
 
 
@@ -66,10 +67,10 @@ class Dispatcher(SessionPart):
         Args:
             hot_path: Called for every operation.
             works: Called for every `wait_tensor`.
-            native: The kernels of the native library, if it is in use: these come first, and leave to ours what they do
+            native: Kernels of the native library, if it is in use. They run first and pass on the calls that they do
                 not record.
-            observed: Calls observers around the kernels; never beside native ones, which call no Python.
-            schemas: The operations; all that there are by default.
+            observed: Calls observers around the kernels. Never combined with native kernels, which call no Python.
+            schemas: The operations; all operations by default.
         """
         self._hot_path = hot_path
         self._works = works
@@ -107,7 +108,7 @@ class Dispatcher(SessionPart):
             )  # fmt: skip
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> bool:
-        if has_foreign_kernel(overload):  # ours would hide it
+        if has_foreign_kernel(overload):  # our kernel would hide it
             self._taken.append(overload.name())
             return False
         name = overload._schema.name.partition("::")[2]
@@ -129,12 +130,12 @@ class Dispatcher(SessionPart):
 
 def _waits() -> dict[str, Any]:
     functional: Any = torch.ops._c10d_functional
-    found = {name: getattr(functional, name, None) for name in ("wait_tensor", "wait_tensors")}
-    return {name: wait.default for name, wait in found.items() if wait is not None}  # the second is new in torch 2.15
+    waits = {name: getattr(functional, name, None) for name in ("wait_tensor", "wait_tensors")}
+    return {name: wait.default for name, wait in waits.items() if wait is not None}  # wait_tensors: torch 2.15
 
 
 def usable_library(library: Library | None, schemas: Iterable[OperationSchema]) -> Library | None:
-    """Return the native library; None, with a warning, if another library has kernels where ours go beside it.
+    """Return the native library, or None with a warning if another library has kernels at its dispatch key.
 
     Args:
         library: The native library; None if there is none.
@@ -180,7 +181,7 @@ def _make_kernel(
         is_issued = False
         try:  # a signal handler may raise at any call here
             call = enter(operation, args, keys)
-            result = redispatch(rest, *args)  # no point between these two at which a handler could run
+            result = redispatch(rest, *args)  # no signal handler can run between these two calls
             is_issued = True
             if call is None:
                 return result
@@ -275,7 +276,7 @@ def make_wait_tensors(
 
 
 def _writing_to(tensors: Any, works: Works) -> list[OpenCall]:
-    """The open operations that write to any of these tensors, each once."""
+    """Return the open operations that write to any of these tensors, without duplicates."""
     try:
         calls = dict.fromkeys(works.of_tensor(tensor) for tensor in tensors)
         return [call for call in calls if call is not None]
@@ -290,7 +291,11 @@ def _ended(calls: list[OpenCall], works: Works) -> None:
 
 
 def _failed(calls: list[OpenCall], works: Works, error: BaseException) -> None:
-    """Handle a wait that raised without naming the operation: completed ones have succeeded, or know their error."""
+    """Handle a wait for several operations that raised.
+
+    The error does not name its operation. Completed operations are recorded first: they succeeded or have an error of
+    their own.
+    """
     works.sweep(MAX_SWEPT)
     for call in calls:
         works.waits.failed(call, error, call.work)

@@ -1,6 +1,6 @@
-"""Records every operation before and after the backend has it. Training steps pay for each line here.
+"""Records every operation before and after the backend call. Training steps pay for each line here.
 
-A caller's exception propagates unchanged; ours are contained, and the operation then goes unrecorded.
+The caller's exceptions propagate unchanged. Ours are contained, and the operation is not recorded.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.thread_labels import ThreadLabels
 
 OVERHEAD_SAMPLE: Final = 16
-"""One call in this many measures the cost of our own code."""
+"""Interval, in calls, at which the overhead of our code is measured."""
 MAX_COALESCED: Final = 8192
 """Maximum number of operations in one coalescing block."""
 MAX_TAG: Final = 0x7FFFFFFF
 
 # Plain integers: arithmetic with enum members is several times slower.
 _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
-"""Only for these is the time between return and end the caller's own; a synchronous call is waited for immediately."""
+"""Operations that run on after the call returns. A synchronous call is waited for immediately."""
 _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
 
@@ -53,8 +53,8 @@ class _Thread(threading.local):
     """State of the calling thread.
 
     Attributes:
-        native_id: Its id, kept because it takes a system call: once per thread, not once per call.
-        entered: The last operation that it entered; None if its last call was not recorded.
+        native_id: The kernel's id. Cached, because reading it takes a system call.
+        entered: The last operation that the thread entered; None if its last call was not recorded.
     """
 
     def __init__(self) -> None:
@@ -63,20 +63,20 @@ class _Thread(threading.local):
 
 
 class CollectiveSteps(Protocol):
-    """Counts collectives of the default group, whose windows end steps if nothing else does."""
+    """Counter of the default group's collectives. Without another source, a window of collectives is a step."""
 
     @property
     def source(self) -> int:
-        """What ends steps; 0 for windows."""
+        """The source of steps; 0 for windows of collectives."""
         ...
 
     def collective_begins(self, sequence: int) -> None:
-        """Handle the default group's next collective."""
+        """Count the default group's next collective."""
         ...
 
 
 class HotPath(SessionPart):
-    """Records operations as they are entered and left."""
+    """Recorder of operations as they are entered and left."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class HotPath(SessionPart):
 
         Args:
             groups: Known groups.
-            steps: Counts steps.
+            steps: Counts the default group's collectives.
             works: Follows operations on the CPU.
             devices: Follows operations on devices.
-            meet: Registers a group that is not known yet; returns None if nothing can be recorded.
-            labels: What the calls of each thread are for.
+            meet: Registers a new group. Returns None if nothing can be recorded.
+            labels: Current label of each thread.
             forked: Called in a child that was forked without Python's hooks.
         """
         self._state_of = groups.by_identity.get
@@ -109,28 +109,28 @@ class HotPath(SessionPart):
         self.forget_in_child()
 
     def forget_in_child(self) -> None:
-        """Drop each thread's last operation, which holds its tape, and its id, which differs in a forked child."""
+        """Drop each thread's last operation, which references the tape, and its id, which differs in a forked child."""
         self._thread = _Thread()
         self._process = _getpid()
 
     def ends(self, recorder: Recorder) -> None:
-        """Drop each thread's last operation, which holds the tape."""
+        """Drop each thread's last operation, which references the tape."""
         self.forget_in_child()
 
     def leave_groups(self) -> None:
-        """Drop each thread's last operation, which holds its group."""
+        """Drop each thread's last operation, which references its group."""
         self.forget_in_child()
 
     def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> OpenCall | None:
-        """Publish an operation before the backend gets it; None if it is not recorded.
+        """Record an operation before the backend gets it. Return None if it is not recorded.
 
         Args:
-            operation: The operation that is called.
+            operation: The called operation.
             args: Its arguments.
-            keys: The dispatch keys of the call, as a number: they distinguish devices, layouts and meta tensors.
+            keys: The dispatch keys of the call, as a number. They distinguish devices, layouts and meta tensors.
         """
         entered = _now()
-        # Until the call is handed over, these record what has to be undone.
+        # These tell the handler below what to undo.
         group = plan = call = None
         counted = number = 0
         thread = self._thread
@@ -159,7 +159,7 @@ class HotPath(SessionPart):
                 shape,
                 dtype,
                 keys,
-                # The dispatcher drops trailing arguments that equal their default, which is True here.
+                # The dispatcher drops trailing arguments that equal their default, here True.
                 async_op >= 0 and (len(args) <= async_op or args[async_op]),
                 peer,
                 tag,
@@ -195,7 +195,7 @@ class HotPath(SessionPart):
                 if _getpid() != self._process:  # forked from C: Python's hooks have not run
                     return self._leave_to_parent(call)
                 call.is_plain = False
-                call.own_ns = _now() - max(entered, plan.planned_ns)
+                call.overhead_ns = _now() - max(entered, plan.planned_ns)
             return call
         except BaseException as error:
             thread.entered = None
@@ -207,14 +207,14 @@ class HotPath(SessionPart):
                 self.devices.failed(call)
             if guard.contains("operation entered", error):
                 if not counted and plan is not None:
-                    plan.counter[0] += 1  # it is still issued, but unrecorded
+                    plan.counter[0] += 1  # the operation is issued, but not recorded
                 return None
             if counted and plan is not None:
                 plan.counter[0] -= 1
             raise
 
     def _leave_to_parent(self, call: OpenCall) -> None:
-        """Stop writing to the parent's tape; calls before this one, fewer than `OVERHEAD_SAMPLE`, are on it."""
+        """Stop writing to the parent's tape. It holds fewer than `OVERHEAD_SAMPLE` earlier calls of this child."""
         call.tape.complete(call.number, call.entered_ns, _now(), How.ABANDONED)
         call.plan.counter[0] -= 1
         self._forked()
@@ -247,41 +247,41 @@ class HotPath(SessionPart):
                 self.works.follow(call, result, args)
             else:
                 self.devices.follow(call, result, args)
-            if call.own_ns:
-                own = call.own_ns + _now() - returned
-                call.tape.add_overhead(own * OVERHEAD_SAMPLE, OVERHEAD_SAMPLE)
+            if call.overhead_ns:
+                overhead_ns = call.overhead_ns + _now() - returned
+                call.tape.add_overhead(overhead_ns * OVERHEAD_SAMPLE, OVERHEAD_SAMPLE)
         except Exception as error:
             self.works.ended(call, How.ABANDONED)
             if not guard.contains("operation returned", error):
                 raise
 
     def failed(self, call: OpenCall, error: BaseException) -> None:
-        """Record that an operation raised inside torch: it was not issued, which frees its place in the sequence."""
+        """Record that an operation raised inside torch. It was not issued, so its sequence number is reused."""
         try:
             if guard.came_after_call(error):
                 self.interrupted(call)
                 return
             operation = call.operation
             if operation.point_to_point or operation.work >= 0:
-                # An operation that returns no Work is not only issued: it runs in the call, and raises at the end.
+                # An operation that returns no Work runs to its end in the call: it raises after it was issued.
                 call.plan.counter[0] -= 1
             if not call.on_cpu:
                 self.devices.failed(call)
             self.works.ended(call, How.FAILED, error)
-        except Exception as own:
+        except Exception as our_error:
             self.works.ended(call, How.FAILED)
-            if not guard.contains("operation failed", own):
+            if not guard.contains("operation failed", our_error):
                 raise
 
     def interrupted(self, call: OpenCall) -> None:
-        """Close an operation that was issued before a signal handler raised, so that no one has its Work."""
+        """End the record of an operation that was issued before a signal handler raised. Nobody has its Work."""
         call.tape.mark(call.number, _RETURNED, _now() - call.entered_ns, _BY_CALL)
         if not call.on_cpu:
             self.devices.failed(call)
         self.works.ended(call, How.ABANDONED)
 
     def abandon_coalesced(self, group: GroupState) -> None:
-        """Close what was issued since `_start_coalescing`: the block was left with an exception and never ends."""
+        """End the records of a coalescing block that was left with an exception: `_end_coalescing` is never called."""
         members = group.coalescing
         while members:
             self.interrupted(members.pop())

@@ -1,7 +1,8 @@
-"""The kernels of the native library, which come before ours: what is planned there is recorded without Python.
+"""Registers the kernels of the native library, which run before the Python kernels.
 
-A call that they do not know is left to the kernel in Python, which then says how such calls are recorded. So a plan is
-made in one place for both kernels, and what is rare (blocks of coalesced operations, uneven splits) stays in Python.
+The native kernel records calls that it has a plan for, without Python. It passes other calls on to the Python kernel,
+which makes a plan and offers it to the library. So plans are made in one place, and rare calls (coalesced blocks,
+uneven splits) stay in Python.
 """
 
 from __future__ import annotations
@@ -30,23 +31,22 @@ if TYPE_CHECKING:
 
 _ON_HOST: Final = frozenset({"gloo", "fake"})
 _ON_DEVICE: Final = frozenset({"nccl", "nccl2", "nccl-lazy", "nccl-legacy"})
-"""Backends whose operations are recorded natively; others may bring Works written in Python."""
+"""Backends whose operations are recorded natively. Other backends may bring Works written in Python."""
 
 
 CHECKED_EVERY: Final = 64
-"""The kinds of destroyed groups are dropped once per this number of new kinds of calls."""
+"""Number of new kinds of calls after which kinds of destroyed groups are dropped."""
 
 
 class NativeKernels(SessionPart):
-    """Registers the kernels, and says how calls are recorded.
+    """The native kernels, and the plans that the library has received.
 
     Attributes:
-        library: The library.
-        python_key: Name of the dispatch key for which the kernels in Python are registered.
+        python_key: Name of the dispatch key for which the Python kernels are registered.
     """
 
     def __init__(self, library: Library) -> None:
-        """Initialize with nothing registered."""
+        """Initialize without registered kernels."""
         self.library = library
         self._python_key: int = library.python_key()
         self.python_key: str = library.python_key_name().decode()
@@ -59,7 +59,7 @@ class NativeKernels(SessionPart):
         self._tape: TapeWriter | None = None
 
     def without_python_key(self, keyset: Any) -> Any:
-        """The key set with which a kernel in Python calls the backend."""
+        """Return the key set with which a Python kernel calls the backend."""
         key_set: Any = torch._C.DispatchKeySet  # pyright: ignore  # not in the stubs
         return key_set.from_raw_repr(keyset.raw_repr() & ~self._python_key)
 
@@ -90,7 +90,7 @@ class NativeKernels(SessionPart):
         self.library.unregister()
 
     def follow_waits(self, waits: Waits) -> None:
-        """Handle waits that are recorded natively and raise."""
+        """Handle natively recorded waits that raise."""
 
         def failed(work: Any, number: int, entered_ns: int, kind: int, error: BaseException) -> None:
             plan = self._plans.get(kind)
@@ -108,15 +108,15 @@ class NativeKernels(SessionPart):
         self._devices = devices
 
     def ends(self, recorder: Recorder) -> None:
-        """Drop what belongs to the tape."""
+        """Drop the plans of the tape."""
         self.leave_groups()
 
     def forget_in_child(self) -> None:
-        """Drop what belongs to the parent's tape."""
+        """Drop the plans of the parent's tape."""
         self.leave_groups()
 
     def leave_groups(self) -> None:
-        """Drop how calls of any group are recorded."""
+        """Drop the plans of all groups."""
         self._kinds.clear()
         self._plans.clear()
         self._over.clear()
@@ -124,26 +124,26 @@ class NativeKernels(SessionPart):
         self._tape = None
 
     def offer(self, call: OpenCall, args: tuple[Any, ...]) -> None:
-        """Say how calls like this one, which was left to Python, are recorded from now on."""
+        """Offer the plan of a call that Python recorded, so that the library records such calls from now on."""
         try:
             plan = call.plan
             native = plan.group.recorder.native
-            if native is None or (plan.offered == native.generation and _distinguishes(plan)):
+            if native is None or (plan.offered == native.generation and _knows_reduce_op(plan)):
                 return
-            is_fixed = not plan.flags & Flag.COALESCED and _is_read(plan, args)
+            is_fixed = not plan.flags & Flag.COALESCED and _has_reduce_op_of(plan, args)
             if is_fixed and native.plan(self._native_plan(plan)):
                 plan.offered = native.generation
         except Exception as error:
             guard.report("native plan", error)
 
     def _native_plan(self, plan: Plan) -> NativePlan | None:
-        """How the library records calls of a plan; None if they are always left to Python."""
+        """Return the library's form of a plan, or None if Python always records its calls."""
         operation, group = plan.operation, plan.group.native
         if group is None or plan.group.is_over:
             return None
         if operation.received >= 0 and operation.input_splits < 0:
             return None  # lists of parts may be uneven
-        # The other tail is that of uneven exchanges, which stay in Python.
+        # `tail_read` of a plan without a reduce op is for uneven exchanges, which stay in Python.
         tail = plan.tail_read if plan.reduce_op >= 0 else plan.tail
         if _is_on_host(plan):
             return NativePlan(
@@ -159,7 +159,7 @@ class NativeKernels(SessionPart):
         )
 
     def plan_of(self, session: int, kind: int) -> Plan | None:
-        """A plan with the same group, operation and flags as those of a kind; None if its session has ended."""
+        """Return a plan with the group, operation and flags of a kind, or None if its session has ended."""
         plan = self._plans.get(kind)
         tape = plan.tape if plan is not None else None
         return plan if isinstance(tape, NativeTapeWriter) and tape.session == session else None
@@ -177,7 +177,10 @@ class NativeKernels(SessionPart):
         return kind
 
     def _drop_groups_that_are_over(self) -> None:
-        """Drop what was over at the last check, too: a device may have had operations of it in flight since."""
+        """Drop the kinds of groups that were over at the last check, too.
+
+        Until then, a device may still have had operations of the group in flight.
+        """
         over = {kind for kind, plan in self._plans.items() if plan.group.is_over}
         dropped = over & self._over
         self._plans = {kind: plan for kind, plan in self._plans.items() if kind not in dropped}
@@ -187,22 +190,22 @@ class NativeKernels(SessionPart):
 
 
 def _is_on_host(plan: Plan) -> bool:
-    """Whether a plan's operations run on the CPU, with ends that the library can see."""
+    """Return whether a plan's operations run on the CPU and the library can observe their ends."""
     return plan.on_cpu and plan.group.backend_on("cpu") in _ON_HOST
 
 
 def _has_callback(plan: Plan) -> bool:
-    """Whether the Work has a future that is complete when the operation is over; that of a fake one always is."""
+    """Return whether the Work's future completes when the operation ends; a fake Work's future always is complete."""
     return plan.group.backend_on("cpu") == "fake" or not plan.flags & Flag.END_BY_WAIT
 
 
-def _distinguishes(plan: Plan) -> bool:
-    """Whether a plan has a reduce op that Python sees, as the library does: in torch 2.8 it does not."""
+def _knows_reduce_op(plan: Plan) -> bool:
+    """Return whether Python knows the reduce op of a plan, as the library does; in torch 2.8 it may not."""
     return plan.reduce_op >= 0 or plan.operation.reduce_op < 0
 
 
-def _is_read(plan: Plan, args: tuple[Any, ...]) -> bool:
-    """Whether the plan's reduce op is this call's, as it must be in a plan that is never read again."""
+def _has_reduce_op_of(plan: Plan, args: tuple[Any, ...]) -> bool:
+    """Return whether the plan has this call's reduce op, which the library will never read again."""
     return plan.reading != SOMETIMES or args[plan.operation.reduce_op].op() == plan.reduce_op
 
 
@@ -221,7 +224,7 @@ def _flags_on_host(plan: Plan) -> PlanFlag:
 
 
 def _flags_on_device(plan: Plan) -> PlanFlag:
-    flags = PlanFlag.LEFT_ALONE  # the caller goes on while the device works
+    flags = PlanFlag.LEFT_ALONE  # the caller continues while the device works
     if plan.flags & Flag.ASYNC:
         flags |= PlanFlag.MAPS_MEMORY
     if plan.flags & Flag.POINT_TO_POINT:

@@ -1,8 +1,8 @@
-"""Follows groups whose members change during their lifetime, as gloo's and nccl2's can from torch 2.15 on.
+"""Follows `ProcessGroup.reconfigure`, which changes the members of a group (gloo and nccl2, torch 2.15 and later).
 
-After `reconfigure` the group has different members and ranks, and counts from 1 again. So we treat it as a different
-group: its identity includes the id that its members have agreed on for this membership, and sequence numbers of
-different memberships are never compared.
+After `reconfigure` the group has different members and ranks, and its sequence numbers restart at 1. So it is recorded
+as a different group. Its identity includes the id that the members agreed on for this membership, and sequence numbers
+of different memberships are never compared.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reconfigurations(SessionPart):
         Args:
             groups: Known groups.
             works: Follows the Work that `reconfigure` returns.
-            meet: Registers a group that is not known yet; returns None if nothing can be recorded.
+            meet: Registers a new group. Returns None if nothing can be recorded.
         """
         self._groups = groups
         self._works = works
@@ -87,17 +87,17 @@ class Reconfigurations(SessionPart):
         return reconfigure
 
     def _begin(self, group: ProcessGroup, options: Any) -> OpenCall | None:
-        """Register the new membership: the call drops the old members, whether it succeeds or not."""
+        """Register the new membership. The call drops the old members even if it fails."""
         from otel_torchdist.capture.core.groups.membership import find_membership
 
         before = self._meet(group)
         if before is None:
             return None
         handles: Any = options.handles
-        # For a set, the backend chooses the order; it has to be the same on all members, as a sorted one is.
+        # For a set, the backend chooses the order. All members must record the same order, so we sort.
         ordered: list[str] = list(handles) if type(handles) is LIST else sorted(handles)
-        own = group.get_reconfigure_handle()
-        membership = find_membership(before.name.ranks, own, ordered, int(options.uuid))
+        handle = group.get_reconfigure_handle()
+        membership = find_membership(before.name.ranks, handle, ordered, int(options.uuid))
         recorder = before.recorder
         state = self._groups.learn(recorder, group, membership=membership)
         if before.is_default:
@@ -108,7 +108,7 @@ class Reconfigurations(SessionPart):
 
 
 def _publish(state: GroupState) -> OpenCall:
-    """Record the reconfiguration as entered; it is open until all members have joined."""
+    """Record the reconfiguration as entered. It stays open until all members have joined."""
     recorder = state.recorder
     tape = recorder.tape
     signature = SignatureName(_SCHEMA.name, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)

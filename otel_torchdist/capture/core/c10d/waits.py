@@ -1,6 +1,6 @@
-"""Waits for operations on the CPU: each wait that ends is the end of its operation, if none was seen before.
+"""Records waits for operations on the CPU. The end of a wait is the operation's end, unless it was observed before.
 
-`Work.wait` is patched in every class that defines it; some libraries bring their own Works, written in Python.
+`Work.wait` is patched in every class that defines it: some libraries bring Works written in Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
-_MEANS_NOTHING: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
+_CANNOT_PROBE: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _BY_WAIT: Final = int(How.WAIT)
 
 BEFORE: Final = 0
@@ -38,10 +38,10 @@ _now: Final = time.monotonic_ns
 
 
 class Waits:
-    """Records waits.
+    """Recorder of waits.
 
     Attributes:
-        patched_types: Classes of Works whose `wait` is recorded.
+        patched_types: Classes with a patched `wait`.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Waits:
 
         Args:
             patches: Replaces methods, and restores them later.
-            open_calls: The operations whose end is not known yet, by the `id` of their Work.
+            open_calls: Operations in flight, by the `id` of their Work.
             ended: See `Works.ended`.
-            on_open: Called when a wait has given up on an operation that is still under way.
-            make_native: Makes a method in C of ours and the original; None without the native library.
+            on_open: Called when a wait timed out and its operation is still in flight.
+            make_native: Makes a C method from our method and the original; None without the native library.
         """
         self._patches = patches
         self._open = open_calls
@@ -70,7 +70,7 @@ class Waits:
         self.patch(Work)
 
     def patch(self, cls: type[Any]) -> None:
-        """Patch every class that defines its own `wait`, such as FakeWork."""
+        """Patch `wait` in the class and its bases that define it, such as FakeWork."""
         for owner in cls.__mro__:
             if owner in self.patched_types or "wait" not in vars(owner):
                 continue
@@ -98,8 +98,8 @@ class Waits:
                 stage = AFTER
                 if not plan.is_plain:
                     ended(call, How.WAIT)
-                    if not plan.group.has_been_asked:
-                        self._ask_once(plan, work)
+                    if not plan.group.is_probed:
+                        self._probe_completion(plan, work)
                     return result
                 now = _now()  # most operations end here, so this is as short as possible
                 call.work = None
@@ -118,11 +118,11 @@ class Waits:
         return wait
 
     def began(self, call: OpenCall) -> None:
-        """Record that the calling thread is about to wait for an operation, possibly after an earlier wait gave up."""
+        """Record that the calling thread is about to wait for an operation, perhaps again after a timeout."""
         try:
             if call.gave_up:
-                for one in (call, *(call.members or ())):
-                    one.tape.clear(one.number, Word.WAIT_RETURNED)
+                for member in (call, *(call.members or ())):
+                    member.tape.clear(member.number, Word.WAIT_RETURNED)
                 return
             now = _now()
             call.tape.mark(call.number, Word.WAIT_ENTERED, now - call.entered_ns, How.CALL)
@@ -132,12 +132,12 @@ class Waits:
             guard.report("Work.wait", error)
 
     def failed(self, call: OpenCall, error: BaseException, work: Any = None) -> None:
-        """Handle a wait that raised. The call itself is recorded as returned, because the operation was issued.
+        """Record a wait that raised. The call itself has returned, because the operation was issued.
 
         Args:
             call: The operation.
             error: What the wait raised.
-            work: What was waited for, if known.
+            work: The Work, if known.
         """
         try:
             if guard.came_after_call(error):  # the wait had returned when a signal handler raised
@@ -146,19 +146,19 @@ class Waits:
             now = _now()
             members = (call, *(call.members or ()))
             if not call.plan.is_left_alone:
-                for one in members:
-                    one.tape.mark(one.number, Word.RETURNED, now - one.entered_ns, How.CALL)
-            if work is None or call.flags & _END_BY_WAIT or not is_under_way(work):
+                for member in members:
+                    member.tape.mark(member.number, Word.RETURNED, now - member.entered_ns, How.CALL)
+            if work is None or call.flags & _END_BY_WAIT or not is_in_flight(work):
                 self._ended(call, How.FAILED, error)
                 return
-            # The wait has only given up: the operation continues and may be waited for again.
-            for one in members:
-                one.tape.mark(one.number, Word.WAIT_RETURNED, now - one.entered_ns, How.WAIT)
+            # Only the wait timed out. The operation is in flight and may be waited for again.
+            for member in members:
+                member.tape.mark(member.number, Word.WAIT_RETURNED, now - member.entered_ns, How.WAIT)
             call.gave_up = True
             self._open[id(work)] = call
             self._on_open()
-        except BaseException as own:
-            if not guard.contains("Work.wait", own):
+        except BaseException as our_error:
+            if not guard.contains("Work.wait", our_error):
                 raise
 
     def interrupted(self, call: OpenCall, work: Any, has_returned: bool) -> None:
@@ -166,30 +166,30 @@ class Waits:
 
         Args:
             call: The operation.
-            work: What was waited for.
-            has_returned: Whether the wait was over; otherwise it had not begun.
+            work: Its Work.
+            has_returned: Whether the wait was over. Otherwise it had not begun.
         """
         if not has_returned and call.plan.is_left_alone:
             self._open[id(work)] = call  # the holder of the Work may wait again
             return
         self._ended(call, How.WAIT if has_returned else How.ABANDONED)
 
-    def _ask_once(self, plan: Plan, work: Any) -> None:
-        """Check with a Work whose wait has returned whether its backend's Works can report completion.
+    def _probe_completion(self, plan: Plan, work: Any) -> None:
+        """Check, after a wait has returned, whether the Works of this backend report completion.
 
-        Of a Work written in Python torch sees only the C++ part; torchcomms' Works also lack `isCompleted`, so they are
-        never complete.
+        torch sees only the C++ part of a Work written in Python. torchcomms' Works lack `isCompleted`, so they never
+        are complete.
         """
-        if plan.flags & _MEANS_NOTHING:
+        if plan.flags & _CANNOT_PROBE:
             return
-        plan.group.has_been_asked = True
-        if is_under_way(work):
+        plan.group.is_probed = True
+        if is_in_flight(work):
             plan.group.end_by_wait()
 
 
 @guard.calls_plug_ins
-def is_under_way(work: Any) -> bool:
-    """Whether a Work reports that its operation is not over; false if it cannot report that."""
+def is_in_flight(work: Any) -> bool:
+    """Return whether a Work reports that its operation is in flight; False if it cannot report that."""
     try:
         return not work.is_completed()
     except Exception as error:
@@ -198,13 +198,13 @@ def is_under_way(work: Any) -> bool:
 
 
 class FutureWaits(RecordingPart):
-    """Publishes waits for futures, as `Work.get_future` returns: of which operation it is does not show.
+    """Records waits for futures, such as `Work.get_future` returns. A future does not show its operation.
 
-    `torch.futures.Future` is a subclass whose `wait` calls the one that is patched here.
+    `torch.futures.Future` is a subclass. Its `wait` calls the method that is patched here.
     """
 
     def hook(self, patches: Patches) -> None:
-        """Follow the waits for all futures of the process."""
+        """Patch `wait` of all futures."""
         patches.replace(torch._C.Future, "wait", self._make_wait)  # pyright: ignore[reportPrivateUsage]
 
     def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:

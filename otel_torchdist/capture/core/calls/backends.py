@@ -1,7 +1,7 @@
 """The backends of a process group: their names for each device type, and their timeouts.
 
-A timeout is read from the backend's own options, which `set_timeout` changes too. NCCL reads its variables when a
-group is created, and so do we: `TORCH_NCCL_BLOCKING_WAIT` outweighs `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
+Timeouts are read from the backend's options, which `set_timeout` changes, too. NCCL reads its variables when a group is
+created, and so do we. `TORCH_NCCL_BLOCKING_WAIT` takes precedence over `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Backends:
-    """Names of a group's backends. References the group only weakly, so that no cycle keeps the tape alive.
+    """The names of a group's backends. Holds a weak reference to the group, so that no cycle keeps the tape alive.
 
     Attributes:
-        names: Names looked up so far, by device type.
+        names: Cached names, by device type.
     """
 
     def __init__(self, reference: weakref.ref[ProcessGroup]) -> None:
@@ -36,7 +36,7 @@ class Backends:
         self.names: dict[str, str] = {}
 
     def __call__(self, device: str) -> str:
-        """The name of the backend for a device type; '' if the group has none."""
+        """Return the name of the backend for a device type; '' if the group has none."""
         known = self.names.get(device, "")
         group = None if known else self._reference()
         if group is not None:
@@ -45,7 +45,7 @@ class Backends:
 
 
 def has_several_backends(group: ProcessGroup) -> bool:
-    """Whether a group has different backends for different device types."""
+    """Return whether a group has different backends for different device types."""
     try:
         backends = [group._get_backend(device) for device in group._device_types]
     except (RuntimeError, ValueError) as error:
@@ -56,7 +56,7 @@ def has_several_backends(group: ProcessGroup) -> bool:
 
 @_guard.calls_plug_ins
 def backend_name(group: ProcessGroup, device: str) -> str:
-    """`gloo`, `nccl`, … for a device type; '' if the group has no backend for it."""
+    """Return the backend for a device type, such as `gloo`, or '' if the group has none for it."""
     try:
         backend = group._get_backend(torch.device(device))
     except (RuntimeError, ValueError) as error:
@@ -72,18 +72,18 @@ def backend_name(group: ProcessGroup, device: str) -> str:
 
 
 def configured_backend(group: ProcessGroup) -> str:
-    """The backend with which a group was created: `gloo`, or `cpu:gloo,cuda:nccl`."""
+    """Return the backend with which a group was created: `gloo`, or `cpu:gloo,cuda:nccl`."""
     return str(backend_and_store(group)[0])
 
 
 _ERROR_HANDLING: Final = {0: AtTimeout.NOTHING, 1: AtTimeout.ENDS, 2: AtTimeout.ABORTS, 3: AtTimeout.ENDS}
 _BY_DEFAULT: Final = 3
 _TRUE: Final = ("1", "Y", "YES", "T", "TRUE")
-"""What torch takes for true in a variable, in capital letters."""
+"""Values of variables that torch reads as true, in upper case."""
 
 
 def at_timeout_of(configured: str) -> AtTimeout:
-    """What the backends do at a timeout; unknown if they differ in that.
+    """Return the reaction of the backends to a timeout; `UNKNOWN` if they differ.
 
     Args:
         configured: As in torch's registry: `gloo`, or `cpu:gloo,cuda:nccl`.
@@ -101,26 +101,26 @@ def _at_timeout(backend: str) -> AtTimeout:
         return AtTimeout.RAISES
     try:
         mode = int(_variable("NCCL_ASYNC_ERROR_HANDLING") or _BY_DEFAULT)
-    except ValueError as error:  # torch refuses such a value
+    except ValueError as error:  # torch rejects such a value
         guard.pass_on(error)
         return AtTimeout.UNKNOWN
     return _ERROR_HANDLING.get(mode, AtTimeout.UNKNOWN)
 
 
 def _variable(name: str) -> str:
-    """The value of a variable of NCCL's backend, which had no prefix up to torch 2.1; '' if it is not set."""
+    """Return the value of a variable of torch's NCCL backend, or ''. Up to torch 2.1, the names have no prefix."""
     return os.environ.get(f"TORCH_{name}") or os.environ.get(name, "")
 
 
 def timeout_of(group: ProcessGroup, device: str = "") -> int:
-    """The timeout of a group's operations in milliseconds; 0 if it is not known, or if its backends' differ.
+    """Return the timeout of a group's operations in milliseconds; 0 if unknown, or if its backends' timeouts differ.
 
     Args:
         group: The group.
-        device: Device type, if the group has a backend of its own for each type; else ''.
+        device: Device type, if the group has a separate backend for each type; else ''.
     """
-    found = {_timeout_on(group, device or str(one)) for one in _device_types(group)}
-    return found.pop() if len(found) == 1 else 0
+    timeouts = {_timeout_on(group, device or str(device_type)) for device_type in _device_types(group)}
+    return timeouts.pop() if len(timeouts) == 1 else 0
 
 
 def _device_types(group: ProcessGroup) -> list[Any]:
@@ -136,23 +136,23 @@ def _timeout_on(group: ProcessGroup, device: str) -> int:
     try:
         backend: Any = group._get_backend(torch.device(device))
         timeout = backend.options._timeout
-    except (AttributeError, RuntimeError, ValueError) as error:  # no such backend, or one without options
+    except (AttributeError, RuntimeError, ValueError) as error:  # no such backend, or a backend without options
         guard.pass_on(error)
         return 0
     return milliseconds_of(timeout)
 
 
 def milliseconds_of(timeout: object) -> int:
-    """A timeout in whole milliseconds; 0 for none, or for what is not a timeout."""
+    """Convert a timeout to whole milliseconds; 0 for other types."""
     if not isinstance(timeout, timedelta):
         return 0
     return max(round(timeout.total_seconds() * 1e3), 0)
 
 
 def follow_timeouts(patches: Patches, changed: Callable[[], None]) -> None:
-    """Call a function after the timeout of some group has been changed.
+    """Call a function after the timeout of any group has changed.
 
-    Torch 2.8 passes a new timeout to each backend, later versions to the group.
+    torch 2.8 passes a new timeout to each backend, later versions to the group.
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

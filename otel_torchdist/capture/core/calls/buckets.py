@@ -1,6 +1,6 @@
-"""The buckets of gradients that DDP reduces, counted for both kernels, and the parameters that a message holds.
+"""Counts the gradient buckets that DDP reduces, for both kernels, and finds the parameters in a message.
 
-See `capture/parts/ddp.py`. Parameters are asked for only where a message has a bad value.
+See `capture/parts/ddp.py`. The parameters of a message are only determined if it has a bad value.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from otel_torchdist.native.recording import NativeGroup
 
 MAX_PARAMETER: Final = 300
-"""Letters of a parameter's name."""
+"""Maximum length of a parameter's name."""
 MAX_FRAMES: Final = 64
-"""Frames that are looked at for FSDP's own."""
+"""Number of frames searched for FSDP's."""
 _OF_FSDP: Final = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 _COLLECTIVES: Final = frozenset({"foreach_all_gather", "foreach_reduce"})
 
 
 class MessageParameters(NamedTuple):
-    """Parameters whose values, or gradients, lie one behind the other in a message, or in each rank's part of it.
+    """The parameters in a message or in each rank's part of it, in the order of their elements.
 
     Attributes:
         names: Their names.
-        lengths: How many elements each has there.
+        lengths: Number of elements of each parameter.
     """
 
     names: Sequence[str]
     lengths: Sequence[int]
 
     def at(self, offset: int) -> str:
-        """The parameter that an element belongs to."""
+        """Return the name of the parameter at an element."""
         ends = tuple(accumulate(self.lengths))
         return self.names[bisect_right(ends, offset % ends[-1])]
 
@@ -51,35 +51,35 @@ class MessageParameters(NamedTuple):
 def parameters_of_bucket(
     model: Any, place: int, sizes: Sequence[int], assigned: str, is_rebuilt: bool
 ) -> MessageParameters | None:
-    """The parameters whose gradients are in a bucket of a model; None if that is not certain.
+    """Return the parameters in a gradient bucket of a model, or None if uncertain.
 
     Args:
         model: The `DistributedDataParallel`.
-        place: The bucket's place among all.
-        sizes: The sizes of all buckets, in bytes.
-        assigned: The places of parameters in each bucket, as DDP writes them once it has rebuilt its buckets:
-            `2 1, 0`; '' if it has not yet.
-        is_rebuilt: Whether it has rebuilt them; it writes that down some steps later.
+        place: Index of the bucket.
+        sizes: Sizes of all buckets, in bytes.
+        assigned: Indices of the parameters in each bucket, as DDP logs them once it has rebuilt its buckets:
+            `2 1, 0`. '' before that.
+        is_rebuilt: Whether DDP has rebuilt the buckets. It logs them some steps later.
     """
     build = getattr(model, "_build_params_for_reducer", None)
     parameters: list[torch.Tensor] = build()[0] if build is not None else []
     if is_rebuilt:
-        buckets = [[int(one) for one in bucket.split()] for bucket in assigned.split(",") if bucket.strip()]
+        buckets = [[int(index) for index in bucket.split()] for bucket in assigned.split(",") if bucket.strip()]
     else:
         buckets = _first_buckets(parameters, sizes)
-    if place >= len(buckets) or any(one >= len(parameters) for one in buckets[place]):
+    if place >= len(buckets) or any(index >= len(parameters) for index in buckets[place]):
         return None
-    inside = [parameters[one] for one in buckets[place]]
-    if not inside or sum(one.nbytes for one in inside) != sizes[place]:
+    members = [parameters[index] for index in buckets[place]]
+    if not members or sum(parameter.nbytes for parameter in members) != sizes[place]:
         return None
-    known = {id(one): name for name, one in model.module.named_parameters()}
-    return _parameters([known.get(id(one)) for one in inside], [one.numel() for one in inside])
+    names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+    return _parameters([names.get(id(member)) for member in members], [member.numel() for member in members])
 
 
 def _first_buckets(parameters: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[list[int]]:
-    """The buckets before they are rebuilt: parameters in the order of the model, the last ones in the first bucket."""
-    if len({(one.dtype, one.device) for one in parameters}) > 1:
-        return []  # there are buckets for each type
+    """Return DDP's initial buckets: parameters in the order of the model, with the last ones in the first bucket."""
+    if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
+        return []  # each type has its own buckets
     buckets, rest = list[list[int]](), iter(range(len(parameters)))
     for size in reversed(sizes):
         bucket, left = list[int](), size
@@ -93,13 +93,14 @@ def _first_buckets(parameters: Sequence[torch.Tensor], sizes: Sequence[int]) -> 
 
 
 def parameters_of_unit(elements: int, ranks: int) -> MessageParameters | None:
-    """The parameters of the unit of `fully_shard` whose message is being sent by this thread; None if there is none.
+    """Return the parameters of the `fully_shard` unit that this thread communicates for, or None.
 
-    Each rank's part has the parts of all of the unit's parameters, padded to the same length on all ranks.
+    Each rank's part of the message holds its shards of all of the unit's parameters, padded to the same length on all
+    ranks.
 
     Args:
-        elements: How many elements the message has.
-        ranks: How many ranks its group has.
+        elements: Number of elements of the message.
+        ranks: Size of its group.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `inspect` would call it
     for _ in range(MAX_FRAMES):
@@ -113,12 +114,12 @@ def parameters_of_unit(elements: int, ranks: int) -> MessageParameters | None:
 
 def _parameters_of(unit: Iterable[Any], elements: int, ranks: int) -> MessageParameters | None:
     parameters = tuple(unit)
-    if not all(hasattr(one, "padded_sharded_param_size") for one in parameters):
+    if not all(hasattr(parameter, "padded_sharded_param_size") for parameter in parameters):
         return None
-    lengths = [int(one.padded_sharded_param_size.numel()) for one in parameters]
+    lengths = [int(parameter.padded_sharded_param_size.numel()) for parameter in parameters]
     if elements not in (sum(lengths), ranks * sum(lengths)):
         return None
-    return _parameters([getattr(one, "_param_fqn", None) for one in parameters], lengths)
+    return _parameters([getattr(parameter, "_param_fqn", None) for parameter in parameters], lengths)
 
 
 def _parameters(names: Sequence[str | None], lengths: Sequence[int]) -> MessageParameters | None:
@@ -129,26 +130,26 @@ def _parameters(names: Sequence[str | None], lengths: Sequence[int]) -> MessageP
 
 MAX_BUCKETS: Final = 4096
 _LOST: Final = -1
-"""The next bucket once a call has come that was out of turn."""
+"""Stands for the next bucket after a call out of order."""
 _SIZE: Final = 8
-"""Bytes of the message's size, with which the constant part of a record begins."""
+"""Bytes of the message size, the first field of the constant part of a record."""
 _LABEL_END: Final = LABEL_OFFSET + LABEL.size
 
 
 def labelled(tail: bytes, word: int) -> bytes:
-    """The constant part of a record with the label of one call."""
+    """Return the constant part of a record, with a call's label."""
     return tail[:LABEL_OFFSET] + LABEL.pack(word) + tail[_LABEL_END:]
 
 
 class Buckets:
-    """The buckets of the model whose gradients a group reduces; of several such models none is counted.
+    """The gradient buckets of the model that a group reduces. If several models share the group, none is counted.
 
     Attributes:
-        label: Name id of the label of their calls.
+        label: Name id of the label of the calls.
     """
 
     def __init__(self, recorder: Recorder, native: NativeGroup | None) -> None:
-        """Count in a group whose buckets are not known yet, and inform the native library, if there is one."""
+        """Initialize without known buckets. `native` is the group in the native library, if it is in use."""
         self.label = recorder.label(LabelName(LabelKind.DDP))
         self._native = native
         self._sizes: tuple[int, ...] = ()
@@ -160,17 +161,17 @@ class Buckets:
         self._parameters: dict[int, MessageParameters | None] = {}
 
     def is_of(self, model: Any) -> bool:
-        """Whether this model's buckets are known, or several models share the group."""
+        """Return whether this model's buckets are known, or several models share the group."""
         return self._is_shared or (self._model is not None and self._model() is model)
 
     def learn(self, model: Any, sizes: Sequence[int], assigned: str = "", is_rebuilt: bool = False) -> None:
-        """Learn a model's buckets, and begin with the first one.
+        """Learn a model's buckets, and start over with the first bucket.
 
         Args:
             model: The model.
-            sizes: Their sizes, in bytes.
-            assigned: The parameters in them; see `parameters_of_bucket`.
-            is_rebuilt: Whether they are no longer those that it began with.
+            sizes: Sizes of the buckets, in bytes.
+            assigned: See `parameters_of_bucket`.
+            is_rebuilt: Whether DDP has rebuilt its initial buckets.
         """
         self._assigned, self._is_rebuilt = assigned, is_rebuilt
         self._parameters.clear()
@@ -185,11 +186,11 @@ class Buckets:
         self.begin()
 
     def begin(self) -> None:
-        """The first bucket comes next."""
+        """Start over with the first bucket."""
         self._next[0] = 0
 
     def parameters_of_next(self, size: int) -> MessageParameters | None:
-        """The parameters in the bucket whose turn it is, if that is certain, and a message of this size is that."""
+        """Return the parameters in the next bucket, or None if uncertain or if its size differs from the message's."""
         place = self._next[0]
         model = self._model() if self._model is not None else None
         if model is None or not 0 <= place < len(self._sizes) or self._sizes[place] != size:
@@ -199,7 +200,7 @@ class Buckets:
         return self._parameters[place]
 
     def put_label(self, tail: bytes) -> bytes:
-        """The constant part of the record of a call in a backward pass, with its bucket if that is certain.
+        """Add the bucket to the constant part of the record of a call in a backward pass, if it is certain.
 
         `piece_of` in native/source/plans.cc does the same.
         """

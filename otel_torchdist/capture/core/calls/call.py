@@ -1,4 +1,4 @@
-"""Operations in flight, how they are recorded, and their process groups. The classes refer to each other."""
+"""Operations in flight, the plans that they are recorded with, and their process groups."""
 
 from __future__ import annotations
 
@@ -29,26 +29,25 @@ PlanKey: TypeAlias = tuple[Any, ...]
 
 
 class GroupState(GroupChannels):
-    """A process group of this rank, and how its calls are recorded.
+    """A process group of this rank, with the plans of its calls.
 
     Attributes:
-        coalescing: Operations issued since `_start_coalescing`; None outside.
-        has_been_asked: Whether it is known if its Works can report completion.
-        synchronized: Whether such a collective was recorded in Python; see `is_synchronized`.
-        native: The group in the native library, if that is in use.
-        is_default: Whether it is the default group.
+        coalescing: Operations issued since `_start_coalescing`; None outside of a block.
+        is_probed: Whether it was checked that its Works can report completion.
+        synchronized: Whether a synchronizing collective recorded in Python has ended; see `is_synchronized`.
+        native: The group in the native library, if the library is in use.
         is_over: Whether its operations are no longer recorded.
-        plans: How its calls are recorded, by kind and call site.
-        ragged: The same where shapes hardly repeat.
-        buckets: The buckets of the model whose gradients it reduces; None if no model is known to.
+        plans: Plans by kind of call and call site.
+        ragged: Plans of call sites whose shapes hardly repeat.
+        buckets: The buckets of the model whose gradients the group reduces; None if no model is known.
     """
 
     __slots__ = (
         "buckets",
         "coalescing",
-        "has_been_asked",
         "is_default",
         "is_over",
+        "is_probed",
         "native",
         "plans",
         "ragged",
@@ -57,11 +56,11 @@ class GroupState(GroupChannels):
     )
 
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
-        """Initialize the state of a new group, in which this rank has rank `group_rank`."""
+        """Initialize the state of a new group. `group_rank` is this rank's rank in it."""
         super().__init__(recorder, group, name, group_rank)
         self.coalescing: list[OpenCall] | None = None
         self.synchronized = False
-        self.has_been_asked = False
+        self.is_probed = False
         self.is_default = False
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans: dict[PlanKey, Plan] = {}
@@ -72,88 +71,84 @@ class GroupState(GroupChannels):
         self.native = recorder.native.add_group(not self.has_several_channels) if recorder.native is not None else None
 
     def end_by_wait(self) -> None:
-        """From now on, take ends from waits only: its backend's Works cannot report whether they are complete."""
+        """From now on, take ends from waits only: the backend's Works cannot report completion."""
         if not self.signatures.only_wait_ends:
             self.signatures.only_wait_ends = True
             self.forget_plans()
 
     def give_up(self) -> None:
-        """Stop recording the group and drop what keeps the tape's memory: many trainings run without Python's GC."""
+        """Stop recording the group and drop its references to the tape: many programs disable Python's GC."""
         self.is_over = True
         self.forget_plans()  # plans refer to this group
 
     def forget_plans(self) -> None:
-        """Plan all calls anew."""
+        """Drop all plans, so that calls are planned anew."""
         self.plans.clear()
         self.ragged.forget_plans()
         if self.recorder.native is not None:
             self.recorder.native.void_plans()
 
     def count_buckets(self, buckets: Buckets) -> None:
-        """From now on, count the buckets of gradients that it reduces."""
+        """From now on, count the gradient buckets that the group reduces."""
         self.buckets = buckets
         self.forget_plans()
 
     def begin_coalescing(self) -> None:
-        """Collect what is issued from now on, because it ends together."""
+        """Collect the operations that are issued from now on. They end together."""
         self.coalescing = []
         if self.native is not None:
             self.native.set_coalescing(True)
 
     def end_coalescing(self) -> list[OpenCall] | None:
-        """Stop collecting; return what was collected, None if `begin_coalescing` was not called."""
+        """Stop collecting, and return the operations, or None if `begin_coalescing` was not called."""
         members, self.coalescing = self.coalescing, None
         if self.native is not None:
             self.native.set_coalescing(False)
         return members
 
     def become_default(self) -> None:
-        """From now on this is the default group."""
+        """Mark the group as the default group."""
         self.is_default = True
         if self.native is not None:
             self.native.set_default()
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether a collective has ended that proves that every member was there."""
+        """Whether a collective has ended whose end proves that every member entered it."""
         return self.synchronized or (self.native is not None and self.native.is_synchronized())
 
     def renew_timeout(self) -> None:
-        """Record later operations with the timeout that they have from now on."""
+        """Record later operations with the group's new timeout."""
         if not self.is_over and self.renew_names():
             self.forget_plans()
 
     def has_met(self, rank: int) -> bool:
-        """Whether a collective has ended here that proves that `rank` of the default world had entered it."""
+        """Return whether a collective has ended whose end proves that `rank` of the default world entered it."""
         return self.is_synchronized and not self.name.world and rank in self.name.ranks
 
 
 class Plan:
-    """How calls of one kind from one call site are recorded.
+    """The plan for recording calls of one kind from one call site.
 
     Attributes:
-        group: Their process group.
-        channel: The channel that they are issued on.
-        counter: Where they are counted: with the channel's collectives, or with messages like them.
-        operation: The operation that is called.
-        tape: The tape on which they are recorded.
-        tail: The constant part of their records; if there is a reduce op, of those whose op was not read.
-        tail_read: The constant part of records whose reduce op was read, or of an `all_to_all` that is uneven.
-        flags: Their flags.
-        on_cpu: Whether the host can observe their end.
-        is_left_alone: Whether the caller goes on while they run.
-        is_plain: Whether they run on the CPU, one at a time, and their callers wait for them immediately.
+        channel: The channel that the calls are issued on.
+        counter: The counter of the calls: the channel's collectives, or messages with the same peer and tag.
+        tail: The constant part of the records. With a reduce op: of records whose op was not read.
+        tail_read: The constant part of records whose reduce op was read, or of an uneven `all_to_all`.
+        on_cpu: Whether the host can observe the ends.
+        is_left_alone: Whether the caller continues while the operations run.
+        is_plain: Whether the operations run on the CPU, one at a time, and their callers wait for them immediately.
         reduce_op: The reduce op in `tail`; -1 if there is none.
-        code: Code of the call site, held because its `id` is in the key.
-        reading: When arguments are read in which these calls may differ, a reduce op or split sizes: `SOMETIMES`,
-            `ALWAYS`, or 0 if there are none.
-        reads: How often the reduce op has been read.
-        varies: Whether it has been seen to change.
-        offered: For which generation of its plans the native library knows this one; 0 for none.
-        planned_ns: When it was made; 0 for those that `make_plan` has not made.
-        ragged_factor: By what the bytes of the described tensors are multiplied to get the size of the message, where
-            calls of all sizes share this plan; None elsewhere.
-        buckets: Counts them, if they may reduce buckets of gradients; None for others.
+        code: Code of the call site. Referenced, because its `id` is in the key.
+        reading: How often arguments are read that vary between calls (reduce op, split sizes): `SOMETIMES`, `ALWAYS`,
+            or 0 for calls without such arguments.
+        reads: Number of times that the reduce op was read.
+        varies: Whether the reduce op has changed.
+        offered: The library's generation of plans that includes this plan; 0 if it was not offered.
+        planned_ns: Time at which `make_plan` made the plan; 0 otherwise.
+        ragged_factor: If calls of all sizes share this plan: the ratio of message size to the bytes of the described
+            tensors. Otherwise None.
+        buckets: Counts the calls, if they may reduce gradient buckets; None otherwise.
     """
 
     __slots__ = (
@@ -214,7 +209,7 @@ class Plan:
         self.buckets: Buckets | None = None
 
     def becomes_ragged(self, factor: int) -> None:
-        """Use this plan for calls of all sizes: from now on each call's own is read; see `ragged_factor`."""
+        """Use this plan for calls of all sizes. From now on, each call's size is read."""
         self.ragged_factor = factor
         self.reading = ALWAYS
 
@@ -223,41 +218,38 @@ class OnDevice(Protocol):
     """State of an operation on its device.
 
     Attributes:
-        is_void: Whether nothing more will be found out about it.
+        is_void: Whether the operation is no longer followed.
     """
 
     is_void: bool
 
     def coalesce(self, members: list[OpenCall]) -> None:
-        """Add operations that were issued after this one and coalesced with it."""
+        """Add the later operations of the coalesced block."""
         ...
 
 
 class OpenCall:
     """An operation in flight.
 
-    Attributes that most operations never need are kept in a dictionary that only the others get; defaults are below.
+    Rarely used attributes are class attributes with their defaults. Only operations that set them have a `__dict__`.
 
     Attributes:
         number: Number of its record.
-        entered_ns: When it was entered.
-        plan: What all calls of its kind share.
-        tape: The tape on which it is recorded.
-        is_plain: Whether nothing has to be recorded between its call and its end; see `Plan.is_plain`.
-        work: Its Work, held only until the end is known, and never for a device operation.
+        is_plain: Whether nothing is recorded between its call and its end; see `Plan.is_plain`.
+        work: Its Work, held until the end is known. Never held for a device operation.
         work_id: `id` of a Work that is released before the end is known.
-        own_ns: Time that our code took before the call, on calls whose overhead is measured.
-        members: Operations that end with this one (coalesced).
+        overhead_ns: Time that our code took before the call, if the overhead of this call is measured.
+        members: The later operations of a coalesced block. They end with this one.
         reference: Weak reference to a Work that must not be held.
-        pointers: Addresses of the memory that it writes to.
-        gave_up: Whether a wait for it gave up and left it open.
+        pointers: Addresses of the output's memory.
+        gave_up: Whether a wait for it timed out, so that it is still open.
         enqueued: Its state on its device; None if it cannot be followed there.
     """
 
     __slots__ = ("__dict__", "entered_ns", "is_plain", "number", "plan", "tape", "work")
 
     work_id: int = 0
-    own_ns: int = 0
+    overhead_ns: int = 0
     members: list[OpenCall] | None = None
     reference: Any = None
     pointers: tuple[int, ...] = ()
@@ -289,5 +281,5 @@ class OpenCall:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the host can observe the operation's end."""
+        """Whether the host can observe the end."""
         return self.plan.on_cpu

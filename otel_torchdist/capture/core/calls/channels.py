@@ -1,6 +1,6 @@
-"""Channels: how the operations of a group are counted, and under which name they are on the tape.
+"""Channels: sequence counters and names of a group's operations, one for each backend.
 
-Ranks compare their progress by these numbers, so operations have to be counted in the order in which the backend runs
+Progress of ranks is compared by sequence numbers, so operations must be counted in the order in which the backend runs
 them. A group with a backend for each device type (`cpu:gloo,cuda:nccl`) has two independent orders: while one thread
 trains on CUDA, another gathers a checkpoint's plan on the CPU, at a different moment on each rank.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
 
 MAX_TIMEOUTS: Final = 16
-"""Changes of a group's timeout that are recorded. Each may take a name with all ranks; later ones are unknown."""
+"""Maximum number of recorded changes of a group's timeout. Each may take a name that lists all ranks."""
 
 
 class GroupChannel:
@@ -30,19 +30,13 @@ class GroupChannel:
     Attributes:
         name_id: The group's id in the name dictionary.
         rank: This rank's global rank.
-        counter: Holds one number, of the collectives issued so far; the native kernel counts in the same place.
+        counter: A sequence of one number: the collectives issued so far. The native kernel shares it.
     """
 
     __slots__ = ("_counters", "_number", "counter", "name_id", "rank")
 
     def __init__(self, name_id: int, rank: int, recorder: Recorder) -> None:
-        """Initialize a channel on which nothing has been issued.
-
-        Args:
-            name_id: See above.
-            rank: See above.
-            recorder: Recorder of its operations.
-        """
+        """Initialize a channel without operations."""
         self.name_id = name_id
         self.rank = rank
         self.counter = recorder.new_counter()
@@ -51,22 +45,21 @@ class GroupChannel:
 
     @property
     def sequence(self) -> int:
-        """Collectives issued so far."""
+        """Number of collectives issued so far."""
         return self.counter[0]
 
     def messages(self, is_send: bool, peer: int, tag: int) -> tuple[MutableSequence[int], bool]:
-        """The number, like `counter`, of point-to-point operations with the same source, destination and tag.
+        """Return the counter of messages with this source, destination and tag, and whether the peer's is comparable.
 
-        And whether the peer's can be compared with it; see `MessageCounters`.
+        See `MessageCounters`.
         """
         return self._counters.find(self._number, is_send and peer != self.rank, peer, tag)
 
 
 class GroupChannels(GroupChannel):
-    """The channels of a process group: the group itself is one, and each device type if it has several backends.
+    """The channels of a process group: the group itself, and one for each device type if it has several backends.
 
     Attributes:
-        recorder: Recorder of its operations.
         reference: Weak reference to the group.
         name: Its entry in the name dictionary.
         group_rank: This rank's rank in the group.
@@ -97,16 +90,16 @@ class GroupChannels(GroupChannel):
 
     @property
     def has_several_channels(self) -> bool:
-        """Whether operations on different device types are counted apart."""
+        """Whether operations on different device types are counted separately."""
         return self._channels is not None
 
     @property
     def issued(self) -> int:
-        """Collectives issued so far, on all of its channels."""
+        """Number of collectives issued so far, on all channels."""
         return self.sequence + sum(channel.sequence for channel in tuple((self._channels or {}).values()))
 
     def add_dimension(self, name: str) -> None:
-        """Name a dimension of a device mesh that this group is for."""
+        """Record the name of the device mesh dimension that this group belongs to."""
         known = self.name.dimensions
         if name in known or len(known) == MAX_DIMENSIONS:
             return
@@ -117,12 +110,12 @@ class GroupChannels(GroupChannel):
             names.replace(channel.name_id, self._name_on(device), SPARE_OF_GROUPS)
 
     def global_rank(self, group_rank: int) -> int:
-        """Global rank of a member; -1 if there is no such member."""
+        """Return the global rank of a member, or -1 if there is no such member."""
         ranks = self.name.ranks
         return ranks[group_rank] if 0 <= group_rank < len(ranks) else -1
 
     def channel_of(self, device: str) -> GroupChannel:
-        """The channel that counts operations on a device type."""
+        """Return the channel that counts operations on a device type."""
         if self._channels is None:
             return self
         channel = self._channels.get(device)
@@ -134,7 +127,7 @@ class GroupChannels(GroupChannel):
         return self.recorder.tape.names.intern(self._name_on(device), SPARE_OF_GROUPS)
 
     def _name_on(self, device: str) -> GroupName:
-        """Name of the operations on a device type, which has a backend of its own."""
+        """Return the name for operations on a device type with a separate backend."""
         group, backend = self.reference(), self.backend_on(device)
         return dataclasses.replace(
             self.name,
@@ -145,7 +138,7 @@ class GroupChannels(GroupChannel):
         )
 
     def renew_names(self) -> bool:
-        """Name later operations with the timeout that they have from now on; returns whether any name has changed."""
+        """Name later operations with the new timeout. Return whether any name has changed."""
         group = self.reference()
         if group is None or not self._timeouts_left:
             return False
@@ -161,13 +154,13 @@ class GroupChannels(GroupChannel):
         return True
 
     def special_name(self, channel: GroupChannel, device: str, has_own_timeout: bool, is_comparable: bool) -> int:
-        """Name id for operations of a channel that differ from its others.
+        """Return the name id for special operations of a channel.
 
         Args:
             channel: The channel.
-            device: The type of their device.
-            has_own_timeout: Whether they were given a timeout of their own, which is not known later on.
-            is_comparable: Whether their sequence means the same to other ranks.
+            device: Device type of the operations.
+            has_own_timeout: Whether the call passed a timeout. The record does not hold it.
+            is_comparable: Whether the sequence numbers can be compared with other ranks'.
         """
         name = self.name if channel is self else self._name_on(device)
         timeout_ms = 0 if has_own_timeout else name.timeout_ms

@@ -1,4 +1,4 @@
-"""What stays the same for all calls of one kind from one call site: determined once, then looked up."""
+"""Makes plans: the constant part of the records of one kind of calls from one call site."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int, thread: int) -> bytes:
-    """Write how a call is split if it is uneven; return the constant part of the call's own record, which follows.
+    """Record the split sizes of an uneven `all_to_all`. Return the constant part of the call's record, which follows.
 
-    How much goes to and comes from each member is known from numbers and shapes that the host has, never from a tensor.
+    The sizes come from arguments and shapes on the host, never from the content of a tensor.
     """
     try:
         given, output = args[operation.described], args[operation.received]
         if type(given) is LIST:
-            found = _of_list(given, output)
+            splits = _of_list(given, output)
         else:
             outgoing, incoming = args[operation.input_splits], args[operation.output_splits]
             if not outgoing and not incoming:
                 return plan.tail
-            found = _of_tensor(given, output, outgoing, incoming)
-        if found is None:
+            splits = _of_tensor(given, output, outgoing, incoming)
+        if splits is None:
             return plan.tail
         from otel_torchdist.tape.records.splits import pack_splits  # few programs exchange unevenly
 
-        plan.tape.write_splits(pack_splits(entered_ns, thread, *found))
+        plan.tape.write_splits(pack_splits(entered_ns, thread, *splits))
         return plan.tail_read
     except Exception as error:
         guard.report("split sizes", error)
@@ -49,9 +49,9 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
 def _of_tensor(
     given: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int]
 ) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
-    """Sent parts in rows, bytes of a row, bytes received, and expected parts of an `all_to_all_single`; None if even.
+    """Return the split of an `all_to_all_single`: sent rows per member, row bytes, received bytes, received rows.
 
-    Without split sizes, all parts of that side are alike.
+    Returns None if the split is even. Without split sizes, all parts of that side are equal.
     """
     members = len(outgoing or incoming)
     parts = outgoing or [given.shape[0] // members] * members
@@ -60,13 +60,13 @@ def _of_tensor(
     if leaving == arriving and _are_alike(parts) and _are_alike(expected):
         return None
     row = given.nbytes // leaving if leaving else output.nbytes // arriving
-    if output.nbytes != arriving * row:  # its rows are of another size
+    if output.nbytes != arriving * row:  # its rows have another size
         expected = ()
     return parts, row, output.nbytes, expected
 
 
 def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
-    """The same of an `all_to_all` of lists; those of more than `MAX_SUMMED` tensors are taken to be even."""
+    """Return the split of an `all_to_all` of lists. Lists of more than `MAX_SUMMED` tensors count as even."""
     if not 0 < len(given) <= MAX_SUMMED:
         return None
     parts, unit = [tensor.numel() for tensor in given], given[0].itemsize
@@ -78,11 +78,11 @@ def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int]
 
 
 def gathers_alike(given: Sequence[Any], outputs: Sequence[Sequence[Any]]) -> bool:
-    """Whether an `all_gather` expects from each member as much as it sends; lists of more than `MAX_SUMMED` do."""
+    """Return whether an `all_gather` has outputs of equal size. More than `MAX_SUMMED` outputs count as equal."""
     if len(given) != 1 or len(outputs) != 1:
         return False
-    own, parts = given[0].numel(), outputs[0]
-    return len(parts) > MAX_SUMMED or [part.numel() for part in parts].count(own) == len(parts)
+    size, parts = given[0].numel(), outputs[0]
+    return len(parts) > MAX_SUMMED or [part.numel() for part in parts].count(size) == len(parts)
 
 
 def _are_alike(parts: Sequence[int]) -> bool:
@@ -90,20 +90,20 @@ def _are_alike(parts: Sequence[int]) -> bool:
 
 
 UNSET_TIMEOUT: Final = -1
-"""Stands for the group's timeout in an operation's arguments."""
+"""Value of an operation's timeout argument that means the group's timeout."""
 MAX_CACHED: Final = 2048
 REDUCE_OP_FIRST: Final = 16
 REDUCE_OP_EVERY: Final = 31
-"""A plan's reduce op is read on its first 16 calls, and after that where the group's sequence is a multiple of 31: in
-the same operations on every rank, no matter how often each rank got there from which line. Reading it is a TorchScript
-call of 2 to 5 µs, up to half the cost of a recorded call; at a call site whose reduce op has been seen to change, it is
-always read. Records state whether theirs was read."""
+"""A plan's reduce op is read on its first 16 calls, then whenever the group's sequence number is a multiple of 31: in
+the same operations on every rank, whichever lines the ranks call them from. Reading it is a TorchScript call of 2 to
+5 µs, up to half the cost of a recorded call. At a call site whose reduce op has changed, it is always read. Each record
+states whether its reduce op was read."""
 
 
 def read_arguments(
     key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int
 ) -> tuple[Plan, bytes]:
-    """Read what calls of one plan may differ in; returns the plan that fits, and the constant part of the record."""
+    """Read the arguments that vary between calls of a plan. Return the matching plan and the record's constant part."""
     if plan.reduce_op >= 0:
         plan = _read_reduce_op(key, plan, operation, args)
         tail = plan.tail_read
@@ -119,7 +119,7 @@ def read_arguments(
 
 
 def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
-    """Check a plan's reduce op against this call's; return the plan that fits."""
+    """Compare a plan's reduce op with this call's. Return the matching plan."""
     current = args[operation.reduce_op].op()
     if current == plan.reduce_op:
         plan.reads += 1
@@ -135,13 +135,13 @@ def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: 
 
 
 def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args: tuple[Any, ...]) -> Plan | None:
-    """Make the plan of a call that is seen for the first time; None for meta and fake tensors, which only pretend.
+    """Make the plan of a new kind of call. Return None for meta and fake tensors, which do not communicate.
 
     Args:
         group: The process group.
-        key: As built by `HotPath.enter`: ends with asynchronous, peer, tag, coalesced, label, whether a backward pass
+        key: As built by `HotPath.enter`. Ends with asynchronous, peer, tag, coalesced, label, whether a backward pass
             runs, thread and call site.
-        operation: The operation that is called.
+        operation: The called operation.
         args: Its arguments.
     """
     if group.is_over:
@@ -197,7 +197,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         tail_read = prepare(flags=flags | Flag.UNEVEN)
     on_cpu, reduce_op = described.on_cpu, described.reduce_op
     plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)
-    if in_backward and is_async and operation.name == "all_reduce":  # DDP never waits in the call
+    if in_backward and is_async and operation.name == "all_reduce":  # DDP does not wait in the call
         plan.buckets = group.buckets
     if is_ragged and line is not None:
         plan.becomes_ragged(group.signatures.contributed(operation, 1, is_root=peer == group.rank))
@@ -207,15 +207,15 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
             group.plans.clear()
         group.plans[key] = plan
     if recorder.message_counters.times_forgotten != times_forgotten:
-        group.forget_plans()  # its counter may be among those that were forgotten
-    # Planning takes as long as dozens of calls, so it is measured each time: a sample would stand for calls without it.
+        group.forget_plans()  # its counter may have been forgotten
+    # Planning takes as long as dozens of calls. It is measured each time, because samples would represent other calls.
     plan.planned_ns = time.monotonic_ns()
     plan.tape.add_overhead(plan.planned_ns - begun_ns, 0)
     return plan
 
 
 def _phase(in_backward: bool, has_site: bool) -> Phase:
-    """The phase of calls; unknown on threads without a line of the program, such as one of gloo's in a callback."""
+    """Return the phase of calls. It is unknown on threads without user code, such as gloo's in a callback."""
     if in_backward:
         return Phase.BACKWARD
     return Phase.OUTSIDE_BACKWARD if SHOWS_BACKWARD and has_site else Phase.UNKNOWN

@@ -1,4 +1,4 @@
-"""Reads the schema of every c10d operation: which argument is the group, the tensors, the root."""
+"""Reads the schema of every c10d operation: the positions of the group, the tensors, the root, …"""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ class OperationSchema:
     Attributes:
         index: Small unique number.
         overload: The dispatcher's operation.
-        name: As users know it: `all_reduce`.
+        name: Public name, such as `all_reduce`.
         group: Index of the process group among the arguments.
-        described: Index of the tensor or list of tensors that is described; the same on every rank.
+        described: Index of the tensor or list of tensors in the signature; the same on every rank.
         reduce_op: Index of the reduce op, -1 if there is none.
         peer: Index of root, source or destination (a rank of the group), -1 if there is none.
         tag: Index of the tag, -1 if there is none.
         async_op: Index of the `async_op` flag, -1 if there is none.
-        work: Where the Work is in the result: 0 alone, 1 in a pair, -1 if there is none.
+        work: Position of the Work in the result: 0 alone, 1 in a pair, -1 if there is none.
         point_to_point: Whether it is a send or receive.
         synchronizing: Whether its end proves that every member entered it.
-        contribution: See `Contribution`.
-        received: Index of what an `all_to_all` writes to; -1 for other operations.
-        input_splits: Index of the sizes into which its input is split; -1 if it takes a list of parts.
-        output_splits: The same of its output.
-        gathered: Index of the list of lists that an `all_gather` writes to; -1 for other operations.
-        timeout: Index of the timeout of this one call; -1 if there is none.
+        received: Index of the output of an `all_to_all`; -1 for other operations.
+        input_splits: Index of the split sizes of its input; -1 if it takes a list of parts.
+        output_splits: Index of the split sizes of its output; -1 if it takes a list of parts.
+        gathered: Index of the output of an `all_gather`, a list of lists; -1 for other operations.
+        timeout: Index of the timeout of a single call; -1 if there is none.
     """
 
     index: int
@@ -70,7 +69,7 @@ def collective_schemas(names: Iterable[str] | None = None) -> list[OperationSche
 
 
 def understand(index: int, overload: Any) -> OperationSchema | None:
-    """Read an operation's schema; None if it takes no process group or no tensor."""
+    """Read an operation's schema. Return None if it takes no process group or no tensor."""
     schema = overload._schema
     types = [str(argument.type) for argument in schema.arguments]
     positions = {argument.name: position for position, argument in enumerate(schema.arguments)}
@@ -104,7 +103,10 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
 
 
 def described_argument(positions: dict[str, int], types: list[str]) -> int | None:
-    """Index of the argument that looks the same on every rank: a flat input (`scatter`'s is not), else the output."""
+    """Return the index of an argument whose shapes are the same on every rank.
+
+    That is a flat input, else the output. (The input of `scatter` is not flat.)
+    """
     flat = [name for name, position in positions.items() if types[position] in ("Tensor", "List[Tensor]")]
     named = next((name for name in _INPUTS if name in flat), None)
     if named is None:

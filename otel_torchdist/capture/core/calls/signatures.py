@@ -1,8 +1,4 @@
-"""Calls whose shapes hardly repeat, such as gathered objects: from some number on, a line's calls share one plan.
-
-Planning a call takes several times as long as recording it, and a name for its shapes stays for ever. Such calls are
-recorded with their size and without their shapes.
-"""
+"""Signatures of calls, and ragged lines: lines whose calls hardly ever repeat a shape, such as gathers of objects."""
 
 from __future__ import annotations
 
@@ -25,22 +21,22 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.names.writer import NamesWriter
 
 MAX_DESCRIBED: Final = 8
-"""Tensors whose shapes are recorded, so that a call with 512 tensors costs no more than one with eight."""
+"""Maximum number of tensors whose shapes are recorded. It bounds the cost of a call with 512 tensors."""
 MAX_SUMMED: Final = 64
-"""Tensors whose bytes are summed."""
+"""Maximum number of tensors whose bytes are summed."""
 
 
 class Described:
-    """A signature as the hot path needs it. A plain class with slots, because its fields are read on every call.
+    """A signature as the hot path needs it. Has slots, because its fields are read on every call.
 
     Attributes:
         signature: Its name id.
-        bytes_as_root: Bytes that this rank contributes when it is the root (or there is none).
-        bytes_as_member: Bytes that this rank contributes when another rank is the root.
-        on_cpu: Whether the host can observe the end; otherwise a device works on its own.
+        bytes_as_root: Bytes that this rank contributes as the root, or without a root.
+        bytes_as_member: Bytes that this rank contributes if another rank is the root.
+        on_cpu: Whether the host can observe the end.
         flags: END_BY_WAIT, ON_DEVICE and SIGNATURE_CAPPED where they apply.
         reduce_op: Its number in torch; -1 if there is none.
-        device: Type of the device.
+        device: Device type, such as `cuda`.
     """
 
     __slots__ = ("bytes_as_member", "bytes_as_root", "device", "flags", "on_cpu", "reduce_op", "signature")
@@ -68,12 +64,12 @@ class Signatures:
         self.only_wait_ends = False
 
     def describe(self, operation: OperationSchema, args: tuple[Any, ...], has_shapes: bool = True) -> Described | None:
-        """Describe a call; None for meta and fake tensors, which only pretend to communicate.
+        """Describe a call. Return None for meta and fake tensors, which do not communicate.
 
         Args:
             operation: The operation.
             args: Its arguments.
-            has_shapes: Whether its shapes are described, too.
+            has_shapes: Include the shapes.
         """
         given = args[operation.described]
         tensors: list[torch.Tensor] = given if type(given) is LIST else [given]
@@ -82,7 +78,7 @@ class Signatures:
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
         device = tensors[0].device.type if tensors else "cpu"
         size = sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors[:MAX_SUMMED])
-        # gloo also accepts device tensors, and works on copies on the host.
+        # gloo accepts device tensors, too. It works on copies on the host.
         on_cpu = device == "cpu" or self._backend_of(device) == "gloo"
         flags = Flag.END_BY_WAIT if on_cpu and self._ends_by_wait(operation, device) else Flag(0)
         if not on_cpu:
@@ -94,7 +90,7 @@ class Signatures:
         signature = self._names.find_room(name, SPARE_OF_SHAPES if name.shapes else 0)
         if signature == OTHER or len(tensors) > MAX_DESCRIBED:
             flags |= Flag.SIGNATURE_CAPPED
-        if signature == OTHER:  # there are few names without shapes
+        if signature == OTHER:  # names without shapes are few
             signature = self._names.intern(dataclasses.replace(name, shapes=()))
         return Described(
             signature=signature,
@@ -107,7 +103,7 @@ class Signatures:
         )
 
     def _ends_by_wait(self, operation: OperationSchema, device: str) -> bool:
-        """Whether `is_completed()` is meaningless.
+        """Return whether `is_completed()` is meaningless.
 
         gloo's send and recv become complete only when they are waited for, its reduce_scatter not even then; the fake
         backend's Work is never complete.
@@ -118,7 +114,7 @@ class Signatures:
         return backend == "fake" or (backend == "gloo" and operation.name.startswith("reduce_scatter"))
 
     def contributed(self, operation: OperationSchema, described_bytes: int, is_root: bool) -> int:
-        """Bytes that this rank contributes to an operation whose described tensors have so many."""
+        """Return the bytes that this rank contributes, given the bytes of the described tensors."""
         contribution = operation.contribution
         if contribution is Contribution.ALL:
             return described_bytes
@@ -143,30 +139,30 @@ def _name(operation: OperationSchema, tensors: list[torch.Tensor], reduce_op: in
 
 
 def key_of(tensors: list[torch.Tensor]) -> tuple[object, ...]:
-    """A key that distinguishes lists of tensors, by their length and at most `MAX_SUMMED` of them."""
+    """Return a key for a list of tensors: its length, and type and shape of the first `MAX_SUMMED`."""
     return (len(tensors), *((tensor.shape, tensor.dtype, tensor.is_cpu) for tensor in tensors[:MAX_SUMMED]))
 
 
 RAGGED_AFTER: Final = 128
-"""Different shapes at one line after which its calls count as ragged."""
+"""Number of different shapes at one line that makes it ragged."""
 RAGGED_PEERS_AFTER: Final = 8
-"""The same for one of several peers with which the line has as many together, such as roots that take turns."""
+"""Number of different shapes with one peer that is also required: the roots of a line may take turns."""
 MAX_LINES: Final = 4096
 
 Line: TypeAlias = tuple[Any, ...]
 P = TypeVar("P")
 
 _PEER: Final = -7
-"""Where a line has its peer; see `make_plan`."""
+"""Index of the peer in a line; see `make_plan`."""
 _SIZE: Final = struct.Struct("=Q")
-"""The size of the message, with which the constant part of a record begins; see `tape.layout.PAYLOAD_TAIL`."""
+"""The message size, the first field of the constant part of a record; see `tape.layout.PAYLOAD_TAIL`."""
 
 
 class RaggedLines(Generic[P]):
-    """The lines of one group at which shapes vary, and the plans of those at which they hardly repeat.
+    """The ragged lines of one group, with their shared plans.
 
-    Planning a call takes several times as long as recording it, and a name for its shapes stays for ever. So from some
-    number on, the calls of such a line share one plan: they are recorded with their size and without their shapes.
+    Planning a call takes several times as long as recording it, and a name for its shapes stays on the tape. So all
+    calls of a ragged line share one plan: they are recorded with their size and without their shapes.
     """
 
     def __init__(self) -> None:
@@ -175,11 +171,11 @@ class RaggedLines(Generic[P]):
         self._plans: dict[Line, P] = {}
 
     def find(self, line: Line) -> P | None:
-        """The plan of all calls of a line, if it is ragged."""
+        """Return the shared plan of a line, or None if the line is not ragged."""
         return self._plans.get(line)
 
     def counts(self, line: Line) -> bool:
-        """Count a shape at a line; returns whether it is ragged from now on."""
+        """Count a new shape at a line. Return whether the line is ragged."""
         with_this_peer, with_all = self._count(line), self._count(line[:_PEER] + line[_PEER + 1 :])
         return with_this_peer > RAGGED_PEERS_AFTER and with_all > RAGGED_AFTER
 
@@ -190,18 +186,18 @@ class RaggedLines(Generic[P]):
         return shapes
 
     def keep(self, line: Line, plan: P) -> None:
-        """Use a plan for all calls of a ragged line."""
+        """Share a plan among all calls of a ragged line."""
         if len(self._plans) >= MAX_LINES:
             self._plans.clear()
         self._plans[line] = plan
 
     def forget_plans(self) -> None:
-        """Plan the calls of all lines anew."""
+        """Drop all shared plans."""
         self._plans.clear()
 
 
 def line_of(key: tuple[Any, ...], operation: OperationSchema, args: tuple[Any, ...]) -> Line | None:
-    """What is left of a call's key without shapes; None for tensors of several types, which no one plan describes."""
+    """Return a call's key without shapes, or None for tensors of several types, which one plan cannot describe."""
     given = args[operation.described]
     tensors: list[Any] = given if type(given) is LIST else [given]
     dtypes = {tensor.dtype for tensor in tensors[:MAX_SUMMED]}
@@ -209,12 +205,12 @@ def line_of(key: tuple[Any, ...], operation: OperationSchema, args: tuple[Any, .
 
 
 def sized(tail: bytes, factor: int, given: Any) -> bytes:
-    """The constant part of records of a ragged line, with the size of one call's message.
+    """Return the constant part of a record with the message size of one call of a ragged line.
 
     Args:
-        tail: The constant part.
-        factor: By what the bytes of the call's tensors are multiplied.
-        given: Its tensor, or a list of them.
+        tail: The plan's constant part.
+        factor: See `Plan.ragged_factor`.
+        given: The call's tensor or list of tensors.
     """
     tensors: list[Any] = given if type(given) is LIST else [given]
     size = sum([tensor.numel() * tensor.dtype.itemsize for tensor in tensors[:MAX_SUMMED]])

@@ -1,12 +1,11 @@
-"""Dates the events of a device on the host's clock.
+"""Converts times of a device's events to the host's clock.
 
-A device only reports how much time lies between two events. So one event, the anchor, is recorded on an idle stream of
-our own, and the host's clock is read before and after it. The error of a time then consists of:
+A device only reports the time between two events. So one event, the anchor, is recorded on an idle stream of our own,
+and the host's clock is read before and after it. The error of a time is the sum of:
 
 - half the time between the two readings, which is at most 2 ms and usually about 0.02 ms;
-- the drift between the two clocks since the anchor: it is renewed every second, and 50 ppm make 0.05 ms;
-- the float32 rounding of the elapsed milliseconds: 0.00006 ms after a second, but 4 ms after a day, so anchors must be
-  recent.
+- the drift between the two clocks since the anchor, which is renewed every second: 50 ppm make 0.05 ms;
+- the float32 rounding of the elapsed milliseconds: 0.00006 ms after a second, but 4 ms after a day.
 
 Durations between two events do not depend on the anchor and are accurate to a microsecond.
 """
@@ -22,15 +21,15 @@ from otel_torchdist.model.kinds import How
 
 RENEWED_NS: Final = 1_000_000_000
 USABLE_NS: Final = 60_000_000_000
-"""If the anchor is older than this, an event is dated when we saw that it was done."""
+"""Maximum age of the anchor. Beyond it, an event gets the time at which a poll found it done."""
 WIDEST_NS: Final = 2_000_000
 NARROW_NS: Final = 50_000
 TRIES: Final = 3
-"""The host's second reading is late whenever another thread has the GIL; the narrowest of these tries counts."""
+"""Number of tries; the narrowest counts. The host's second reading is late if another thread has the GIL."""
 
 
 class DeviceClock:
-    """The clock of one device. Belongs to one thread; waits for the device at most `WIDEST_NS` per try."""
+    """The clock of one device. Used by one thread. Waits for the device at most `WIDEST_NS` per try."""
 
     def __init__(self, driver: DeviceDriver, device: int, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._driver = driver
@@ -42,7 +41,7 @@ class DeviceClock:
         self._anchored_ns: int | None = None
 
     def renew(self) -> None:
-        """Replace the anchor if it is due; the old one stays if the device does not answer soon enough."""
+        """Replace the anchor if it is too old. It stays if the device does not answer in time."""
         now_ns = self._now()
         if self._anchored_ns is not None and now_ns - self._anchored_ns < RENEWED_NS:
             return
@@ -59,7 +58,7 @@ class DeviceClock:
                 return
 
     def _try(self) -> tuple[int, int]:
-        """Record an event on an idle stream; return the times before that and after it was done or given up."""
+        """Record an event on an idle stream. Return the time before, and the time when it was done or timed out."""
         before_ns = after_ns = self._now()
         self._driver.record(self._trial, self._device, self._stream)
         while not self._driver.is_done(self._trial) and after_ns - before_ns < WIDEST_NS:
@@ -67,7 +66,7 @@ class DeviceClock:
         return before_ns, self._now()
 
     def date(self, event: int) -> tuple[int, How]:
-        """When a completed event happened, in nanoseconds of the host's monotonic clock, and how that is known."""
+        """Return the time of a completed event, in ns of the host's monotonic clock, and the source of the time."""
         now_ns = self._now()
         if self._anchored_ns is None or now_ns - self._anchored_ns > USABLE_NS:
             return now_ns, How.POLL
@@ -75,5 +74,5 @@ class DeviceClock:
         return min(self._anchored_ns + since_anchor_ns, now_ns), How.EVENT
 
     def events(self) -> list[int]:
-        """The events that the clock holds."""
+        """Return the clock's events."""
         return [self._anchor, self._trial]

@@ -1,7 +1,7 @@
 """The CUDA runtime calls that capture needs: streams, events, and whether a graph is being captured.
 
-Streams and events are handled as plain numbers: none of them is freed when Python drops them, in a forked child or at
-exit, where the device may be gone. Events are created once and reused, and their number is bounded.
+Streams and events are plain numbers, so Python never frees them in a forked child or at exit, where the device may be
+gone. Events are reused, and their number is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from otel_torchdist.native.devices import CudaFunctions, address_of
 from otel_torchdist.native.library import Library
 
 _LIBRARY: Final = Path(torch.__file__).parent / "lib" / "libc10_cuda.so"
-"""Symbols are looked up in the libraries that it is linked with, so we get the same CUDA runtime that torch uses."""
+"""Symbols are also looked up in the libraries that it links, so this is the CUDA runtime that torch uses."""
 _NOT_READY: Final = 600
 _THREAD_LOCAL: Final = 1
 _NON_BLOCKING: Final = 1
@@ -29,22 +29,22 @@ _RELAXED: Final = 2
 _PORTABLE: Final = 1
 _TO_HOST: Final = 2
 _NO_STREAM: Final = 0
-"""The default stream of whichever device is current."""
+"""The default stream of the current device."""
 
 
 class DriverError(TorchDistError):
-    """A call failed; the message gives the reason."""
+    """Failure of a call to the CUDA runtime."""
 
 
 class DeviceDriver(Protocol):
-    """The device calls that capture needs. Each raises DriverError if the device reports an error."""
+    """The device calls that capture needs. All raise DriverError if the device reports an error."""
 
     def current_stream(self, device: int) -> int:
-        """The calling thread's current stream on a device."""
+        """Return the calling thread's current stream on a device."""
         ...
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether what is enqueued on a stream goes into a graph instead of being run."""
+        """Return whether a stream is being captured into a graph."""
         ...
 
     def create_event(self, device: int) -> int:
@@ -52,23 +52,23 @@ class DeviceDriver(Protocol):
         ...
 
     def record(self, event: int, device: int, stream: int) -> None:
-        """Record an event: the device notes the time when the stream gets there; overrides an earlier record."""
+        """Enqueue an event, whose time is taken when the stream reaches it. Overrides an earlier record."""
         ...
 
     def prepare_thread(self) -> None:
-        """Prepare the calling thread for queries, which must not break a capture on another thread. Called once."""
+        """Prepare the calling thread, so that its queries do not break a graph capture on another thread."""
         ...
 
     def create_stream(self, device: int) -> int:
-        """Create a stream that waits for no other, not even for the default stream."""
+        """Create a stream that does not synchronize with the default stream."""
         ...
 
     def is_done(self, event: int) -> bool:
-        """Whether the device has reached an event."""
+        """Return whether the device has reached an event."""
         ...
 
     def elapsed_ms(self, earlier: int, later: int) -> float:
-        """Time between two completed events of one device, as a float32; negative in reverse order."""
+        """Return the time between two completed events of one device, as a float32; negative in reverse order."""
         ...
 
     def destroy_event(self, event: int) -> None:
@@ -76,11 +76,11 @@ class DeviceDriver(Protocol):
         ...
 
     def allocate_pinned(self, size: int) -> int:
-        """Allocate memory of the host to which all devices can copy without waiting; returns its address."""
+        """Allocate pinned host memory, to which all devices can copy asynchronously. Return its address."""
         ...
 
     def copy_to_host(self, target: int, source: int, size: int, device: int, stream: int) -> None:
-        """Enqueue a copy from a device's memory into pinned memory; arguments are addresses and bytes."""
+        """Enqueue a copy of `size` bytes from a device address to a pinned address."""
         ...
 
 
@@ -88,15 +88,15 @@ class CudaDriver:
     """The CUDA runtime, called through ctypes.
 
     There are two instances. The user's threads call through `PyDLL`, which keeps the GIL: the calls return immediately,
-    and each release of the GIL beside a GIL-hungry thread costs up to 5 ms. Our own thread calls through `CDLL`, which
-    releases it: a query may wait for a device lock, and must not hold up other threads then.
+    and a release of the GIL can cost 5 ms if another thread competes for it. Our thread calls through `CDLL`, which
+    releases the GIL: a query may wait for a device lock, and must not block other threads meanwhile.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         """Look up the functions.
 
         Raises:
-            DriverError: One is missing.
+            DriverError: A function is missing.
         """
         pointer, number = ctypes.c_void_p, ctypes.c_int
         self._error_name = _function(library, "cudaGetErrorName", number)
@@ -116,11 +116,11 @@ class CudaDriver:
         self._elapsed = _function(library, "cudaEventElapsedTime", pointer, pointer, pointer)
 
     def current_stream(self, device: int) -> int:
-        """The calling thread's current stream on a device."""
+        """Return the calling thread's current stream on a device."""
         return current_cuda_stream(device)
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a stream is being captured; the default stream never can be."""
+        """Return whether a stream is being captured. The default stream never is."""
         if stream == _NO_STREAM:
             return False
         status = ctypes.c_int()
@@ -128,7 +128,7 @@ class CudaDriver:
         return status.value != 0
 
     def create_event(self, device: int) -> int:
-        """Create an event with timing. It belongs to the device that is current at that time."""
+        """Create an event with timing. It belongs to the current device."""
         handle = ctypes.c_void_p()
         before = self._go_to(device)
         try:
@@ -138,7 +138,7 @@ class CudaDriver:
         return handle.value or 0
 
     def record(self, event: int, device: int, stream: int) -> None:
-        """Record an event. Only the default stream has no device of its own, so for it the device must be current."""
+        """Record an event. The default stream is that of the current device, so the device must be current."""
         if stream != _NO_STREAM:
             self._check(self._record(event, stream))
             return
@@ -149,12 +149,12 @@ class CudaDriver:
             self._go_back(before, device)
 
     def prepare_thread(self) -> None:
-        """Leave the default capture mode, in which a query on any thread breaks every capture in the process."""
+        """Leave the default capture mode, in which a query on any thread breaks all captures of the process."""
         mode = ctypes.c_int(_THREAD_LOCAL)
         self._check(self._exchange_mode(ctypes.byref(mode)))
 
     def create_stream(self, device: int) -> int:
-        """Create a stream of our own."""
+        """Create a non-blocking stream."""
         handle = ctypes.c_void_p()
         before = self._go_to(device)
         try:
@@ -164,7 +164,7 @@ class CudaDriver:
         return handle.value or 0
 
     def is_done(self, event: int) -> bool:
-        """Whether an event is done."""
+        """Return whether an event is done."""
         code = self._query(event)
         if code == _NOT_READY:
             return False
@@ -172,7 +172,7 @@ class CudaDriver:
         return True
 
     def elapsed_ms(self, earlier: int, later: int) -> float:
-        """Time between two events."""
+        """Return the time between two events."""
         milliseconds = ctypes.c_float()
         self._check(self._elapsed(ctypes.byref(milliseconds), earlier, later))
         return milliseconds.value
@@ -182,7 +182,7 @@ class CudaDriver:
         self._check(self._destroy_event(event))
 
     def allocate_pinned(self, size: int) -> int:
-        """Allocate memory, also beside a capture on another thread, which this call would break otherwise."""
+        """Allocate pinned memory. The relaxed mode keeps the call from breaking a capture on another thread."""
         handle = ctypes.c_void_p()
         mode = ctypes.c_int(_RELAXED)
         self._check(self._exchange_mode(ctypes.byref(mode)))
@@ -193,7 +193,7 @@ class CudaDriver:
         return handle.value or 0
 
     def copy_to_host(self, target: int, source: int, size: int, device: int, stream: int) -> None:
-        """Enqueue a copy; as for `record`, the device must be current for its default stream."""
+        """Enqueue a copy. As for `record`, the default stream requires the current device."""
         before = self._go_to(device) if stream == _NO_STREAM else device
         try:
             self._check(self._copy(target, source, size, _TO_HOST, stream))
@@ -201,7 +201,7 @@ class CudaDriver:
             self._go_back(before, device)
 
     def _go_to(self, device: int) -> int:
-        """Make a device current; returns the previous one."""
+        """Make a device current, and return the previous device."""
         current = ctypes.c_int()
         self._check(self._get_device(ctypes.byref(current)))
         if current.value != device:
@@ -214,16 +214,16 @@ class CudaDriver:
 
     def _check(self, code: int) -> None:
         if code:
-            # The error stays with the thread until it is read; the user's next check would take it for its own.
+            # The error stays with the thread until it is read. The user's next check would report it.
             self._clear_error()
             raise DriverError(self._error_name(code).decode())
 
 
 def cuda_drivers() -> tuple[DeviceDriver, DeviceDriver]:
-    """The runtime as the user's threads call it, and as our own thread does.
+    """Return the runtime for the user's threads, and the runtime for our thread.
 
     Raises:
-        DriverError: This torch has no CUDA runtime that we know.
+        DriverError: torch has no usable CUDA runtime.
     """
     try:
         return CudaDriver(ctypes.PyDLL(str(_LIBRARY))), CudaDriver(ctypes.CDLL(str(_LIBRARY)))
@@ -233,11 +233,11 @@ def cuda_drivers() -> tuple[DeviceDriver, DeviceDriver]:
 
 _CURRENT_STREAM: Final = "_ZN3c104cuda20getCurrentCUDAStreamEa"
 _STREAM_HANDLE: Final = "_ZNK3c104cuda10CUDAStream6streamEv"
-"""`c10::cuda::getCurrentCUDAStream(signed char)` and `c10::cuda::CUDAStream::stream() const`, as linkers know them."""
+"""`c10::cuda::getCurrentCUDAStream(signed char)` and `c10::cuda::CUDAStream::stream() const`, mangled."""
 
 
 def cuda_functions(library: Library) -> CudaFunctions:
-    """The runtime as the native library calls it.
+    """Return the runtime functions for the native library.
 
     Raises:
         NativeError: A function is missing.
@@ -256,7 +256,7 @@ def cuda_functions(library: Library) -> CudaFunctions:
 
 
 def error_name(code: int) -> str:
-    """The CUDA runtime's name of an error."""
+    """Return the CUDA runtime's name of an error."""
     name = ctypes.CDLL(str(_LIBRARY)).cudaGetErrorName
     name.restype = ctypes.c_char_p
     return name(code).decode()
@@ -272,14 +272,14 @@ def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
 
 
 MAX_EVENTS: Final = 2048
-"""Events per device. A synchronous operation holds two, an asynchronous one holds one, from its call to its end."""
+"""Maximum number of events per device. Until its end, a synchronous operation holds two, an asynchronous one one."""
 
 
 class EventPool:
-    """The events of all devices. Any thread may take events and give them back."""
+    """The pool of events of all devices. Any thread may take and return events."""
 
     def __init__(self, driver: DeviceDriver, capacity: int = MAX_EVENTS) -> None:
-        """Initialize an empty pool; `capacity` is the maximum number of events per device."""
+        """Initialize an empty pool with at most `capacity` events per device."""
         self._driver = driver
         self._capacity = capacity
         self._devices: dict[int, _Events] = {}
@@ -301,11 +301,11 @@ class EventPool:
         return taken
 
     def _make(self, device: int, events: _Events) -> int | None:
-        # Drawing from a counter is one step; reading a number and then changing it would be two.
+        # `next` on a counter is atomic; reading and changing a number is not.
         return self._driver.create_event(device) if next(events.made) <= self._capacity else None
 
     def give_back(self, device: int, events: Iterable[int]) -> None:
-        """Return events that no one will query; if one is still pending, its next record overrides this one."""
+        """Return events to the pool. An event may still be pending: its next record overrides this one."""
         self._of(device).free.extend(events)
 
     def drain(self) -> list[int]:
@@ -321,7 +321,7 @@ class EventPool:
 
 
 class _Events:
-    """The events of one device: the free ones, and a count of those created."""
+    """The free events of one device, and the number of created events."""
 
     __slots__ = ("free", "made")
 

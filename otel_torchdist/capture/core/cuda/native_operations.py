@@ -1,4 +1,4 @@
-"""Operations on CUDA devices that the native library has recorded, as the poller takes them over."""
+"""Takes over CUDA operations that the native library recorded, for the poller."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import Plan
 
 _HAS_LEFT: Final = IS_ISSUED | IS_VOID | IS_ELSEWHERE
-"""One of these is set once the call has left the library."""
+"""Flags that are set once the call has left the library."""
 
 
 class _Reported:
-    """A future of PyTorch's watchdog that is done."""
+    """A completed future of PyTorch's watchdog."""
 
     def __init__(self, result: int) -> None:
-        """Keep the result as the library reports it."""
+        """Initialize with the result that the library reports."""
         self._result = result
 
     def done(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def value(self) -> int:
-        """PyTorch's `WorkResult`."""
+        """Return PyTorch's `WorkResult`."""
         return self._result - 1
 
 
 class _Failed(_Reported):
-    """A future of PyTorch's watchdog that has failed itself."""
+    """A failed future of PyTorch's watchdog."""
 
     def value(self) -> int:
         """Raise an error of the class that the library reports."""
@@ -52,7 +52,7 @@ class _Failed(_Reported):
 
 
 class NativeOperation(QueuedOperation):
-    """An operation that was recorded natively."""
+    """A natively recorded operation."""
 
     __slots__ = ("_devices", "place")
 
@@ -60,10 +60,10 @@ class NativeOperation(QueuedOperation):
         """Take an operation over.
 
         Args:
-            devices: Where the library keeps it.
-            item: What the library has handed over.
-            plan: One with the same group, operation and flags.
-            peer: Global rank of the peer in a point-to-point operation that has a queue of its own.
+            devices: The library's operations.
+            item: The library's item of the operation.
+            plan: A plan with the same group, operation and flags.
+            peer: Global rank of the peer, if messages of each peer have a separate queue.
         """
         super().__init__(
             OpenCall(item.number, item.entered_ns, plan),
@@ -77,7 +77,7 @@ class NativeOperation(QueuedOperation):
         self.place = item.place
 
     def refresh(self) -> None:
-        """Look at what the calling thread has noted since."""
+        """Read the state that the calling thread has written since."""
         state = self._devices.state(self.place)
         self.is_issued = bool(state & (IS_ISSUED | IS_ELSEWHERE))
         self.is_void = self.is_void or bool(state & IS_VOID)
@@ -86,7 +86,7 @@ class NativeOperation(QueuedOperation):
             self.result = _result_of(state >> RESULT_SHIFT)
 
     def release(self, pool: EventPool) -> None:
-        """Give its events back, unless its call is still on its way: the calling thread will use them."""
+        """Return its events, unless its call has not returned: the calling thread will still use them."""
         if self.wait is not None:
             self._devices.give_back(self.device, (self.wait.before, self.wait.after))
         if self._devices.state(self.place) & _HAS_LEFT:
@@ -100,11 +100,7 @@ def _result_of(result: int) -> _Reported | None:
 
 
 class NativeInbox:
-    """What the library has handed over to the poller's thread, to which it belongs.
-
-    Attributes:
-        devices: Where the library keeps it.
-    """
+    """The operations that the library handed over. Used by the poller's thread only."""
 
     def __init__(
         self,
@@ -113,13 +109,13 @@ class NativeInbox:
         peer_of: Callable[[Plan, int], int],
         describe: Callable[[int], str],
     ) -> None:
-        """Begin with nothing.
+        """Initialize without operations.
 
         Args:
-            devices: See above.
-            plan_of: Returns the plan of a session and a kind; None if its tape has ended.
-            peer_of: Returns the peer that gives an operation a queue of its own, -1 if there is none.
-            describe: Returns the name of an error of the device.
+            devices: The library's operations.
+            plan_of: Returns the plan of a session and a kind, or None if its tape has ended.
+            peer_of: Returns the peer of an operation with a separate queue for each peer; -1 otherwise.
+            describe: Returns the name of a device error.
         """
         self.devices = devices
         self._plan_of = plan_of
@@ -128,7 +124,7 @@ class NativeInbox:
         self._in_flight: dict[int, NativeOperation] = {}
 
     def take(self) -> tuple[list[QueuedOperation], list[StreamWait]]:
-        """The operations and the waits since the last call."""
+        """Return the operations and waits since the last call."""
         operations: list[QueuedOperation] = []
         waits: list[StreamWait] = []
         while items := self.devices.take():
@@ -142,7 +138,7 @@ class NativeInbox:
     def _add_operation(self, item: DeviceItem, operations: list[QueuedOperation]) -> None:
         plan = self._plan_of(item.session or 0, item.kind)
         if plan is None:
-            return  # its tape has ended; its place is not used again, because its call may still be on its way
+            return  # its tape has ended. Its place is not reused, because its call may not have returned
         operation = NativeOperation(self.devices, item, plan, self._peer_of(plan, item.peer))
         self._in_flight[item.place] = operation
         operations.append(operation)
@@ -157,15 +153,15 @@ class NativeInbox:
         )
 
     def dropped(self, operation: QueuedOperation) -> None:
-        """Forget an operation that is over or dropped."""
+        """Remove an operation that is over or dropped."""
         if isinstance(operation, NativeOperation) and self._in_flight.get(operation.place) is operation:
             del self._in_flight[operation.place]
 
     def check(self) -> None:
-        """Look whether a device has reported an error to the library.
+        """Check for device errors in the library.
 
         Raises:
-            DriverError: It has.
+            DriverError: A device has reported an error.
         """
         code = self.devices.failure
         if code:

@@ -1,12 +1,12 @@
 """Follows operations on CUDA devices: when each was enqueued, started and ended.
 
-A synchronous operation runs on the caller's stream, between two events. An asynchronous one runs on a stream of NCCL's
-that cannot be reached without holding its Work: it starts when the caller's stream has reached an event before the call
-and NCCL has finished what was ahead. Its end comes from PyTorch's watchdog, or from an event after a wait that we see.
-The watchdog of `nccl2`, which is `nccl` from torch 2.15 on, checks once a second, the earlier one ten times.
+A synchronous operation runs on the caller's stream, between two events. An asynchronous operation runs on a stream of
+NCCL, which is only accessible through its Work. It starts when the caller's stream has reached an event before the call
+and NCCL has finished the operations ahead. Its end comes from PyTorch's watchdog, or from an event after a wait. The
+watchdog of `nccl2` (`nccl` from torch 2.15 on) checks once a second, the earlier watchdog ten times.
 
-On a device that waits for its host, the time between two events is the host's: the device has reached an operation when
-its stream is free for it, and the host may take about 0.1 ms more to enqueue it.
+On a device that waits for its host, the time between two events includes the host's time: the device reaches an
+operation when its stream is free, and the host may take about 0.1 ms more to enqueue it.
 
 The code here runs on the user's threads, which only record events; `DevicePoller` queries them.
 """
@@ -53,8 +53,8 @@ class CudaOperations:
 
     Attributes:
         watch: Polls the devices.
-        native: What the native library follows, if it is in use.
-        written: Asynchronous operations by the memory that they write to, for a wait that names only that memory.
+        native: The native library's operations, if it is in use.
+        written: Asynchronous operations by the address that they write to. `wait_tensor` names only that address.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class CudaOperations:
         """Initialize the operations and their poller.
 
         Args:
-            calling: The device as the user's threads call it.
-            watching: The device as our thread calls it.
-            has_watchdog: Whether PyTorch reports how asynchronous operations end.
+            calling: The driver for the user's threads.
+            watching: The driver for our thread.
+            has_watchdog: Whether PyTorch reports the ends of asynchronous operations.
             max_events: Maximum number of events per device.
-            native: What the native library hands over, if it is in use.
-            wake: On what the poller's thread waits; None for an event of Python's.
-            slots: Maximum number of results that are on their way to the host.
+            native: Operations that the native library hands over, if it is in use.
+            wake: Event that the poller's thread waits for; a `threading.Event` by default.
+            slots: Maximum number of results in flight to the host.
         """
         self.native = native.devices if native is not None else None
         self.written: dict[int, QueuedOperation] = {}
@@ -88,7 +88,7 @@ class CudaOperations:
         self.watch = DevicePoller(watching, self._pool, self._dropped, native, wake, readings)
 
     def begin(self, call: OpenCall, device: int, peer: int) -> QueuedOperation | None:
-        """Follow an operation that is about to be issued; None if it cannot be followed.
+        """Follow an operation that is about to be issued. Return None if it cannot be followed.
 
         Args:
             call: The operation.
@@ -103,17 +103,17 @@ class CudaOperations:
             return None
         stream, events = recorded
         enqueued = QueuedOperation(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
-        call.enqueued = enqueued  # set before it is watched: if interrupted here, it must not block what comes after it
+        call.enqueued = enqueued  # before `put`: if interrupted here, the operation must not block those behind it
         self.watch.put(enqueued)
         return enqueued
 
     def issued(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...] = ()) -> bool:
-        """Note that the backend has accepted an operation.
+        """Record that the backend has accepted an operation.
 
         Args:
             enqueued: The operation.
-            work: Its Work, which is not kept; None for a synchronous operation.
-            pointers: Addresses of the memory that it writes to.
+            work: Its Work, which is not held; None for a synchronous operation.
+            pointers: Addresses of the output's memory.
 
         Returns:
             Whether its end will be observed.
@@ -133,7 +133,7 @@ class CudaOperations:
         """Follow an operation that runs on one of the backend's streams."""
         try:
             result = work.get_future_result()
-        except RuntimeError as error:  # not NCCL: this backend has none
+        except RuntimeError as error:  # not NCCL: the backend has no such future
             guard.pass_on(error)
             enqueued.is_void = True
             return False
@@ -144,22 +144,28 @@ class CudaOperations:
         for pointer in pointers:
             self.written[pointer] = enqueued
         enqueued.result = result
-        enqueued.is_issued = True  # last: from here on its end may be detected
+        enqueued.is_issued = True  # last: from here on, the poller may detect its end
         return True
 
     def wait_begins(self, pointer: int, device: int) -> StreamWait | None:
-        """Note that a stream is about to wait for what writes to `pointer`; None if that is not followed."""
+        """Record that a stream is about to wait for the operation that writes to `pointer`.
+
+        Returns None if no such operation is followed.
+        """
         began_ns = time.monotonic_ns()
         enqueued = self.written.pop(pointer, None)
         return self._wait_for(enqueued, device, began_ns)
 
     def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> StreamWait | None:
-        """Like `wait_begins`, for several: the stream continues when the last ends, which is known within one queue."""
+        """Record a wait for several operations.
+
+        The stream continues when the last operation ends. The last one is only known within one queue.
+        """
         began_ns = time.monotonic_ns()
-        found = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
-        if len({enqueued.queue for enqueued in found}) != 1:
+        operations = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
+        if len({enqueued.queue for enqueued in operations}) != 1:
             return None
-        return self._wait_for(max(found, key=lambda enqueued: enqueued.call.number), device, began_ns)
+        return self._wait_for(max(operations, key=lambda enqueued: enqueued.call.number), device, began_ns)
 
     def _wait_for(self, enqueued: QueuedOperation | None, device: int, began_ns: int) -> StreamWait | None:
         recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
@@ -169,12 +175,12 @@ class CudaOperations:
         return StreamWait(enqueued, stream, began_ns, events[0], events[1])
 
     def wait_ends(self, wait: StreamWait) -> None:
-        """Note that the wait has been enqueued on the stream."""
+        """Record that the wait has been enqueued on the stream."""
         if self._record_again(wait.after, wait.enqueued.device, wait.stream):
             self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
 
     def room_for_reading(self, device: int) -> Reading | Unseen:
-        """Take room for a result that the current stream is about to compute; or say why there is none."""
+        """Reserve room for a result that the current stream is about to compute, or return why there is none."""
         if self.watch.is_broken:
             return Unseen.DEVICE
         try:
@@ -194,12 +200,12 @@ class CudaOperations:
         return Reading(device, stream, slot, events[0])
 
     def copy(self, reading: Reading, source: int, size: int) -> bool:
-        """Enqueue the copy of a result behind the kernels that compute it; returns whether it will arrive.
+        """Enqueue the copy of a result behind the kernels that compute it. Return whether it will arrive.
 
         Args:
-            reading: As returned by `room_for_reading`, on the same thread and stream.
+            reading: Result of `room_for_reading` on the same thread and stream.
             source: Address of the result.
-            size: Its bytes.
+            size: Size in bytes.
         """
         try:
             self._driver.copy_to_host(reading.slot, source, size, reading.device, reading.stream)
@@ -211,12 +217,12 @@ class CudaOperations:
         return True
 
     def give_back(self, reading: Reading) -> None:
-        """Return what was taken for a result that is not computed."""
+        """Release the room of a result that is not computed."""
         self._slots.give_back(reading.slot)
         self._pool.give_back(reading.device, [reading.event])
 
     def read(self, reading: Reading) -> None:
-        """Pass a result on when it has been copied."""
+        """Deliver a result once it has been copied."""
         self.watch.put(reading)
 
     def settle(self, timeout_s: float) -> None:
@@ -227,15 +233,15 @@ class CudaOperations:
         """Stop background work.
 
         Args:
-            timeout_s: How long to wait for it to stop.
-            give_events_up: Destroy what belongs to the device. Not at the end of the process: the device may be gone.
+            timeout_s: Maximum time to wait.
+            give_events_up: Destroy the events. Not at the end of the process: the device may be gone.
         """
         self.watch.stop(timeout_s, give_events_up=give_events_up)
 
     def _record(self, device: int, count: int) -> tuple[int, list[int]] | None:
-        """Take events and record the first of them; returns the current stream and the events.
+        """Take events and record the first of them. Return the current stream and the events.
 
-        None while a graph is being captured, if not enough events are left, and after a device error.
+        Returns None while a graph is being captured, if not enough events are left, and after a device error.
         """
         if self.watch.is_broken:
             return None
@@ -269,7 +275,7 @@ class CudaOperations:
 
 
 def cuda_operations(native: NativeKernels | None = None) -> CudaOperations | None:
-    """Follow CUDA operations with the runtime that torch uses; None, with a warning, if that is not possible.
+    """Return a follower that uses torch's CUDA runtime, or None with a warning if that is not possible.
 
     Args:
         native: The kernels of the native library, if it is in use.
@@ -292,6 +298,6 @@ def cuda_operations(native: NativeKernels | None = None) -> CudaOperations | Non
 
 
 def blocks_in_wait(environ: Mapping[str, str]) -> bool:
-    """Return whether NCCL's waits block the host: PyTorch then runs no watchdog, and its futures never end."""
+    """Return whether NCCL's waits block the host. Then PyTorch runs no watchdog, and its futures never complete."""
     value = next((environ[name] for name in _BLOCKING_WAIT if name in environ), "")
     return value.strip().lower() in ("1", "y", "yes", "t", "true", "on")

@@ -1,4 +1,4 @@
-"""The thread that polls CUDA devices. Nothing else depends on it: a query may wait long for a device lock."""
+"""The thread that polls CUDA devices. No other thread waits for it: a query may block on a device lock."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.02
 IDLE_POLLS: Final = 25
-"""Empty polls after which the thread sleeps: waking it costs the caller more than letting it poll."""
+"""Number of empty polls after which the thread sleeps. Waking it costs the caller more than letting it poll."""
 SETTLE_S: Final = 0.25
-"""How long to wait for the last operations of a tape: PyTorch's watchdog checks every 0.1 s."""
+"""Seconds to wait for the last operations of a tape. PyTorch's watchdog checks every 0.1 s."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class Wake(Protocol):
-    """What `threading.Event` offers, as far as it is used here."""
+    """The used part of `threading.Event`'s interface."""
 
     def set(self) -> None:
         """Wake the thread."""
@@ -51,10 +51,10 @@ class _Settling(NamedTuple):
 
 
 class DevicePoller:
-    """Polls operations in flight 50 times a second, and sleeps when there have been none for a while.
+    """Poller of operations in flight, 50 times a second. Its thread sleeps after a while without operations.
 
     Attributes:
-        is_broken: Whether a device has reported an error; no device is queried any more then.
+        is_broken: Whether a device has reported an error. After an error, no device is queried any more.
         is_asleep: Whether the thread sleeps until it is woken.
     """
 
@@ -67,15 +67,15 @@ class DevicePoller:
         wake: Wake | None = None,
         readings: Readings | None = None,
     ) -> None:
-        """Initialize the poller; its thread starts with the first operation.
+        """Initialize the poller. Its thread starts with the first operation.
 
         Args:
             driver: Called on that thread only.
-            pool: Receives the events of operations that are over.
+            pool: Receives the events of completed operations.
             dropped: Called with each operation that is over or dropped.
-            native: What the native library hands over, if it is in use.
-            wake: On what the thread waits; None for an event of Python's.
-            readings: Results that devices have computed for us; None if there are none.
+            native: Operations that the native library hands over, if it is in use.
+            wake: Event that the thread waits for; a `threading.Event` by default.
+            readings: Results that devices compute for us; None if there are none.
         """
         self.is_broken = False
         self._driver = driver
@@ -96,7 +96,7 @@ class DevicePoller:
     # --- called on any thread ----------------------------------------------------------------------------------
 
     def put(self, item: QueuedOperation | StreamWait | Reading) -> None:
-        """Hand over an operation to follow, a wait for one, or a result to read."""
+        """Add an operation to follow, a wait for an operation, or a result to read."""
         self._inbox.append(item)
         if self.is_asleep:
             self._wake.set()
@@ -116,7 +116,7 @@ class DevicePoller:
         settling.settled.wait(timeout_s)
 
     def stop(self, timeout_s: float, *, give_events_up: bool) -> None:
-        """Stop the thread; a device that does not answer keeps it alive beyond the timeout."""
+        """Stop the thread. If a device does not answer, the thread outlives the timeout."""
         self._gives_events_up = give_events_up
         self._is_stopping = True
         self._wake.set()
@@ -124,7 +124,7 @@ class DevicePoller:
             self._thread.join(timeout_s)
 
     def leave_alone(self, error: DriverError) -> None:
-        """Stop querying devices after an error, whichever thread got it."""
+        """Stop querying devices after an error, on any thread."""
         if not self.is_broken:
             self.is_broken = True
             if self._native is not None:
@@ -149,13 +149,13 @@ class DevicePoller:
                 self._destroy_events()
 
     def _poll_queues(self) -> bool:
-        """Poll everything; returns whether anything is in flight."""
+        """Poll everything. Return whether anything is in flight."""
         self._take_up()
         if not self.is_broken:
             try:
                 if self._native is not None:
                     self._native.check()
-                if self._readings is not None:  # before ends are recorded: what is known of inputs comes first
+                if self._readings is not None:  # before ends are recorded: results on inputs come first
                     self._readings.poll()
                 self._queues.poll()
             except DriverError as error:
@@ -185,7 +185,7 @@ class DevicePoller:
             else:
                 item.enqueued.wait = item
         waits: list[StreamWait] = []
-        if self._native is not None:  # afterwards: whatever was ahead of the operations above is here by now
+        if self._native is not None:  # afterwards: operations ahead of the above have arrived by now
             recorded_natively, waits = self._native.take()
             operations = sorted(operations + recorded_natively, key=_number)
         for operation in operations:
@@ -206,7 +206,7 @@ class DevicePoller:
 
     def _drop(self, enqueued: QueuedOperation) -> None:
         enqueued.is_void = True
-        enqueued.call.enqueued = None  # otherwise the two would keep each other alive until garbage collection
+        enqueued.call.enqueued = None  # break the reference cycle
         enqueued.release(self._pool)
         if self._native is not None:
             self._native.dropped(enqueued)

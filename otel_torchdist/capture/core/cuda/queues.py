@@ -1,12 +1,12 @@
-"""Queues of operations in flight on devices, in the order in which they run, and how their start and end are found.
+"""Queues of operations in flight on devices, in execution order, with detection of their starts and ends.
 
-A queue is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation at
-the head has to be queried; all behind it wait. So 200 operations behind one slow kernel cost one query per poll, and on
-the tape each of them starts when the one before has ended.
+A queue is a stream: the caller's for a synchronous operation, NCCL's for an asynchronous one. Only the operation at the
+head is queried, because all others wait for it. So 200 operations behind one slow kernel cost one query per poll, and
+on the tape each starts when its predecessor has ended.
 
-NCCL runs the operations of a communicator in their order, on whatever streams. So what its own stream runs has ended
-where a later one of the same group has ended on the caller's, even if PyTorch's watchdog does not say so: it may be
-late, hang with the device, or end with the first error.
+NCCL runs the operations of a communicator in order, on any streams. So an operation on NCCL's stream has ended if a
+later operation of the same group has ended on the caller's stream, even if PyTorch's watchdog does not report it: the
+watchdog may be late, hang with the device, or end with the first error.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import OpenCall
 
 BLOCKED_MS: Final = 0.02
-"""A stream that blocked at a wait for at least this long, plus the time that the host took to enqueue it, resumed when
-the operation ended; otherwise the operation may have been over before."""
+"""Minimum time that a stream blocks in a wait, beyond the host's time to enqueue it, for an exact end: the stream
+resumed when the operation ended. Otherwise the operation may have ended before the wait."""
 RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
 """PyTorch's `WorkResult`."""
 _BLAMES: Final = {RESULTS[1]: Blame.TIMEOUT, RESULTS[2]: Blame.CONNECTION}
@@ -42,12 +42,10 @@ class StreamWait(NamedTuple):
     """A stream's wait for an operation.
 
     Attributes:
-        enqueued: The operation.
-        stream: The stream.
         began_ns: When the host began to enqueue the wait.
         before: Event ahead of the wait.
         after: Event behind the wait.
-        took_ns: How long the host took to enqueue it; 0 until it has.
+        took_ns: Time that the host took to enqueue the wait; 0 while it does.
     """
 
     enqueued: QueuedOperation
@@ -62,18 +60,17 @@ class QueuedOperation:
     """An operation in flight on a device. Holds neither a tensor nor a Work.
 
     Attributes:
-        call: The operation; the first one, if several were coalesced.
-        device: Index of the device.
-        queue: The stream that runs it. NCCL has one per group, and one per pair of peers.
+        call: The operation; the first operation of a coalesced block.
+        queue: Identity of the stream that runs it. NCCL has one per group, and one per pair of peers.
         stream: The caller's stream.
         start: Event on that stream before the operation.
-        end: Event on that stream after it; 0 for one that NCCL runs on a stream of its own.
+        end: Event on that stream after it; 0 if NCCL runs the operation on a stream of its own.
         result: Future of PyTorch's watchdog, for an operation without `end`; None until the call has returned.
         is_issued: Whether the backend has accepted it, and `end` has been recorded if there is one.
-        is_void: Whether nothing more will be found out about it.
-        wait: The first wait for it that was seen; None if there was none.
-        pointers: Addresses of the memory that it writes to.
-        started: When the device started it and how that is known; None until it is.
+        is_void: Whether the operation is no longer followed.
+        wait: The first recorded wait for it; None without a wait.
+        pointers: Addresses of the output's memory.
+        started: Start on the device and the source of that time; None until it has started.
     """
 
     __slots__ = (
@@ -92,7 +89,7 @@ class QueuedOperation:
     )
 
     def __init__(self, call: OpenCall, device: int, stream: int, peer: int, start: int, end: int) -> None:
-        """Follow an operation that is about to be issued; `start` has been recorded."""
+        """Initialize an operation that is about to be issued. `start` has been recorded."""
         self.queue = _queue(call, device, stream, peer)
         self.call = call
         self.device = device
@@ -107,10 +104,10 @@ class QueuedOperation:
         self.started: tuple[int, How] | None = None
 
     def refresh(self) -> None:
-        """Look at what the calling thread has noted since, where that has no Python."""
+        """Update the state of a natively recorded operation."""
 
     def release(self, pool: EventPool) -> None:
-        """Give its events back."""
+        """Return its events to the pool."""
         events = [self.start]
         if self.end:
             events.append(self.end)
@@ -119,19 +116,19 @@ class QueuedOperation:
         pool.give_back(self.device, events)
 
     def coalesce(self, members: list[OpenCall]) -> None:
-        """Add operations that were issued after this one and coalesced with it."""
+        """Add the later operations of the coalesced block."""
         self.call.members = members
         if self.started is not None:
             self.begun(*self.started)
 
     def begun(self, started_ns: int, how: How) -> None:
-        """Record when the device started it."""
+        """Record its start on the device."""
         self.started = started_ns, how
         for call in self._calls():
             call.tape.mark(call.number, Word.STARTED, max(started_ns - call.entered_ns, 0), how)
 
     def ended(self, ended_ns: int, how: How, failure: str = "") -> None:
-        """Record when the device ended it."""
+        """Record its end on the device."""
         for call in self._calls():
             name = call.tape.names.intern(failure) if failure else 0
             word = pack_failure(name, _BLAMES.get(failure, Blame.UNKNOWN))
@@ -152,7 +149,7 @@ def _queue(call: OpenCall, device: int, stream: int, peer: int) -> Hashable:
 
 
 class _Queue:
-    """Operations that a device runs one after the other; `free_ns` is when the last of them ended."""
+    """Operations that a device runs one after the other. `free_ns` is the end of the last completed operation."""
 
     __slots__ = ("free_how", "free_ns", "queue")
 
@@ -163,10 +160,10 @@ class _Queue:
 
 
 class Queues:
-    """All queues of all devices of this process. Belongs to one thread."""
+    """The queues of all devices of this process. Used by one thread."""
 
     def __init__(self, driver: DeviceDriver, dropped: Callable[[QueuedOperation], None]) -> None:
-        """Initialize without queues; `dropped` is called with each operation that has left its queue."""
+        """Initialize without queues. `dropped` is called with each operation that leaves its queue."""
         self._driver = driver
         self._dropped = dropped
         self._queues: dict[Hashable, _Queue] = {}
@@ -179,14 +176,14 @@ class Queues:
         return not self._queues
 
     def add(self, enqueued: QueuedOperation) -> None:
-        """Enqueue an operation behind those that were handed over before it."""
+        """Append an operation to its queue."""
         queue = self._queues.get(enqueued.queue)
         if queue is None:
             queue = self._queues[enqueued.queue] = _Queue()
         queue.queue.append(enqueued)
 
     def poll(self) -> None:
-        """Find out what the devices have started and ended.
+        """Record the operations that the devices have started and ended.
 
         Raises:
             DriverError: A device reports an error.
@@ -202,11 +199,11 @@ class Queues:
                 del self._queues[key]
 
     def events(self) -> list[int]:
-        """The events of the clocks."""
+        """Return the events of the clocks."""
         return [event for clock in self._clocks.values() for event in clock.events()]
 
     def forget_all(self) -> None:
-        """Drop everything; the operations stay as they are on their tapes."""
+        """Drop all operations. Their records stay unchanged."""
         queues = list(self._queues.values())
         self._queues.clear()
         self._latest.clear()
@@ -215,7 +212,7 @@ class Queues:
                 self._dropped(enqueued)
 
     def give_up(self) -> None:
-        """Record the end of every operation as unknown: the devices can no longer be queried."""
+        """Record unknown ends for all operations, because the devices can no longer be queried."""
         for queue in self._queues.values():
             for enqueued in queue.queue:
                 enqueued.refresh()
@@ -225,7 +222,7 @@ class Queues:
         self.forget_all()
 
     def _is_over(self, enqueued: QueuedOperation, queue: _Queue) -> bool:
-        """Poll the operation at the head of a queue; returns whether it is over."""
+        """Poll the operation at the head of a queue. Return whether it is over."""
         enqueued.refresh()
         if enqueued.is_void:
             return True
@@ -244,14 +241,14 @@ class Queues:
         return enqueued.result is not None and enqueued.result.done()
 
     def _overtaken_ns(self, enqueued: QueuedOperation) -> int | None:
-        """When a later operation of the same communicator ended on a caller's stream; None if none has."""
+        """Return the end of a later operation of the same communicator on a caller's stream, or None."""
         if enqueued.end or not enqueued.is_issued or enqueued.call.flags & _POINT_TO_POINT:
             return None
         number, ended_ns = self._latest.get((enqueued.device, enqueued.call.group.name_id), (0, 0))
         return ended_ns if number > enqueued.call.number else None
 
     def _begin(self, enqueued: QueuedOperation, queue: _Queue) -> None:
-        """Record a start: the caller's stream has reached the operation, and all ahead of it in its queue has ended."""
+        """Record the start: the caller's stream has reached the operation, and its predecessors have ended."""
         started_ns, how = self._clocks[enqueued.device].date(enqueued.start)
         if started_ns < queue.free_ns:
             started_ns, how = queue.free_ns, queue.free_how
@@ -267,29 +264,29 @@ class Queues:
             return
         ended_ns, how = self._clocks[enqueued.device].date(enqueued.end)
         group = enqueued.call.group
-        if len(group.name.ranks) > 1:  # of a group of one each stream goes its own way
+        if len(group.name.ranks) > 1:  # streams of a group of one are independent
             self._latest[enqueued.device, group.name_id] = enqueued.call.number, ended_ns
-        self._note_end(enqueued, queue, ended_ns, how)
+        self._record_end(enqueued, queue, ended_ns, how)
 
     def _end_elsewhere(self, enqueued: QueuedOperation, queue: _Queue, seen_ns: int) -> None:
-        """Record an end that was seen at a time; a stream that waited for it may show more exactly when it was."""
+        """Record an end that was observed at `seen_ns`. A stream that waited for it may give a more exact time."""
         ended_ns, how, wait = seen_ns, How.WATCHDOG, enqueued.wait
         if wait is not None and self._driver.is_done(wait.after):
-            went_on_ns, how = self._clocks[enqueued.device].date(wait.after)
-            stood_still_ms = self._driver.elapsed_ms(wait.before, wait.after)
-            is_exact = how is How.EVENT and stood_still_ms >= BLOCKED_MS + wait.took_ns / 1e6
-            ended_ns, how = min(went_on_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
-        self._note_end(enqueued, queue, ended_ns, how)
+            resumed_ns, how = self._clocks[enqueued.device].date(wait.after)
+            blocked_ms = self._driver.elapsed_ms(wait.before, wait.after)
+            is_exact = how is How.EVENT and blocked_ms >= BLOCKED_MS + wait.took_ns / 1e6
+            ended_ns, how = min(resumed_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
+        self._record_end(enqueued, queue, ended_ns, how)
 
-    def _note_end(self, enqueued: QueuedOperation, queue: _Queue, ended_ns: int, how: How) -> None:
+    def _record_end(self, enqueued: QueuedOperation, queue: _Queue, ended_ns: int, how: How) -> None:
         if enqueued.started is not None and ended_ns < enqueued.started[0]:
-            ended_ns, how = enqueued.started  # no more exact than the end of the one ahead, which was seen late
+            ended_ns, how = enqueued.started  # no more exact than the predecessor's end, which was observed late
         queue.free_ns, queue.free_how = ended_ns, how
         enqueued.ended(ended_ns, how)
 
 
 def _failure_of(result: Any) -> str:
-    """The failure that a future of the watchdog reports; '' if there was none."""
+    """Return the failure that a future of the watchdog reports; '' if there was none."""
     try:
         value = int(result.value())
     except Exception as error:

@@ -1,8 +1,8 @@
-"""A few bytes that a device has computed, on their way to the host, without anyone waiting for them.
+"""Readings: small results that a device computes, copied to the host asynchronously.
 
-The caller's thread enqueues a copy into a slot of pinned memory and an event behind it; our thread asks for the event,
-and then reads the slot. What is copied is a tensor of ours, which the next kernel of the same stream may overwrite: it
-has been copied by then. So neither it nor a tensor of the program's is held.
+The caller's thread enqueues a copy into a slot of pinned memory and an event behind it. Our thread queries the event,
+and then reads the slot. The next kernel of the same stream may overwrite the source, which has been copied by then. So
+neither the source nor a tensor of the program is held.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from typing import Final
 from otel_torchdist.capture.core.cuda.driver import DeviceDriver, EventPool
 
 SLOTS: Final = 256
-"""Results in flight, on all devices; what is computed beyond that is not looked at."""
+"""Maximum number of results in flight, on all devices. Further results are not computed."""
 SLOT_BYTES: Final = 64
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class Reading:
-    """A result on its way.
+    """A result in flight.
 
     Attributes:
-        device: Index of the device.
         stream: The stream that computes it.
         slot: Address of its slot.
         event: The event behind the copy.
-        size: Bytes.
-        arrived: Called on our thread with these bytes; None until the host knows what to do with them.
+        size: Size in bytes.
+        arrived: Called on our thread with the bytes; None until the caller has set it.
     """
 
     __slots__ = ("arrived", "device", "event", "size", "slot", "stream")
@@ -46,20 +45,20 @@ class Reading:
 
 
 class Slots:
-    """The pinned memory, which is never freed: at exit, after an error, or in a child the device may be gone."""
+    """The slots in pinned memory. It is never freed: at exit, after an error, or in a child the device may be gone."""
 
     def __init__(self, driver: DeviceDriver, count: int = SLOTS) -> None:
-        """Initialize without memory; it is allocated with the first slot that is taken."""
+        """Initialize without memory. The first `take` allocates it."""
         self._driver = driver
         self._count = count
         self._free: deque[int] = deque()
         self._is_allocated = False
 
     def take(self) -> int | None:
-        """The address of a free slot; None if there is none.
+        """Take a free slot. Return its address, or None if there is none.
 
         Raises:
-            DriverError: There is no memory.
+            DriverError: The memory could not be allocated.
         """
         if not self._is_allocated:
             self._is_allocated = True
@@ -71,15 +70,15 @@ class Slots:
             return None
 
     def give_back(self, slot: int) -> None:
-        """Return a slot that nothing writes to any more."""
+        """Release a slot. Nothing may write to it any more."""
         self._free.append(slot)
 
 
 class Readings:
-    """The results on their way. Belongs to the polling thread."""
+    """The results in flight. Used by the polling thread only."""
 
     def __init__(self, driver: DeviceDriver, pool: EventPool, slots: Slots) -> None:
-        """Read with a driver of that thread's."""
+        """Initialize with the driver of that thread."""
         self._driver = driver
         self._pool = pool
         self._slots = slots
@@ -87,15 +86,15 @@ class Readings:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether no result is in flight."""
         return not self._streams
 
     def add(self, reading: Reading) -> None:
-        """Follow a result; those of one stream arrive in the order in which they are added."""
+        """Add a result. Results of one stream arrive in the order of their `add` calls."""
         self._streams.setdefault((reading.device, reading.stream), deque()).append(reading)
 
     def poll(self) -> None:
-        """Pass on what has arrived.
+        """Deliver completed readings.
 
         Raises:
             DriverError: A device reports an error.
@@ -114,15 +113,15 @@ class Readings:
             reading.arrived(content)
 
     def events(self) -> list[int]:
-        """The events of what has not arrived."""
+        """Return the events of results in flight."""
         return [reading.event for queue in self._streams.values() for reading in queue]
 
     def forget_all(self) -> None:
-        """Pass nothing on that has not arrived: its tape ends. Its slots are used again when it has."""
+        """Discard results in flight, because their tape ends. Their slots are reused once they arrive."""
         for queue in self._streams.values():
             for reading in queue:
                 reading.arrived = None
 
     def give_up(self) -> None:
-        """Drop everything, because a device has failed. Slots that it may still write to are not used again."""
+        """Drop all results after a device error. The device may still write to their slots, so they are not reused."""
         self._streams.clear()

@@ -42,7 +42,7 @@ class Groups(SessionPart):
         self._before_us.discard(group)
 
     def find(self, group: ProcessGroup) -> GroupState | None:
-        """The state of a known group."""
+        """Return the state of a known group."""
         return self.by_identity.get(id(group))
 
     def learn(

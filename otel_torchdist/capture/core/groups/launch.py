@@ -130,7 +130,7 @@ class Launch:
 
 
 def _is_inside(frame: FrameType | None) -> bool:
-    """Whether a thread is in torch's function that creates the default group.
+    """Return whether a thread is in torch's function that creates the default group.
 
     Libraries that make worlds of their own have functions of this name, which ask for a store in the same way.
     """

@@ -40,7 +40,7 @@ class GroupEvents(Protocol):
         ...
 
     def current_recorder(self) -> Recorder | None:
-        """The recorder in use; None if there is none."""
+        """Return the recorder in use; None if there is none."""
         ...
 
     def group_created(self, group: ProcessGroup, rendezvous: Rendezvous) -> None:

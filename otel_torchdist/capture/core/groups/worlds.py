@@ -1,9 +1,8 @@
-"""Worlds that a program makes by hand: which world a group is of, and under which name all its members know that.
+"""Identifies worlds: the default world, and worlds that a program makes by hand.
 
-Libraries for reinforcement learning join a trainer with its inference engines in a world of their own, beside the
-default group: a second store, and ranks that are numbered anew. Such a group has no members of the default world but
-those that are in both, so its ranks must not be taken for that one's. Its members have its store in common, by which
-they are recognized: a port, or a file.
+Libraries for reinforcement learning join a trainer and its inference engines in a separate world, beside the default
+group, with a second store and new rank numbers. Ranks of such a world are not ranks of the default world. Its members
+share its store, so the place of the store (a port or a file) identifies the world on all of them.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from otel_torchdist.tape.identity import MAX_WORLD_BYTES
 
 
 class PlaceInWorld(NamedTuple):
-    """Which world a group is of.
+    """The world of a group, and this process's rank in it.
 
     Attributes:
         world: As in `GroupName`.
-        here: This process's rank there, as in `GroupName`.
-        store: What its members have in common: `port 29500`, or the path of a file; '' for the default world.
+        here: This process's rank in the world, as in `GroupName`.
+        store: Place of the store: `port 29500`, or the path of a file; '' for the default world.
     """
 
     world: str = ""
@@ -33,30 +32,30 @@ class PlaceInWorld(NamedTuple):
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether it is another world than that of the default group."""
+        """Whether the program made the world by hand, beside the default world."""
         return bool(self.world)
 
 
 DEFAULT_WORLD: Final = PlaceInWorld()
 SHOWS_STORES: Final = hasattr(ProcessGroup, "get_group_store")
-"""Whether torch shows the store of a group that it has not made itself. Torch 2.8 does not."""
+"""Whether torch exposes the store of a group that the program made. torch 2.8 does not."""
 
 
 def world_by_hand(name: str, store: Any, rank: int, size: int) -> PlaceInWorld:
-    """Return the place of a process that makes a world of this name and size through a store.
+    """Return the place of a process in a world that it makes through a store.
 
-    If the store does not show where it is, as fake ones do not, then it is the default world, unless there is one.
+    A store without a known place, such as a fake store, means the default world, unless there already is a default group.
     """
     place = store_place(store)
     if not place and not torch.distributed.is_initialized():
         return DEFAULT_WORLD
-    place = place or f"process {os.getpid()}"  # known to no other
+    place = place or f"process {os.getpid()}"  # unknown to other processes
     text = f"{name}@{place.removeprefix('port ')}/{size}"
     return PlaceInWorld(text.encode("utf-8", "replace")[-MAX_WORLD_BYTES:].decode("utf-8", "ignore"), rank, place)
 
 
 def world_of(group: ProcessGroup) -> PlaceInWorld:
-    """Return the world of a group whose creation was not seen: another than the default group's has another store."""
+    """Return the world of a group whose creation was not recorded. A different store means a different world."""
     store = _store_of(group)
     if torch.distributed.is_initialized():
         default = default_group()
@@ -68,7 +67,7 @@ def world_of(group: ProcessGroup) -> PlaceInWorld:
 
 
 def _store_of(group: Any) -> Any:
-    """The store of a group; None if torch does not show it."""
+    """Return the store of a group, or None if torch does not expose it."""
     _, store = backend_and_store(group)
     if store is not None:
         return store

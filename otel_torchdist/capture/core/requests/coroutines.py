@@ -20,7 +20,7 @@ _IDLE: Final = "/selectors.py"
 
 
 def with_coroutines(ident: int, frames: list[tuple[CodeType, int | None]]) -> list[tuple[CodeType, int | None]]:
-    """The frames of a thread, innermost first, with those of the coroutines that its event loop waits for.
+    """Return the frames of a thread, innermost first, with those of the coroutines that its event loop waits for.
 
     They come after those of the loop, as it is the innermost that waits.
 
@@ -42,7 +42,7 @@ def _is_of_loop(code: CodeType) -> bool:
 
 
 def _main_task(ident: int) -> Any:
-    """The task that a thread's loop runs until it is complete; None if there is none."""
+    """Return the task that a thread's loop runs until it is complete; None if there is none."""
     tasks, events = sys.modules.get("asyncio.tasks"), sys.modules.get("asyncio.base_events")
     until_complete = getattr(events, "_run_until_complete_cb", None)
     known: Any = next((found for name in _ALL_TASKS if (found := getattr(tasks, name, None)) is not None), ())
@@ -72,7 +72,7 @@ def _frames_in(coroutine: Any) -> Iterator[tuple[CodeType, int | None]]:
 
 
 def _task_behind(future: Any) -> Any:
-    """The task that ends a future: itself, or the first one of those gathered that is not done; None for others."""
+    """Return the task that ends a future: itself, or the first one of those gathered that is not done; None for others."""
     children = getattr(future, "_children", None)
     if children is not None:
         future = next((one for one in children if not one.done()), None)

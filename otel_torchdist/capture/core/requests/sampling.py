@@ -51,7 +51,7 @@ class Sampling:
         self._thread.start()
 
     def is_for(self, request: ProfileRequest) -> bool:
-        """Whether this is the profile that was requested."""
+        """Return whether this is the profile that was requested."""
         return self._request == request
 
     def stop(self) -> None:

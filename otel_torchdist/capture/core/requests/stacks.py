@@ -50,7 +50,7 @@ def answer_stack_request(tape: TapeWriter) -> None:
 
 
 def current_stacks() -> list[ThreadStack]:
-    """The stacks of all threads except this one, the main thread first."""
+    """Return the stacks of all threads except this one, the main thread first."""
     here, main = threading.get_ident(), threading.main_thread().ident
     threads = {thread.ident: thread for thread in threading.enumerate()}
     idents = sorted((ident for ident in running_threads() if ident != here), key=lambda ident: ident != main)
@@ -78,7 +78,7 @@ def _stack_of(thread: threading.Thread | None, ident: int) -> ThreadStack:
 
 
 def native_id_of(thread: threading.Thread) -> int:
-    """The kernel's id of a thread; 0 if it has none yet.
+    """Return the kernel's id of a thread; 0 if it has none yet.
 
     In a forked process, `native_id` of the main thread may still be that of the thread that has forked. The kernel
     gives the main thread the id of the process.
@@ -117,7 +117,7 @@ class _Handler:
         self._file = (0, 0)
 
     def is_ready(self) -> bool:
-        """Whether the signal would reach our handler; before the first use, whether no other code uses the signal."""
+        """Return whether the signal would reach our handler; before the first use, whether no other code uses the signal."""
         if not still_offers_stacks():
             return False
         if self.descriptor < 0:
@@ -181,7 +181,7 @@ def renew_offer(tape: Path) -> None:
 
 
 def still_offers_stacks() -> bool:
-    """Whether the signal is still harmless, as far as Python itself can check immediately.
+    """Return whether the signal is still harmless, as far as Python itself can check immediately.
 
     A handler known to Python's `signal` module is never ours. Readers also infer from a late heartbeat that no Python
     code runs, which must be true: `faulthandler` can crash a thread that runs Python.
@@ -205,7 +205,7 @@ def write_no_stacks() -> None:
 
 
 def _has_bit(mask: str) -> bool:
-    """Whether our signal is in one of the masks of /proc/self/status; true if the file cannot be read."""
+    """Return whether our signal is in one of the masks of /proc/self/status; true if the file cannot be read."""
     with contextlib.suppress(OSError), open("/proc/self/status") as lines:
         for line in lines:
             if line.startswith(mask + ":"):

@@ -73,7 +73,7 @@ class Agreements(SessionPart):
 
 
 def _is_only_node(world_size: int) -> bool:
-    """Whether the launcher has started all ranks on this node, where there is no other agent."""
+    """Return whether the launcher has started all ranks on this node, where there is no other agent."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     return local.isdecimal() and int(local) >= world_size
 

@@ -72,7 +72,7 @@ def own_job(describes_launch: bool) -> JobDescription:
 
 
 def _command_line() -> list[str]:
-    """The command line with the interpreter's options; a process that was forked has that of another program."""
+    """Return the command line with the interpreter's options; a process that was forked has that of another program."""
     script, *arguments = sys.argv or [""]
     own = sys.orig_argv
     is_own = own[len(own) - len(arguments) :] == arguments and (script in own or "-m" in own or "-c" in own)

@@ -164,7 +164,7 @@ class PeerDiscovery:
                 return
 
     def _is_alone(self) -> bool:
-        """Whether all ranks are on this node: according to the launcher, else to their tapes after a short wait."""
+        """Return whether all ranks are on this node: according to the launcher, else to their tapes after a short wait."""
         if self._local_size:
             return self._local_size >= self._address.world_size
         self._stopping.wait(self._bounds.longest_pause_s / 2)
@@ -172,7 +172,7 @@ class PeerDiscovery:
         return live >= self._address.world_size
 
     def _is_first(self, run: int) -> bool:
-        """Whether no other rank of this node came first; a file decides, because the ranks share nothing else."""
+        """Return whether no other rank of this node came first; a file decides, because the ranks share nothing else."""
         try:
             os.close(os.open(self._directory / f"meeting-{run:032x}", _ANEW, 0o600))
         except FileExistsError:
@@ -195,7 +195,7 @@ def store_key(run: int, name: str) -> str:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether another process writes a tape; never asked of our own."""
+    """Return whether another process writes a tape; never asked of our own."""
     try:
         return is_file_locked(path)
     except OSError:
@@ -211,7 +211,7 @@ _ANY_PORT: Final = 9
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """The IPv4 address of the interface that the job is configured to use, else of the one that leads to its master."""
+    """Return the IPv4 address of the interface that the job is configured to use, else of the one that leads to its master."""
     for variable in _INTERFACES:
         match = _INTERFACE.fullmatch(environ.get(variable, "").partition(",")[0])
         address = _address_of(match[1]) if match else ""
@@ -226,13 +226,13 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def is_hidden(host: str, environ: Mapping[str, str]) -> bool:
-    """Whether no other node can reach this one at `host`: it is loopback, and the job's master is elsewhere."""
+    """Return whether no other node can reach this one at `host`: it is loopback, and the job's master is elsewhere."""
     master = environ.get("MASTER_ADDR", "")
     return _is_loopback(host) and bool(master) and master != "localhost" and not _is_loopback(master)
 
 
 def is_every_address(host: str) -> bool:
-    """Whether listening at `host` means listening at all addresses."""
+    """Return whether listening at `host` means listening at all addresses."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_unspecified
     return False

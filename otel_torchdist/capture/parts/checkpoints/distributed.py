@@ -54,7 +54,7 @@ NOTHING: Final = Amount()
 
 
 def storage_in(function: Callable[..., Any]) -> Any:
-    """The writer or reader that a stage's function refers to; None if there is none."""
+    """Return the writer or reader that a stage's function refers to; None if there is none."""
     inner: Any = getattr(function, "__wrapped__", function)
     code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None)
     if code is None or cells is None:
@@ -274,7 +274,7 @@ class _Parts:
         operation.expected_bytes, operation.expected_files = amount.message_bytes, amount.files
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with the end of the stage in it recorded once its result is known."""
+        """Return the function, with the end of the stage in it recorded once its result is known."""
         activities = self._activities
 
         def part(*args: Any) -> Any:
@@ -314,7 +314,7 @@ class _Parts:
 
 
 def _logger_of_torch() -> logging.Logger | None:
-    """The logger, if the program has imported the package and it has one."""
+    """Return the logger, if the program has imported the package and it has one."""
     logger: Any = getattr(sys.modules.get(_LOGGER_MODULE), "_dcp_logger", None)
     return logger if isinstance(logger, logging.Logger) else None
 

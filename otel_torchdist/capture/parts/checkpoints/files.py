@@ -111,14 +111,14 @@ class _Opened:
 
 
 def _path_of(file: Any) -> str | None:
-    """The path that is given to a writer; None if it is a stream."""
+    """Return the path that is given to a writer; None if it is a stream."""
     if type(file) is str:
         return file
     return _decoded(file) if _is_path(file) else None
 
 
 def _path_of_reader(file: Any) -> str | None:
-    """The path of a file that torch has opened to read; None if it reads something else."""
+    """Return the path of a file that torch has opened to read; None if it reads something else."""
     if type(file) is str:
         return file
     name: Any = file.name if type(file) is io.BufferedReader else None

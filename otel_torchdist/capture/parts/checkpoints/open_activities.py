@@ -58,7 +58,7 @@ class Texts:
 
 @guard.calls_plug_ins
 def text_of(value: Any) -> str:
-    """A path, id or message as text that any encoding can hold; of a long one the end, which tells paths apart."""
+    """Return a path, id or message as text that any encoding can hold; of a long one the end, which tells paths apart."""
     if value is None:
         return ""
     try:
@@ -71,7 +71,7 @@ def text_of(value: Any) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The first line of an exception's message."""
+    """Return the first line of an exception's message."""
     message = text_of(error).strip()
     return message.splitlines()[0] if message else ""
 
@@ -292,7 +292,7 @@ class OpenActivities:
 
 
 def _is_inside(frame: FrameType | None) -> bool:
-    """Whether a frame, or one that called it, is of the code around a checkpoint."""
+    """Return whether a frame, or one that called it, is of the code around a checkpoint."""
     while frame is not None:
         if frame.f_code.co_filename.endswith(HOME_FILES):
             return True

@@ -243,5 +243,5 @@ def _has_ended(call: RecordedCall) -> bool:
 
 
 def _caller() -> Any:
-    """The frame that calls our caller."""
+    """Return the frame that calls our caller."""
     return sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # its only name

@@ -29,17 +29,17 @@ MAX_NAME: Final = 200
 
 
 def is_internal(function: Any) -> bool:
-    """Whether torch calls this function for purposes of its own."""
+    """Return whether torch calls this function for purposes of its own."""
     return getattr(function, "__module__", None) in _INTERNAL
 
 
 def is_on_object(function: Any) -> bool:
-    """Whether this function calls a method of a remote object."""
+    """Return whether this function calls a method of a remote object."""
     return getattr(function, "__module__", None) == _ON_OBJECT
 
 
 def name_of(function: Any, arguments: Any = None) -> str:
-    """The name of a function, as `Optimizer.step`; of a method of a remote object, as `RRef.step`.
+    """Return the name of a function, as `Optimizer.step`; of a method of a remote object, as `RRef.step`.
 
     Args:
         function: Any callable.
@@ -57,7 +57,7 @@ def name_of(function: Any, arguments: Any = None) -> str:
 
 
 def arguments_of(frame: FrameType) -> Any:
-    """The arguments of the call that torch's frame is about to send."""
+    """Return the arguments of the call that torch's frame is about to send."""
     return frame.f_locals.get("args")
 
 
@@ -192,7 +192,7 @@ class RecordedCall:
             self._number = interval.number
 
     def is_about_to_return(self) -> bool:
-        """Whether its thread waits for it and is probably about to record its end, now that its future is done.
+        """Return whether its thread waits for it and is probably about to record its end, now that its future is done.
 
         A second look at the same call shows that this has not happened: a signal handler may have raised.
         """
