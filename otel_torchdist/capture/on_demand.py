@@ -1,4 +1,4 @@
-"""Parts of a capture session that many ranks never use: imported only where they are, to save memory."""
+"""Session parts that many ranks never use. They are imported on demand, to save memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def native_kernels(library: Library | None) -> NativeKernels | None:
-    """Kernels of the native library; None if calls are recorded in Python."""
+    """Return the kernels of the native library, or None to record in Python."""
     if library is None:
         return None
     from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
@@ -36,37 +36,37 @@ def native_kernels(library: Library | None) -> NativeKernels | None:
 
 
 def cuda_operations(native: NativeKernels | None) -> DeviceOperations | None:
-    """What times operations on CUDA devices; None, with a warning, where they cannot be followed."""
+    """Return the follower of CUDA operations, or None with a warning if they cannot be followed."""
     from otel_torchdist.capture.core.cuda.operations import cuda_operations
 
     return cuda_operations(native)
 
 
 class LoneBackendCreation(SessionPart):
-    """Records the calls of backends that the program makes itself; torch makes others, for groups and remote calls."""
+    """Recorder of backends that the program creates itself. torch creates others, for groups and RPC."""
 
     def __init__(self, hot_path: HotPath) -> None:
-        """Follow nothing until `hook`; `hot_path` records the calls."""
+        """Initialize without hooks. `hot_path` records the calls."""
         self._hot_path = hot_path
         self._backends: LoneBackends | None = None
 
     def hook(self, patches: Patches) -> None:
-        """Wait for the first one."""
+        """Patch the constructor of gloo backends."""
 
         def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
             def init(backend: Any, *args: Any, **kwargs: Any) -> None:
                 original(backend, *args, **kwargs)
                 with guard.guarded("a backend's creation"):
-                    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
+                    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `inspect` calls it
                     if not str(caller.f_globals.get("__name__")).startswith("torch."):
                         store = kwargs["store"] if "store" in kwargs else args[0]
                         self._follow(patches).add(backend, store)
 
             return init
 
-        made_class = getattr(torch.distributed, "ProcessGroupGloo", None)  # there are builds without gloo
-        if made_class is not None:
-            patches.replace(made_class, "__init__", make_init)
+        backend_class = getattr(torch.distributed, "ProcessGroupGloo", None)  # missing in builds without gloo
+        if backend_class is not None:
+            patches.replace(backend_class, "__init__", make_init)
 
     def _follow(self, patches: Patches) -> LoneBackends:
         if self._backends is None:
@@ -84,7 +84,7 @@ def observed_calls(
     current: Callable[[], Recorder | None],
     devices: Devices,
 ) -> ObservedCalls | None:
-    """What looks at the tensors of operations; None for nothing."""
+    """Return the calls of tensor observers, or None without observers."""
     if observing is None:
         return None
     from otel_torchdist.capture.tensors.observed import ObservedCalls

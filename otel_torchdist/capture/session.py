@@ -1,4 +1,4 @@
-"""The capture session: puts its parts in order, and switches them on and off."""
+"""The capture session: assembles its parts, and switches them on and off."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Capture:
-    """Records every collective of this process from `install` to `uninstall`."""
+    """The capture session of this process. Records every collective between `install` and `uninstall`."""
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class Capture:
         library: Library | None = None,
         observing: Observing | None = None,
     ) -> None:
-        """Initialize the capture; nothing is recorded until `install`.
+        """Initialize the capture. Nothing is recorded until `install`.
 
         Args:
-            directory: Returns the job directory for a new tape; raises TapeError if there is none.
-            capacity: Number of records in a tape's ring.
-            exchange_host: Address at which this node's agent listens for agents of other nodes, '' to determine it
-                automatically; None if the agents do not exchange data.
-            has_abort_hooks: Whether backends should report that they abort; see `AbortHooks`.
-            library: The native library; None to record in Python, as always where observers need the tensors.
-            observing: What looks at the tensors of operations; None for nothing.
+            directory: Returns the job directory for a new tape. Raises TapeError if there is none.
+            capacity: Number of records in a tape's ring buffer.
+            exchange_host: Address at which this node's agent listens for agents of other nodes; '' to determine it
+                automatically, None if the agents do not exchange data.
+            has_abort_hooks: Whether to install abort hooks; see `AbortHooks`.
+            library: The native library; None to record in Python. Observers of tensors always require Python.
+            observing: The observers of tensors; None without observers.
         """
         self._directory = directory
         self._capacity = capacity
@@ -86,7 +86,7 @@ class Capture:
     def _assemble(
         self, agreements: Agreements, abort_hooks: AbortHooks, names: set[str], schemas: list[OperationSchema]
     ) -> None:
-        """Make the parts, and put them in order; see `SessionPart`."""
+        """Create the parts in their order; see `SessionPart`."""
         patches, groups, meet, library = self._patches, self._groups, self._runs.meet, self._library
         native = native_kernels(library)
         works = Works(patches, self._watch.poll_soon, library.make_wait if library is not None else None)
@@ -101,8 +101,8 @@ class Capture:
         one_sided = OneSided(meet)
         self._rpc = RpcJoining(self._runs, self._watch.poll_soon, loop.steps.call_begins, patches)
         parts: list[SessionPart | None] = [
-            RequestAnswers(),  # answers when all else is recorded
-            *loop.parts,  # optimizers end steps before observers see their end
+            RequestAnswers(),  # answers after everything else is recorded
+            *loop.parts,  # optimizers end steps before observers see the end
             abort_hooks,
             observed,
             one_sided,
@@ -116,7 +116,7 @@ class Capture:
             Coalescing(groups, hot_path, meet),
             Reconfigurations(groups, works, meet),
             Dispatcher(hot_path, works, native, observed, schemas),
-            devices,  # their last poll looks into groups and into plans of the native kernels
+            devices,  # the last poll uses groups and plans of the native kernels
             works,
             agreements,
             self._rpc,  # remote calls end before operations
@@ -124,28 +124,28 @@ class Capture:
         self._recording.parts = [part for part in parts if part is not None]
 
     def on_tape(self, listener: Callable[[Recorder], None]) -> None:
-        """Call `listener` with each new recorder as soon as its tape has been created."""
+        """Call `listener` with each new recorder, once its tape exists."""
         self._listeners.append(listener)
 
     def on_beat(self, listener: Callable[[], None]) -> None:
-        """Call `listener` once a second, on our own thread, while there is a tape."""
+        """Call `listener` once a second, on the rank thread, while there is a tape."""
         self._beat_listeners.append(listener)
 
     def current_recorder(self) -> Recorder | None:
-        """Return the recorder in use; None if there is none."""
+        """Return the current recorder, or None."""
         return self._recording.recorder
 
     @property
     def cuda_device(self) -> int | None:
-        """Index of the CUDA device of the first operation on one; None before."""
+        """Index of the CUDA device of the first operation on CUDA; None before it."""
         return self._devices.first_cuda
 
     # --- on and off ------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Start recording; groups that already exist are included, with their sequences marked unaligned."""
+        """Start recording. Existing groups are included, with sequence numbers marked as unaligned."""
         existing = known_groups()
-        self._groups.born_before_us(existing)
+        self._groups.mark_uncounted(existing)
         for part in self._recording.parts:
             part.hook(self._patches)
         os.register_at_fork(after_in_child=partial(_forget_in_child, weakref.ref(self)))
@@ -159,7 +159,7 @@ class Capture:
         self._rpc.join_late()
 
     def uninstall(self) -> None:
-        """Stop recording and put everything back as it was."""
+        """Stop recording and restore everything that was patched."""
         self._recording.begins_tapes = False
         self._end.disarm()
         for part in reversed(self._recording.parts):
@@ -170,7 +170,7 @@ class Capture:
         self._close(at_exit=False)
 
     def _at_end(self) -> None:
-        """Finish the tape; operations that other exit handlers issue afterwards are not recorded."""
+        """End the tape. Operations that other exit handlers issue afterwards are not recorded."""
         self._recording.begins_tapes = False
         self._watch.stop(timeout_s=1.0)
         error = uncaught_error()
@@ -180,9 +180,9 @@ class Capture:
             else:
                 self._runs.end(TapeState.FAILED, describe_raised(error))
             self._close(at_exit=True)
-            # What the dispatcher's kernels refer to outlives Python. If that led to what we have replaced in torch, so
-            # would its groups: NCCL's would neither warn nor wait for a watchdog that is about to end the process.
-            # Hooks stay: other threads may run through them.
+            # Objects that the dispatcher's kernels refer to outlive Python. If they referred to patched functions of
+            # torch, its groups would outlive Python, too: NCCL's would neither warn nor wait for a watchdog that is
+            # about to end the process. Hooks stay, because other threads may be running them.
             self._patches.close()
 
     def _close(self, *, at_exit: bool) -> None:
@@ -220,7 +220,10 @@ class Capture:
                 listener()
 
     def after_fork_in_child(self) -> None:
-        """Reset: a child is not a rank until it creates its own group, and it never writes to its parent's tape."""
+        """Reset the session in a forked child.
+
+        A child is not a rank until it creates its own group, and it never writes to its parent's tape.
+        """
         self._watch.forget_in_child()
         self._recording.forget_in_child()
 

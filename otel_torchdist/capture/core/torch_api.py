@@ -321,7 +321,7 @@ class Patches:
         self.restore()
 
     def restore(self) -> None:
-        """Restore every original, except where other code has replaced our function, which then passes calls through."""
+        """Restore every original, except where other code has replaced our function: ours then passes calls on."""
         while self._undo:
             owner, name, stored, replacement = self._undo.pop()
             if _stored(owner, name) is not replacement:

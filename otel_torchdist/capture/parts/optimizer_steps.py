@@ -1,7 +1,7 @@
 """Records the steps of optimizers as activities of their thread.
 
-torch calls one hook before a step and another after it, the latter only if nothing was raised. A step that was left
-with an exception is ended when its thread begins the next one, or is seen outside of any.
+torch calls a hook before a step, and another after it unless the step raised. A step that raised is ended when its
+thread begins the next step, or is found outside of any step.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 _FILE: Final = HOOKED_STEP.co_filename
 _NAME: Final = HOOKED_STEP.co_name
 MAX_IN_STEP: Final = 16
-"""Recorded in each training step. A GAN makes a handful; one optimizer per parameter would make hundreds."""
+"""Maximum number of recorded optimizer steps per training step. One optimizer per parameter would make hundreds."""
 MIN_AGE_NS: Final = 1_000_000_000
-"""Age from which it is checked whether a step's thread is still in it; few steps get this old."""
+"""Minimum age in ns of steps whose threads are checked. Few steps get this old."""
 
 
 class _RecordedStep(RecordedInterval):
-    """The step of an optimizer that a thread has entered last.
+    """The last optimizer step of a thread.
 
     Attributes:
         optimizer: The optimizer's `id`.
-        in_backward: Whether a backward pass runs it, in a hook: its time is part of that pass.
-        is_over: Whether it has been recorded as ended.
+        in_backward: Whether a hook of a backward pass runs the step. Its time is part of that pass.
+        is_over: Whether its end is recorded.
     """
 
     __slots__ = ("in_backward", "is_over", "optimizer")
@@ -51,7 +51,7 @@ class _RecordedStep(RecordedInterval):
         self.is_over = False
 
     def complete(self, how: How) -> None:
-        """Record that it has ended, unless that has been recorded."""
+        """Record the end, unless it is recorded."""
         if self.number and not self.is_over:
             ended_ns = time.monotonic_ns()
             self.tape.complete(self.number, self.entered_ns, ended_ns, how)
@@ -61,24 +61,24 @@ class _RecordedStep(RecordedInterval):
 
 
 class OptimizerSteps:
-    """Records the outermost steps of each thread."""
+    """Recorder of the outermost optimizer steps of each thread."""
 
     def __init__(self) -> None:
-        self._of_threads = dict[int, _RecordedStep]()
+        self._by_thread = dict[int, _RecordedStep]()
         self._step: int = -1
         self._recorded = 0
 
     def is_in_one(self) -> bool:
-        """Return whether the calling thread may be in a step that is recorded."""
-        return threading.get_ident() in self._of_threads
+        """Return whether the calling thread may be in a recorded step."""
+        return threading.get_ident() in self._by_thread
 
     def is_in(self, optimizer: Optimizer) -> bool:
-        """Return whether the calling thread is in a step of this optimizer that is recorded."""
-        step = self._of_threads.get(threading.get_ident())
+        """Return whether the calling thread is in a recorded step of this optimizer."""
+        step = self._by_thread.get(threading.get_ident())
         return step is not None and step.optimizer == id(optimizer)
 
     def begin(self, recorder: Recorder, optimizer: Optimizer) -> None:
-        """Record that an optimizer's step begins on the calling thread, which is in no other."""
+        """Record that an optimizer's step begins on the calling thread. It is in no other step."""
         self._end(How.ABANDONED)
         if not self._has_room(recorder):
             return
@@ -86,7 +86,7 @@ class OptimizerSteps:
         tape = recorder.tape
         detail = tape.names.find_room(type(optimizer).__name__, SPARE_OF_LABELS)
         prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, detail, threading.get_native_id())
-        step = self._of_threads[threading.get_ident()] = _RecordedStep(tape, id(optimizer))
+        step = self._by_thread[threading.get_ident()] = _RecordedStep(tape, id(optimizer))
         step.begin(recorder.step, 0, prepared)
 
     def end(self) -> None:
@@ -94,11 +94,11 @@ class OptimizerSteps:
         self._end(How.CALL)
 
     def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
-        """Record as ended what was left with an exception; called once a second."""
+        """Record the ends of steps that raised. Called once a second."""
         entered_before_ns = time.monotonic_ns() - min_age_ns
         old = [
             (thread, step)
-            for thread, step in list(self._of_threads.items())
+            for thread, step in list(self._by_thread.items())
             if step.entered_ns < entered_before_ns and not step.is_over
         ]
         for thread, step in old:
@@ -106,12 +106,12 @@ class OptimizerSteps:
                 step.complete(How.ABANDONED)
 
     def forget_all(self, ends_left: bool) -> None:
-        """Forget what is recorded, because the tape ends or is another process's.
+        """Drop the recorded steps, because the tape ends or belongs to another process.
 
         Args:
-            ends_left: Whether to record as ended what was left with an exception.
+            ends_left: Whether to record the ends of steps that raised.
         """
-        steps, self._of_threads = self._of_threads, dict[int, _RecordedStep]()
+        steps, self._by_thread = self._by_thread, dict[int, _RecordedStep]()
         for thread, step in steps.items() if ends_left else ():
             if not _is_inside(thread):
                 step.complete(How.ABANDONED)
@@ -122,22 +122,22 @@ class OptimizerSteps:
         return self._recorded < MAX_IN_STEP
 
     def _end(self, how: How) -> None:
-        step = self._of_threads.get(threading.get_ident())
+        step = self._by_thread.get(threading.get_ident())
         if step is not None:
-            step.complete(how)  # first, as a signal handler may raise in between
-            self._of_threads.pop(threading.get_ident(), None)
+            step.complete(how)  # first: a signal handler may raise in between
+            self._by_thread.pop(threading.get_ident(), None)
 
 
 def _is_inside(thread: int) -> bool:
-    """Return whether a thread is in the step of an optimizer."""
+    """Return whether a thread is in an optimizer step."""
     return is_within_step(next(frames_by_thread()).get(thread))
 
 
 def is_within_step(frame: FrameType | None) -> bool:
-    """Return whether a frame, or one that called it, is an optimizer's step."""
+    """Return whether a frame or one of its callers is an optimizer step."""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == _FILE and _NAME in code.co_name:  # `is_step`, without the call
+        if code.co_filename == _FILE and _NAME in code.co_name:  # `is_step`, inlined
             return True
         frame = frame.f_back
     return False

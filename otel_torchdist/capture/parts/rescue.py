@@ -1,7 +1,7 @@
-"""Saves this rank's state in a stall, by a function of the user's, because the agent requests it.
+"""Rescues this rank in a stall: calls a function of the user that saves its state, on the agent's request.
 
-A rank that hangs in a collective still has its parameters, and usually the GIL is free. The function runs on a thread
-of its own that is not waited for: it may hang too, as may everything that it touches.
+A rank that hangs in a collective still has its parameters, and usually the GIL is free. The function runs on a separate
+thread that is not joined, because the function may hang, too.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 BEATS_BEFORE_CHECK: Final = 5
-"""Seconds after which the program should have its function: it may be defined in the script itself."""
+"""Seconds until the check for the rescue function. The script itself may define it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledRank:
-    """What a rescue function is called with, in each rank of a stalled run that still answers.
+    """The argument of a rescue function. The function is called in each responsive rank of a stalled run.
 
     Attributes:
         rank: This process's global rank.
         world_size: Number of ranks of the run.
-        step: The training step that this rank is in, as the spans count: from 0, in each attempt anew. No optimizer is
-            in the middle of its step.
+        step: Current training step of this rank, as in spans: counted from 0 in each attempt. No optimizer is in the
+            middle of its step.
         run: Id of the run, 32 hexadecimal digits.
         verdict: Kind of the verdict: `absent`, `dead`, `mismatched`, …; docs/verdicts.md lists them.
-        ranks: The global ranks that it names, ascending, such as `2,5-7`; '' if it names none.
+        ranks: The global ranks that the verdict names, ascending, such as `2,5-7`; '' if it names none.
         text: The whole verdict as a sentence.
-        timeout: Seconds after which what is saved does not count.
-        directory: A directory on this node for what is saved; it need not exist yet.
+        timeout: Seconds that the rescue may take. A later result does not count.
+        directory: A directory on this node for the saved state. It may not exist yet.
     """
 
     rank: int
@@ -64,12 +64,12 @@ class StalledRank:
 
 @dataclass(frozen=True, slots=True)
 class RescuePlan:
-    """How a rank is rescued.
+    """The settings of a rescue.
 
     Attributes:
         target: The function, as `module:function`.
-        timeout_s: How long it may take.
-        directory: Where `StalledRank.directory` is.
+        timeout_s: Maximum time of a rescue.
+        directory: Value of `StalledRank.directory`.
     """
 
     target: str
@@ -78,14 +78,14 @@ class RescuePlan:
 
 
 class Rescuer:
-    """Starts a rescue when one is requested, once for each stall."""
+    """Rescuer of this rank, on request, once for each stall."""
 
     def __init__(self, plan: RescuePlan, recorder: Callable[[], Recorder | None]) -> None:
-        """Rescue as planned.
+        """Initialize without a rescue.
 
         Args:
-            plan: The plan.
-            recorder: Returns what records at the moment, None for nothing.
+            plan: The settings.
+            recorder: Returns the current recorder, or None.
         """
         self._plan = plan
         self._recorder = recorder
@@ -94,7 +94,7 @@ class Rescuer:
         self._running: _RunningRescue | None = None
 
     def beat(self) -> None:
-        """Do what is due; called once a second on our own thread."""
+        """Start a requested rescue, and check the running one. Called once a second on the rank thread."""
         self._beats += 1
         if self._beats == BEATS_BEFORE_CHECK:
             _warn_if_missing(self._plan.target)
@@ -112,7 +112,7 @@ class Rescuer:
 
 
 class _RunningRescue:
-    """One rescue, on a thread of its own."""
+    """A rescue, on a separate thread."""
 
     def __init__(self, plan: RescuePlan, recorder: Recorder, request: RescueRequest) -> None:
         self._plan = plan
@@ -126,12 +126,12 @@ class _RunningRescue:
         threading.Thread(target=self._run, name="otel-torchdist-rescue", daemon=True).start()
 
     def end_if_late(self) -> None:
-        """Count it as too late if it has not ended in time; its thread cannot be ended."""
+        """Mark the rescue as too late after the timeout. Its thread cannot be ended."""
         if time.monotonic() > self._due and self._set(RescueState.TOO_LATE):
             _logger.error("the rescue of this rank took longer than %g s and does not count", self._plan.timeout_s)
 
     def _set(self, state: RescueState, step: int | None = None) -> bool:
-        """Publish a state, unless a final one has been; returns whether it was published."""
+        """Publish a state, unless a final state was published. Return whether it was published."""
         with self._lock:
             if self._state.is_final:
                 return False
@@ -142,7 +142,7 @@ class _RunningRescue:
     def _run(self) -> None:
         try:
             self._rescue()
-        except BaseException as error:  # the user's: also SystemExit, which would end this thread in silence
+        except BaseException as error:  # including SystemExit, which would end this thread silently
             _logger.error("the rescue of this rank failed", exc_info=error)
             self._set(RescueState.RAISED)
 
@@ -156,7 +156,7 @@ class _RunningRescue:
         with BACKGROUND_CALLS:
             returned = function(self._stalled_rank())
         if _is_in_optimizer() or self._recorder.step != self._step:
-            _logger.error("the rescue of this rank does not count: it went on meanwhile")
+            _logger.error("the rescue of this rank does not count: the rank continued meanwhile")
             self._set(RescueState.WENT_ON)
             return
         step = returned if isinstance(returned, int) and not isinstance(returned, bool) else self._step
@@ -184,7 +184,7 @@ def _is_in_optimizer() -> bool:
 
 
 def _warn_if_missing(target: str) -> None:
-    """Report a function that does not exist while there is time to correct it; nothing is imported for that."""
+    """Warn early about a function that does not exist. Imports nothing."""
     module, _, name = target.partition(":")
     loaded = sys.modules.get(module)
     try:

@@ -1,4 +1,4 @@
-"""Reads the schema of every c10d operation: the positions of the group, the tensors, the root, …"""
+"""Reads the schema of every c10d operation: the positions of its group, tensors and root."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Follows the creation of process groups by any caller.
 
-The hooks are where all paths meet: `_new_process_group_helper`, `_update_default_pg` and the method `split_group`.
-`init_device_mesh` holds its own references to `init_process_group` and `split_group`, so patches of those would miss
-it. Torch 2.8 has no such method; there, a group that was split off is known from its first operation on.
+The patched functions are common to all paths: `_new_process_group_helper`, `_update_default_pg` and the method
+`split_group`. Patches of the public functions would miss `init_device_mesh`, which holds references to
+`init_process_group` and `split_group`. torch 2.8 lacks the method: a split group is registered at its first operation.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class GroupCreation(SessionPart):
     """Follows the creation of groups."""
 
     def __init__(self, events: GroupEvents) -> None:
-        """Follow nothing until `hook`; `events` receives what happens."""
+        """Initialize without hooks. `events` receives the events."""
         self._events = events
         self._launch = Launch(events)
 
     def hook(self, patches: Patches) -> None:
-        """Follow the creation of groups, and the launch of this process's worlds."""
+        """Patch the functions that create groups."""
         events, launch = self._events, self._launch
         patches.replace(c10d, "rendezvous", lambda original: follow_rendezvous(original, launch))
         patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events, launch))
@@ -62,11 +62,11 @@ def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -
         members, size, name = arguments["global_ranks_in_group"], arguments["group_size"], str(arguments["group_name"])
         is_world, description, place = not members, arguments.get("group_desc") or "", DEFAULT_WORLD
         backend, timeout_ms = str(arguments["backend"]), milliseconds_of(arguments.get("timeout"))
-        if rendezvous.recorder is not None:  # its ranks have looked for the store before
+        if rendezvous.recorder is not None:  # the launch has begun at the store
             rendezvous.has_store(name, description, backend, timeout_ms)
             return
         if is_world and size < 1:
-            return  # MPI: ranks are not known before the group is
+            return  # MPI: ranks are unknown before the group exists
         if is_world and description != DEFAULT_DESCRIPTION:
             place = world_by_hand(name, arguments["store"], arguments["group_rank"], size)
         if place.is_by_hand:
@@ -116,11 +116,11 @@ def _split(
         recorder, books = events.current_recorder(), ranks_in_books(parent)
         if recorder is None or books is None:
             return
-        by_group_rank = {group_rank: rank for rank, group_rank in books.items()}
+        by_group_rank = {group_rank: global_rank for global_rank, group_rank in books.items()}
         ranks, place = tuple(by_group_rank[int(group_rank)] for group_rank in given), events.place_of(parent)
-        own = place.here if place.is_by_hand else recorder.tape.identity.rank
-        if own not in ranks:
-            return  # this rank takes part in the split, but is not in the group
+        rank = place.here if place.is_by_hand else recorder.tape.identity.rank
+        if rank not in ranks:
+            return  # this rank takes part in the split, but is not a member
         name, description = names.get("group_name") or "", names.get("group_desc") or ""
         timeout_ms = milliseconds_of(names.get("timeout")) or timeout_of(parent)
         backend = backend_and_store(parent)[0]

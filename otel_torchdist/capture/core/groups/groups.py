@@ -1,4 +1,4 @@
-"""The process groups of this rank: their members, and how a group is recognized from one call to the next."""
+"""The process groups of this rank: their members, and their states by identity."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Groups(SessionPart):
 
     Attributes:
         by_identity: States of the groups, by the `id` of torch's Python object.
-        default: The default group, once it is known.
+        default: The default group; None until it is known.
     """
 
     def __init__(self) -> None:
         self.by_identity: dict[int, GroupState] = {}
         self.default: GroupState | None = None
-        self._before_us: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+        self._uncounted: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
-    def born_before_us(self, groups: list[ProcessGroup]) -> None:
-        """Remember groups whose first collectives were not counted: their sequences cannot be compared."""
-        self._before_us.update(groups)
+    def mark_uncounted(self, groups: list[ProcessGroup]) -> None:
+        """Mark groups whose first collectives were not counted. Their sequence numbers cannot be compared."""
+        self._uncounted.update(groups)
 
     def count(self, group: ProcessGroup) -> None:
-        """Count a group from now on: it becomes the default one, and all its members do the same."""
-        self._before_us.discard(group)
+        """Mark a group as counted from now on: it becomes the default group on all members."""
+        self._uncounted.discard(group)
 
     def find(self, group: ProcessGroup) -> GroupState | None:
         """Return the state of a known group."""
@@ -55,16 +55,16 @@ class Groups(SessionPart):
         place: PlaceInWorld = DEFAULT_WORLD,
         address: str = "",
     ) -> GroupState:
-        """Register a group at its creation, when it is first seen in an operation, or when its members have changed.
+        """Register a group at its creation, at its first operation, or when its members have changed.
 
         Args:
-            recorder: Recorder to whose tape it belongs.
+            recorder: Recorder of its operations.
             group: The group.
             ranks: Global ranks of its members, if the caller knows them.
-            nth: How many groups with these members came before, if already counted.
+            nth: Number of earlier groups with these members, if the group is already counted.
             membership: The new membership, if its members have just changed.
-            place: Which world it is of.
-            address: Where its members have met; '' if that is not known.
+            place: The world of the group.
+            address: Address of its rendezvous; '' if unknown.
         """
         if membership is not None:
             ranks, nth = membership.ranks, 0
@@ -72,7 +72,7 @@ class Groups(SessionPart):
             ranks = tuple(range(group.size()))
         members = ranks if ranks is not None else member_ranks(group)
         is_listed = ranks is not None or ranks_in_books(group) is not None
-        # A group that a library made by hand, smaller than the world: its members are a guess.
+        # The members of a group that is not in torch's registry and smaller than the world are a guess.
         is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
         backend = configured_backend(group)
         name = GroupName(
@@ -81,7 +81,7 @@ class Groups(SessionPart):
             ranks=members,
             nth=recorder.count_group(members, place.world) if nth is None else nth,
             backend=backend,
-            aligned=group not in self._before_us and not is_guess and (membership is None or membership.is_known),
+            aligned=group not in self._uncounted and not is_guess and (membership is None or membership.is_known),
             epoch=membership.epoch if membership is not None else -1,
             timeout_ms=timeout_of(group),
             at_timeout=at_timeout_of(backend),
@@ -91,20 +91,20 @@ class Groups(SessionPart):
         )
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
         identity = id(group)
-        # The object may be freed while C++ keeps the group; another object may then get its id.
+        # The Python object may be freed while C++ keeps the group. Another object may then get its id.
         weakref.finalize(group, self._forget, identity, weakref.ref(state)).atexit = False
         before = self.by_identity.get(identity)
-        if before is not None:  # the native library knows a group by its address, which stays the same
+        if before is not None:  # the native library identifies a group by its address, which stays the same
             before.forget_plans()
         self.by_identity[identity] = state
         return state
 
     def hook(self, patches: Patches) -> None:
-        """Follow changes of timeouts."""
+        """Patch the setters of timeouts."""
         follow_timeouts(patches, self._renew_timeouts)
 
     def _renew_timeouts(self) -> None:
-        """Look at the timeouts of all groups, of which some may have been changed."""
+        """Read the timeouts of all groups again."""
         for state in self.states():
             state.renew_timeout()
 
@@ -115,33 +115,33 @@ class Groups(SessionPart):
             state.give_up()
 
     def ends(self, recorder: Recorder) -> None:
-        """Forget every group."""
+        """Drop all groups."""
         self.leave_groups()
 
     def forget_in_child(self) -> None:
-        """Forget every group."""
+        """Drop all groups."""
         self.leave_groups()
 
     def leave_groups(self) -> None:
-        """Forget every group. A world that was made by hand may be used again, on another tape than it was counted."""
+        """Drop all groups. A group of a world made by hand may be used again, on a tape that has not counted its start."""
         by_hand = (state.reference() for state in self.states() if state.name.world)
-        self._before_us.update(filter(None, by_hand))
+        self._uncounted.update(filter(None, by_hand))
         for state in self.states():
             state.give_up()
         self.by_identity.clear()
         self.default = None
 
     def issued_by_default(self) -> int:
-        """How many collectives the default group has issued."""
+        """Return the number of collectives that the default group has issued."""
         return self.default.issued if self.default is not None else 0
 
     def states(self) -> list[GroupState]:
-        """All known groups."""
+        """Return all known groups."""
         return list(self.by_identity.values())
 
 
 def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
-    """Global ranks of a group's members by their rank in the group; from torch's registry, else 0 to size - 1."""
+    """Return the global ranks of a group's members by group rank, from torch's registry, else 0 to size - 1."""
     by_global = ranks_in_books(group)
     if by_global is None:
         return tuple(range(group.size()))

@@ -1,7 +1,7 @@
-"""The launch: the creation of the default group, from where ranks look for their store.
+"""Records the launch, the creation of the default group, from the moment when ranks connect to their store.
 
-The rank that hosts the store waits there for all others, which torch does before it creates the group. So the tape
-begins there, and the operation that is open goes on when the group is created in the store.
+The rank that hosts the store waits for all others before torch creates the group. So the tape begins at the connection,
+and the open operation continues until the group exists.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from otel_torchdist.capture.core.torch_api import c10d, without_prefixes
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP
 
 MAX_ADDRESS: Final = 200
-"""Characters of an address."""
+"""Maximum length of an address."""
 
 
 class MeetingPlace(NamedTuple):
-    """What a rank knows of the default group before it has a store: from an URL, the environment or a store.
+    """The rendezvous of the default group, from its URL and the environment.
 
-    torch reads an URL only in the function that then connects to the store, or hosts it and waits there for all others.
+    torch parses the URL in the same function that connects to the store, or hosts it and waits for all others. So we
+    parse it ourselves.
 
     Attributes:
-        rank: The rank.
-        world_size: How many ranks there are.
-        address: Where they meet: `node0:29500`, the path of a file, or `scheme://host` of a handler of the program's.
-        timeout_ms: How long the store waits, in milliseconds; 0 if that is not known.
+        address: Address of the store: `node0:29500`, the path of a file, or `scheme://host` of a custom handler.
+        timeout_ms: Timeout of the store in milliseconds; 0 if unknown.
     """
 
     rank: int
@@ -45,24 +44,24 @@ class MeetingPlace(NamedTuple):
 
 
 def meeting_of(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) -> MeetingPlace | None:
-    """Return where ranks meet, from the arguments of torch's `rendezvous`; None if torch would refuse them.
+    """Parse the arguments of torch's `rendezvous`. Return None if torch would reject them.
 
     Raises:
-        ValueError: A number or the URL cannot be read.
+        ValueError: A number or the URL cannot be parsed.
     """
     parts = urlsplit(str(url))
     query: dict[str, Any] = dict(parse_qsl(parts.query))
-    own, size = int(query.get("rank", rank)), int(query.get("world_size", world_size))
+    rank, size = int(query.get("rank", rank)), int(query.get("world_size", world_size))
     if parts.scheme == "env":
-        own = int(os.environ.get("RANK", "-1")) if own < 0 else own
+        rank = int(os.environ.get("RANK", "-1")) if rank < 0 else rank
         size = int(os.environ.get("WORLD_SIZE", "-1")) if size < 0 else size
-    if own < 0 or size < 1:
+    if rank < 0 or size < 1:
         return None
-    return MeetingPlace(own, size, _address(parts)[:MAX_ADDRESS], milliseconds_of(kwargs.get("timeout")))
+    return MeetingPlace(rank, size, _address(parts)[:MAX_ADDRESS], milliseconds_of(kwargs.get("timeout")))
 
 
 def _address(parts: SplitResult) -> str:
-    """Where an URL leads; without what may be secret in it: the user, and the query."""
+    """Return the address in a URL, without its user and query, which may be secret."""
     host = parts.netloc.rpartition("@")[2]
     match parts.scheme:
         case "env":
@@ -76,7 +75,7 @@ def _address(parts: SplitResult) -> str:
 
 
 def address_of(store: Any) -> str:
-    """Return where a store that the program has made is; '' if it does not show that."""
+    """Return the address of a store that the program made; '' if unknown."""
     store = without_prefixes(store)
     if hasattr(store, "host") and hasattr(store, "port"):
         return f"{store.host}:{store.port}"[:MAX_ADDRESS]
@@ -91,7 +90,7 @@ class Launch:
         self._events = events
 
     def enter(self, rendezvous: Rendezvous, meeting: MeetingPlace | None) -> None:
-        """Begin a tape; a program that tries again after an error goes on with that of the try before."""
+        """Begin a tape. A retry after an error continues the tape of the previous attempt."""
         if meeting is None:
             return
         before, recorder = self._newest, self._events.current_recorder()
@@ -103,7 +102,7 @@ class Launch:
             and recorder.is_of(meeting.rank, meeting.world_size)
         ):
             if before.nth != NOT_COUNTED:
-                recorder.forget_group(before.ranks, before.nth)  # this one is the first again, as on the other ranks
+                recorder.forget_group(before.ranks, before.nth)  # counts as the first again, as on the other ranks
         else:
             recorder = self._events.default_group_begins(meeting.rank, meeting.world_size)
         if recorder is not None:
@@ -114,25 +113,25 @@ class Launch:
             )
 
     def take(self) -> Rendezvous | None:
-        """Return the one of this thread that goes on now; None if there is none."""
+        """Return this thread's open launch, or None."""
         newest = self._newest
         if newest is None or newest.is_over or newest.thread != threading.get_native_id():
             return None
         return newest if newest.recorder is self._events.current_recorder() else None
 
     def beat(self) -> None:
-        """End one that its thread has left by an exception in torch's own code, as a signal handler may raise one."""
+        """End a launch whose thread has left torch's code by an exception, for example from a signal handler."""
         newest = self._newest
         if newest is None or newest.is_over or newest.recorder is not self._events.current_recorder():
             return
         if not _is_inside(next(frames_by_thread()).get(newest.python_thread)):
-            newest.failed(RuntimeError())  # nothing if it has ended meanwhile
+            newest.failed(RuntimeError())  # does nothing if it has ended meanwhile
 
 
 def _is_inside(frame: FrameType | None) -> bool:
     """Return whether a thread is in torch's function that creates the default group.
 
-    Libraries that make worlds of their own have functions of this name, which ask for a store in the same way.
+    Libraries that make separate worlds have functions of the same name, which also call `rendezvous`.
     """
     while frame is not None and not (frame.f_code.co_name == INIT_PROCESS_GROUP and frame.f_globals is vars(c10d)):
         frame = frame.f_back
@@ -140,7 +139,7 @@ def _is_inside(frame: FrameType | None) -> bool:
 
 
 def follow_rendezvous(original: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
-    """Wrap torch's function that yields the store: from where that is looked for, the launch is under way."""
+    """Wrap torch's `rendezvous`, which yields the store. The launch begins with the first iteration."""
 
     @functools.wraps(original)
     def rendezvous(*args: Any, **kwargs: Any) -> Any:
@@ -150,7 +149,7 @@ def follow_rendezvous(original: Callable[..., Any], launch: Launch) -> Callable[
 
 
 class _Stores:
-    """What torch's function returns. No generator: what a signal handler raises while one is closed would be lost."""
+    """The iterator that the wrapped `rendezvous` returns. Not a generator: closing one loses a signal handler's exception."""
 
     def __init__(self, iterator: Iterator[Any], meeting: Callable[[], MeetingPlace | None], launch: Launch) -> None:
         self._iterator = iterator

@@ -1,4 +1,4 @@
-"""The creation of one group on the tape: an operation that is open until every member has joined."""
+"""Records the creation of a group as an operation that is open until every member has joined."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class GroupEvents(Protocol):
     """Receiver of group events."""
 
     def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
-        """Prepare for a default group that is about to be created; return its recorder."""
+        """Prepare for a default group that is about to be created. Return its recorder."""
         ...
 
     def world_begins(self, place: PlaceInWorld, world_size: int) -> Recorder | None:
-        """Prepare for a world that is about to be made by hand; return the recorder of its operations."""
+        """Prepare for a world that is about to be made by hand. Return the recorder of its operations."""
         ...
 
     def place_of(self, group: ProcessGroup) -> PlaceInWorld:
-        """Which world a group is of."""
+        """Return the world of a group."""
         ...
 
     def current_recorder(self) -> Recorder | None:
-        """Return the recorder in use; None if there is none."""
+        """Return the current recorder, or None."""
         ...
 
     def group_created(self, group: ProcessGroup, rendezvous: Rendezvous) -> None:
@@ -48,25 +48,24 @@ class GroupEvents(Protocol):
         ...
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
-        """Follow torch's default group, which is `group` from now on, or none."""
+        """Handle a change of torch's default group; None if it was destroyed."""
         ...
 
 
 class Rendezvous:
     """The creation of one group, recorded as an operation that is open until every member has joined.
 
-    A signal handler may raise at any moment before, in or after it. No record may stay open because of that: torch has
-    given up the creation, and nothing would ever complete the record. So this object exists before its record does, and
-    the frame that calls torch's own code reports the end to it.
+    A signal handler may raise before, during or after the creation. torch then abandons it, and nothing else would
+    complete the record. So this object exists before its record, and the frame that calls torch reports the end.
 
     Attributes:
         recorder: Recorder of the operation; None while it is not recorded.
         ranks: Global ranks of the members.
-        nth: How many groups with these members came before; `NOT_COUNTED` before `enter`.
-        place: Which world the group is of.
+        nth: Number of earlier groups with these members; `NOT_COUNTED` before `enter`.
+        place: The world of the group.
         thread: Native id of the thread that creates it.
-        python_thread: What Python calls that thread.
-        address: Where the ranks meet; '' if that is not known.
+        python_thread: Python's id of that thread.
+        address: Address of the rendezvous; '' if unknown.
         is_over: Whether its end is recorded.
         has_joined: Whether the group exists.
     """
@@ -95,25 +94,24 @@ class Rendezvous:
         place: PlaceInWorld = DEFAULT_WORLD,
         address: str = "",
     ) -> None:
-        """Publish the operation as entered.
+        """Record the operation as entered.
 
         Args:
             recorder: Recorder of the operation.
-            kind: The function that creates the group, as users know it.
+            kind: Public name of the function that creates the group.
             ranks: Global ranks of the members.
             name: The group's name in torch.
-            description: What the group is for.
-            backend: The backend as requested.
-            timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known.
-            place: Which world the group is of.
-            address: Where the ranks meet; '' if that is not known.
+            description: The group's description in torch.
+            backend: The requested backend.
+            timeout_ms: The timeout of its operations in milliseconds; 0 if unknown.
+            place: The world of the group.
+            address: Address of the rendezvous; '' if unknown.
         """
         self.recorder = recorder
         self.ranks = ranks
         self.place = place
-        self.nth = recorder.groups_before(
-            ranks, place.world
-        )  # known before it is counted, wherever that is interrupted
+        # Set before the group is counted, which may be interrupted.
+        self.nth = recorder.groups_before(ranks, place.world)
         recorder.count_group(ranks, place.world)
         self.address = address
         tape = recorder.tape
@@ -151,16 +149,16 @@ class Rendezvous:
         )
 
     def has_store(self, name: str, description: str, backend: str, timeout_ms: int) -> None:
-        """Record that the store has been reached, by what is known of the group from then on; see `enter`."""
+        """Record that the store is connected, by completing the group's name. See `enter` for the arguments."""
         if self.recorder is not None and self._interval is not None and self._interval.number:
             group = self._group(name, description, backend, timeout_ms)
             self.recorder.tape.names.replace(self._name, group, SPARE_OF_GROUPS)
 
     def over(self) -> None:
-        """Record that the group exists, and that this process lives.
+        """Record that the group exists, and write a heartbeat.
 
-        All members' tapes have been created by then. So a rank that dies at once, before it knows the id of its run, is
-        known to have lived at the same time as the others.
+        All members have tapes by now. The heartbeat shows that they lived at the same time, even if one dies before it
+        knows its run id.
         """
         self._complete(How.CALL, 0)
         self.has_joined = True
@@ -168,7 +166,7 @@ class Rendezvous:
             self.recorder.tape.beat()
 
     def failed(self, error: BaseException) -> None:
-        """Record that the creation raised or was interrupted. Does nothing once it is over."""
+        """Record that the creation raised or was interrupted. Do nothing if it is over."""
         if self._interval is None or self.is_over:
             return
         failure = 0

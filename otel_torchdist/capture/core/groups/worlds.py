@@ -44,7 +44,7 @@ SHOWS_STORES: Final = hasattr(ProcessGroup, "get_group_store")
 def world_by_hand(name: str, store: Any, rank: int, size: int) -> PlaceInWorld:
     """Return the place of a process in a world that it makes through a store.
 
-    A store without a known place, such as a fake store, means the default world, unless there already is a default group.
+    A store without a known place, such as a fake store, means the default world, unless a default group exists.
     """
     place = store_place(store)
     if not place and not torch.distributed.is_initialized():

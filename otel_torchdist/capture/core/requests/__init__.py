@@ -1,1 +1,1 @@
-"""What others ask of this rank."""
+"""Answers to requests of the agent and other readers: stacks, profiles, rescue, abort."""

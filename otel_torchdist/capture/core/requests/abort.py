@@ -1,10 +1,9 @@
 """Handles the early end of a rank: because the agent requests it, or because its backend aborts.
 
-When the agent requests it, the rank reports the reason to torchelastic and makes no call into torch, which may block.
+On the agent's request, the rank reports the reason to torchelastic and makes no call into torch, which may block.
 
-nccl2 has an abort hook from torch 2.15 on. It runs on the backend's own thread, possibly several times, and may be the
-last Python code that runs in the process: it stores one word on the tape and does nothing else. It still needs the GIL,
-so it is installed only on request.
+nccl2 has an abort hook from torch 2.15 on. It runs on the backend's thread, possibly several times, and may be the last
+Python code of the process. It only stores one word on the tape, but it needs the GIL, so it is installed on request.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def abort_if_requested(tape: Path, finish: Callable[[], None]) -> None:
-    """End this process if that was requested.
+    """End this process if the agent has requested it.
 
     Args:
         tape: This rank's tape.
-        finish: Writes the final state to it.
+        finish: Writes the final state to the tape.
     """
     reason = abort_reason(tape)
     if not reason:
@@ -55,7 +54,7 @@ def abort_if_requested(tape: Path, finish: Callable[[], None]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    # Not sys.exit: exit handlers may wait for the operation that hangs.
+    # Not sys.exit: exit handlers may wait for the hanging operation.
     os._exit(EXIT_CODE)
 
 
@@ -75,7 +74,7 @@ def _write_error_file(reason: str, environ: Mapping[str, str]) -> None:
 
 
 HOOK: Final = 0x07E1_70C4
-"""Our id among the hooks of a group; torch's own ids start at 0."""
+"""Id of our hook in a group. torch's ids start at 0."""
 
 
 class AbortHooks(SessionPart):
@@ -86,17 +85,17 @@ class AbortHooks(SessionPart):
         self._groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
     def attach(self, recorder: Recorder, group: ProcessGroup) -> None:
-        """Have a group's backend report when it aborts, if hooks are wanted and the backend supports them."""
+        """Install the abort hook in a group's backend, if hooks are wanted and supported."""
         if not self._is_wanted or group in self._groups:
             return
         with guard.guarded("abort hook"):
             if _supports_hooks(group):
-                able: Any = group
-                able.register_abort_hook(HOOK, _hook(recorder))
+                backend: Any = group
+                backend.register_abort_hook(HOOK, _hook(recorder))
                 self._groups.add(group)
 
     def ends(self, recorder: Recorder) -> None:
-        """Remove all hooks before the interpreter exits: a backend may outlive it and must not hold a function."""
+        """Remove all hooks. A backend may outlive the interpreter and must not hold a Python function."""
         groups: list[Any] = list(self._groups)
         self._groups.clear()
         for group in groups:
@@ -107,7 +106,7 @@ class AbortHooks(SessionPart):
 def _supports_hooks(group: ProcessGroup) -> bool:
     try:
         return bool(getattr(group, "supports_abort_hooks", False))
-    except RuntimeError as error:  # it has no backend yet
+    except RuntimeError as error:  # the group has no backend yet
         guard.pass_on(error)
         return False
 

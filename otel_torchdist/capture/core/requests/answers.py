@@ -1,4 +1,4 @@
-"""Answers what others ask of this rank, once a second: its stacks, a profile, to end itself."""
+"""Answers requests once a second: for stacks, for a profile, and to end the process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Profiler:
-    """Takes one profile at a time."""
+    """Sampler of one profile at a time."""
 
     def __init__(self) -> None:
-        """Nothing is sampled until it is requested."""
+        """Initialize without a profile."""
         self._sampling: Sampling | None = None
 
     def start_if_requested(self, tape: TapeWriter) -> None:
-        """Start to sample if a reader of the tape has asked for it; called once a second."""
+        """Start sampling if a reader of the tape has requested it. Called once a second."""
         request = tape.pending_profile()
         if request is None or (self._sampling is not None and self._sampling.is_for(request)):
             return
@@ -42,43 +42,43 @@ class Profiler:
         self._sampling = Sampling(tape, request)
 
     def stop(self) -> None:
-        """End a profile early, because the tape ends; what was sampled is written."""
+        """End a profile early, because the tape ends. Its samples are written."""
         sampling, self._sampling = self._sampling, None
         if sampling is not None:
             sampling.stop()
 
     def forget(self) -> None:
-        """Forget a profile in a forked child, which does not have the thread."""
+        """Drop a profile in a forked child, which does not have the thread."""
         self._sampling = None
 
 
 class RequestAnswers(SessionPart):
-    """Answers requests while there is a tape."""
+    """The answers to requests, while there is a tape."""
 
     def __init__(self) -> None:
         self._profiler = Profiler()
 
     def begins(self, recorder: Recorder) -> None:
-        """Offer stacks by a signal, where native code holds the GIL."""
+        """Offer stacks by a signal, for native code that holds the GIL."""
         offer_stacks(recorder.tape.path)
 
     def beat(self, recorder: Recorder) -> None:
-        """Answer what has been requested since the last call."""
+        """Answer the requests since the last call."""
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
         renew_offer(recorder.tape.path)
-        with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
+        with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent warns once
             answer_stack_request(recorder.tape)
         self._profiler.start_if_requested(recorder.tape)
         abort_if_requested(recorder.tape.path, lambda: recorder.fail(FAILURE))
 
     def ends(self, recorder: Recorder) -> None:
-        """End a profile that is being taken, and withdraw the offer: the tape ends."""
+        """End a running profile, and withdraw the offer of stacks."""
         with guard.guarded("profile"):
             self._profiler.stop()
         withdraw_offer(recorder.tape.path)
 
     def forget_in_child(self) -> None:
-        """Forget the parent's profile, and never write to its file of stacks."""
+        """Drop the parent's profile, and stop writing to its file of stacks."""
         self._profiler.forget()
         write_no_stacks()

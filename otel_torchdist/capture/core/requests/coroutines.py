@@ -1,7 +1,7 @@
-"""Where coroutines stand that a thread's event loop waits for: its own stack shows only the loop.
+"""Adds the frames of awaited coroutines to a thread's stack, which shows only the event loop.
 
-Followed from the task that the loop runs until it is complete, through what each awaits. Of several that are gathered,
-the first that is not done. Private attributes are read, so whatever is missing ends the walk; nothing is changed.
+The walk starts at the task of `run_until_complete` and follows awaits. Of gathered tasks, it follows the first pending
+one. It only reads private attributes, and ends where one is missing.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from typing import Any, Final
 
 MAX_DEPTH: Final = 32
 _ALL_TASKS: Final = ("_scheduled_tasks", "_all_tasks")
-"""From Python 3.12 on, and before."""
+"""Names in Python 3.12 and later, and in earlier versions."""
 _LOOP: Final = "/asyncio/"
 _IDLE: Final = "/selectors.py"
 
 
 def with_coroutines(ident: int, frames: list[tuple[CodeType, int | None]]) -> list[tuple[CodeType, int | None]]:
-    """Return the frames of a thread, innermost first, with those of the coroutines that its event loop waits for.
-
-    They come after those of the loop, as it is the innermost that waits.
+    """Insert the frames of the coroutines that a thread's event loop waits for, behind the frames of the loop.
 
     Args:
         ident: The thread's id.
-        frames: The frames.
+        frames: Its frames, innermost first.
     """
     place = max((at for at, (code, _) in enumerate(frames) if _LOOP in code.co_filename), default=-1) + 1
     if not place or not all(_is_of_loop(code) for code, _ in frames[:place]):
-        return frames  # no loop, or one that runs a coroutine just now
+        return frames  # no loop, or the loop is running a coroutine
     suspended: list[tuple[CodeType, int | None]] = []
     with contextlib.suppress(Exception):  # tasks may come and go meanwhile
         suspended = [*_suspended(_main_task(ident))]
@@ -42,19 +40,19 @@ def _is_of_loop(code: CodeType) -> bool:
 
 
 def _main_task(ident: int) -> Any:
-    """Return the task that a thread's loop runs until it is complete; None if there is none."""
+    """Return the task of a thread's `run_until_complete`, or None."""
     tasks, events = sys.modules.get("asyncio.tasks"), sys.modules.get("asyncio.base_events")
     until_complete = getattr(events, "_run_until_complete_cb", None)
-    known: Any = next((found for name in _ALL_TASKS if (found := getattr(tasks, name, None)) is not None), ())
-    for task in list(known):
-        is_here = getattr(task.get_loop(), "_thread_id", None) == ident
-        if is_here and not task.done() and any(until_complete in one for one in task._callbacks or ()):
+    all_tasks: Any = next((table for name in _ALL_TASKS if (table := getattr(tasks, name, None)) is not None), ())
+    for task in list(all_tasks):
+        is_on_thread = getattr(task.get_loop(), "_thread_id", None) == ident
+        if is_on_thread and not task.done() and any(until_complete in callback for callback in task._callbacks or ()):
             return task
     return None
 
 
 def _suspended(task: Any) -> Iterator[tuple[CodeType, int | None]]:
-    """Code and line of each coroutine that a task waits for, outermost first."""
+    """Yield code and line of each coroutine that a task waits for, outermost first."""
     for _ in range(MAX_DEPTH):
         if task is None:
             return
@@ -72,8 +70,8 @@ def _frames_in(coroutine: Any) -> Iterator[tuple[CodeType, int | None]]:
 
 
 def _task_behind(future: Any) -> Any:
-    """Return the task that ends a future: itself, or the first one of those gathered that is not done; None for others."""
+    """Return the task behind a future: the future itself, or the first pending task of a gather. Else None."""
     children = getattr(future, "_children", None)
     if children is not None:
-        future = next((one for one in children if not one.done()), None)
+        future = next((child for child in children if not child.done()), None)
     return future if hasattr(future, "get_coro") else None

@@ -1,8 +1,8 @@
-"""Marks on the tape that this process was asked to end, by a signal that a scheduler sends before it takes the machine.
+"""Records preemption signals, which a scheduler sends before it takes the machine.
 
-A handler in Python runs only when the main thread is back from the collective that it waits in. The interpreter's
-wakeup descriptor gets each signal's number at once, so a thread of ours learns of it. There is one such descriptor in a
-process: what it had before gets everything too, and code that sets one later (asyncio does) replaces ours.
+A Python handler runs only when the main thread has returned from the collective that it waits for. The interpreter's
+wakeup descriptor receives each signal's number immediately, and our thread reads it. A process has one such descriptor:
+we pass everything on to the previous descriptor, and code that sets one later (asyncio does) replaces ours.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 _NONE: Final = -1
-"""What `set_wakeup_fd` takes and returns for no descriptor."""
+"""Value of `set_wakeup_fd` for no descriptor."""
 
 
 class PreemptionWatch:
-    """Records the first of these signals on the tape; it handles none of them."""
+    """Recorder of preemption signals. It does not handle them."""
 
     def __init__(self, signals: frozenset[signal.Signals], recorder: Callable[[], Recorder | None]) -> None:
-        """Watch for signals.
+        """Initialize the watch. `start` begins it.
 
         Args:
             signals: The signals.
-            recorder: Returns what records at the moment, None for nothing.
+            recorder: Returns the current recorder, or None.
         """
         self._signals = signals
         self._recorder = recorder
@@ -48,7 +48,7 @@ class PreemptionWatch:
         self._replacing = threading.Lock()
 
     def start(self) -> None:
-        """Begin; only the main thread can."""
+        """Start watching. Requires the main thread."""
         if threading.current_thread() is not threading.main_thread():
             _logger.warning(
                 "%s: the process group was not created on the main thread, so signals are not marked",
@@ -64,7 +64,7 @@ class PreemptionWatch:
         threading.Thread(target=self._run, name="otel-torchdist-signals", daemon=True).start()
 
     def stop(self) -> None:
-        """End, and put back the descriptor that was there before, unless somebody has replaced ours."""
+        """Stop watching, and restore the previous wakeup descriptor, unless other code has replaced ours."""
         if threading.current_thread() is not threading.main_thread():
             return
         with self._replacing:
@@ -77,7 +77,7 @@ class PreemptionWatch:
         write.close()  # ends the thread
 
     def leave_in_child(self) -> None:
-        """Have a forked child's signals not end up in its parent."""
+        """Keep a forked child's signals out of its parent's pipe."""
         self._replacing = threading.Lock()
         if self._write is not None and self._read is not None:
             self.stop()
@@ -92,7 +92,7 @@ class PreemptionWatch:
                     break
 
     def _follow(self, read: KeptDescriptor) -> None:
-        """Mark what comes through a pipe until either end of it is closed."""
+        """Record the signals from a pipe until either end is closed."""
         with guard.guarded("signals"):
             while read.is_open and (numbers := os.read(read.fileno(), 64)):
                 self._pass_on(numbers)
@@ -100,9 +100,9 @@ class PreemptionWatch:
                     self._mark(next(number for number in numbers if number in self._signals))
 
     def _replace(self) -> bool:
-        """Replace a pipe that the program has closed; return whether there is a new one.
+        """Replace a pipe that the program has closed. Return whether this succeeded.
 
-        Only the main thread can give the interpreter another descriptor. So the new pipe must get the old number.
+        Only the main thread can set another wakeup descriptor. So the new pipe must get the old number.
         """
         with self._replacing:
             if self._write is None:
@@ -128,7 +128,7 @@ class PreemptionWatch:
             return
         try:
             os.write(self._before, numbers)
-        except OSError as error:  # closed, or full: the interpreter would drop the signal too
+        except OSError as error:  # closed or full: the interpreter would drop the signal, too
             _logger.debug("a signal cannot be passed on: %s", error)
 
     def _mark(self, number: int) -> None:

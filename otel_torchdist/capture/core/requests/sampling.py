@@ -1,7 +1,7 @@
-"""Samples the stacks of this process's threads for some seconds.
+"""Takes a sampling profile of this process's threads.
 
-It changes nothing in the frames of the program, as tracing would: a thread of ours looks at them some times a second.
-It needs the GIL for that, so it sees the places in which that is given up, and nothing while native code holds it.
+A thread of ours reads their stacks several times a second. Unlike tracing, this changes nothing in the program's
+frames. Sampling needs the GIL, so it sees the places where threads release it, and nothing while native code holds it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter
 
 MAX_STACKS: Final = 20_000
-"""Different stacks in one profile; a recursive program makes many."""
+"""Maximum number of different stacks in a profile. Recursive programs have many."""
 MAX_SAMPLES: Final = 400_000
-"""Stacks in one profile, of all threads together."""
+"""Maximum number of samples in a profile, over all threads."""
 _OURS: Final = ("otel-torchdist", "torchdist-")
 _logger = logging.getLogger("otel_torchdist")
 
@@ -35,10 +35,10 @@ _Stack = tuple[tuple["CodeType", int | None], ...]
 
 
 class Sampling:
-    """One profile in the making."""
+    """A profile that is being taken."""
 
     def __init__(self, tape: TapeWriter, request: ProfileRequest) -> None:
-        """Begin to sample on a thread of its own."""
+        """Start sampling on a separate thread."""
         self._tape = tape
         self._request = request
         self._stopping = threading.Event()
@@ -51,11 +51,11 @@ class Sampling:
         self._thread.start()
 
     def is_for(self, request: ProfileRequest) -> bool:
-        """Return whether this is the profile that was requested."""
+        """Return whether this profile answers the request."""
         return self._request == request
 
     def stop(self) -> None:
-        """End it, and wait a moment for its file."""
+        """End the profile, and wait up to a second for its file."""
         self._stopping.set()
         self._thread.join(1.0)
 
@@ -66,7 +66,7 @@ class Sampling:
         self._tape.answer_profile(self._request)
 
     def _sample(self) -> bool:
-        """Sample until the time is over; returns whether it was ended before."""
+        """Sample for the requested time. Return whether sampling ended early."""
         pause_s = 1 / min(max(self._request.rate, 1), MAX_PROFILE_RATE)
         due = time.monotonic()
         end = due + min(self._request.seconds, MAX_PROFILE_S)
@@ -74,7 +74,7 @@ class Sampling:
             if self._stopping.wait(max(due - time.monotonic(), 0)) or self._samples >= MAX_SAMPLES:
                 return True
             self._take()
-            due = max(due + pause_s, time.monotonic())  # what was missed is not made up for
+            due = max(due + pause_s, time.monotonic())  # missed samples are not made up for
         return False
 
     def _take(self) -> None:
@@ -106,7 +106,7 @@ class Sampling:
         count, main = len(self._times_ns), threading.main_thread().ident
         threads = [
             ProfiledThread(*self._names[ident], tuple(stacks + [NOT_RUNNING] * (count - len(stacks))))
-            for ident, stacks in sorted(self._stacks.items(), key=lambda one: one[0] != main)
+            for ident, stacks in sorted(self._stacks.items(), key=lambda item: item[0] != main)
         ]
         stacks = tuple(tuple(site_of(code, line) for code, line in stack) for stack in self._indices)
         try:

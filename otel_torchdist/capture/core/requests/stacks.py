@@ -1,8 +1,8 @@
-"""Writes the stacks of this process's threads when a reader asks for them, by a request or by a signal.
+"""Writes the stacks of this process's threads when a reader requests them, on the tape or by a signal.
 
-The signal is for when native code holds the GIL: `faulthandler` writes the stack of the one thread that receives it,
-without the GIL. The handler and its descriptor belong to the process and stay for its lifetime: without a handler, a
-late signal would kill the process. Between tapes, and in forked children, the descriptor refers to /dev/null.
+The signal is for native code that holds the GIL: `faulthandler` writes the stack of the thread that receives it,
+without the GIL. The handler and its descriptor stay for the lifetime of the process: without a handler, a late signal
+would kill it. Between tapes, and in forked children, the descriptor refers to /dev/null.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def answer_stack_request(tape: TapeWriter) -> None:
 
 def current_stacks() -> list[ThreadStack]:
     """Return the stacks of all threads except this one, the main thread first."""
-    here, main = threading.get_ident(), threading.main_thread().ident
+    current, main = threading.get_ident(), threading.main_thread().ident
     threads = {thread.ident: thread for thread in threading.enumerate()}
-    idents = sorted((ident for ident in running_threads() if ident != here), key=lambda ident: ident != main)
+    idents = sorted((ident for ident in running_threads() if ident != current), key=lambda ident: ident != main)
     stacks = [_stack_of(threads.get(ident), ident) for ident in idents[:MAX_THREADS]]
     return [stack for stack in stacks if stack.frames]  # a thread may have ended by now
 
 
 def running_threads() -> list[int]:
-    """Ids of threads that run Python, including C++ threads that `threading` does not list; holds no frames either."""
+    """Return the ids of threads that run Python, including C++ threads unknown to `threading`. Keeps no frames."""
     return list(itertools.chain.from_iterable(frames_by_thread()))
 
 
@@ -80,44 +80,43 @@ def _stack_of(thread: threading.Thread | None, ident: int) -> ThreadStack:
 def native_id_of(thread: threading.Thread) -> int:
     """Return the kernel's id of a thread; 0 if it has none yet.
 
-    In a forked process, `native_id` of the main thread may still be that of the thread that has forked. The kernel
-    gives the main thread the id of the process.
+    In a forked process, `native_id` of the main thread may still be the forking thread's. The kernel's id of the main
+    thread is the process id.
     """
     return os.getpid() if thread is threading.main_thread() else thread.native_id or 0
 
 
 def frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
-    """Code and line of each frame of a thread, innermost first.
+    """Return code and line of each frame of a thread, innermost first.
 
-    The thread must not run meanwhile: with Python 3.11 the process crashes if frames of a thread that compiles are held
-    until they have ended, because Dynamo creates and clears frames itself. So built-in code drives the whole walk:
-    between the first frame and the last, no bytecode of ours runs at which the interpreter could switch to another
-    thread.
+    The thread must not run meanwhile: with Python 3.11, the process crashes if a frame that Dynamo has created is held
+    beyond its end. So built-in code walks the frames: between the first and the last, no bytecode of ours runs at which
+    the interpreter could switch threads.
     """
     first = map(operator.itemgetter(ident), frames_by_thread())
     steps = itertools.repeat("f_back", MAX_FRAMES - 1)
     frames = itertools.accumulate(itertools.chain(first, steps), getattr)
-    found: list[tuple[CodeType, int | None]] = []
+    code_and_lines: list[tuple[CodeType, int | None]] = []
     with contextlib.suppress(AttributeError, KeyError):  # None has no `f_back`; the thread has ended
-        found.extend(map(_code_and_line, frames))
-    return found
+        code_and_lines.extend(map(_code_and_line, frames))
+    return code_and_lines
 
 
 SIGNAL: Final = signal.SIGRTMIN + 5
 _LONG_TURN_S: Final = 0.5
-"""A thread that may run Python for longer than this without releasing the GIL would be mistaken for native code."""
+"""Maximum switch interval. A thread that runs Python longer without releasing the GIL looks like native code."""
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
 
 class _Handler:
-    """The signal handler of this process, and the descriptor to which it writes."""
+    """The signal handler of this process, with its output descriptor."""
 
     def __init__(self) -> None:
         self.descriptor = -1
         self._file = (0, 0)
 
     def is_ready(self) -> bool:
-        """Return whether the signal would reach our handler; before the first use, whether no other code uses the signal."""
+        """Return whether the signal reaches our handler, or before the first use, whether the signal is unused."""
         if not still_offers_stacks():
             return False
         if self.descriptor < 0:
@@ -125,7 +124,7 @@ class _Handler:
         return _has_bit("SigCgt")
 
     def write_to(self, file: int) -> None:
-        """Direct stacks to an open file, which the caller may close afterwards.
+        """Redirect stacks to an open file, which the caller may close afterwards.
 
         Raises:
             OSError: There is no free descriptor.
@@ -140,7 +139,7 @@ class _Handler:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the program has closed our descriptor, although it did not open it."""
+        """Whether the program has closed our descriptor."""
         return self.descriptor >= 0 and not refers_to(self.descriptor, self._file)
 
 
@@ -148,14 +147,14 @@ _handler: Final = _Handler()
 
 
 def offer_stacks(tape: Path) -> bool:
-    """Let readers of a tape request stacks by a signal, unless other code uses it; return whether they can.
+    """Let readers of a tape request stacks by a signal, unless other code uses it. Return whether they can.
 
-    Call it on the main thread if possible: the first call gives its thread an alternate signal stack, and a later
-    `faulthandler.enable` by the user would then not do that for another thread.
+    Call this on the main thread if possible: the first call gives its thread an alternate signal stack, and a later
+    `faulthandler.enable` by the user does not do so for another thread.
     """
     if not _handler.is_ready():
         return False
-    # The file gets its final name only once the handler is ready.
+    # The file gets its final name once the handler is ready.
     hidden = tape.with_name("." + offer_path(tape).name)
     try:
         file = os.open(hidden, _FLAGS, 0o600)
@@ -174,30 +173,30 @@ def offer_stacks(tape: Path) -> bool:
 
 
 def renew_offer(tape: Path) -> None:
-    """Offer stacks by a signal again if the program has closed the descriptor to which the handler writes."""
+    """Offer stacks by a signal again, if the program has closed the handler's descriptor."""
     if _handler.is_lost:
         withdraw_offer(tape)
         offer_stacks(tape)
 
 
 def still_offers_stacks() -> bool:
-    """Return whether the signal is still harmless, as far as Python itself can check immediately.
+    """Return whether the signal is still harmless, by quick checks in Python.
 
-    A handler known to Python's `signal` module is never ours. Readers also infer from a late heartbeat that no Python
-    code runs, which must be true: `faulthandler` can crash a thread that runs Python.
+    A handler in Python's `signal` module is not ours. A long switch interval would break the readers' rule that a late
+    heartbeat means native code: `faulthandler` can crash a thread that runs Python.
     """
     return signal.getsignal(SIGNAL) is signal.SIG_DFL and sys.getswitchinterval() <= _LONG_TURN_S
 
 
 def withdraw_offer(tape: Path) -> None:
-    """Stop offering stacks by a signal; a late signal is still handled, but nothing is written."""
+    """Stop offering stacks by a signal. A late signal is handled, but writes nothing."""
     with contextlib.suppress(OSError):
         offer_path(tape).unlink()
     write_no_stacks()
 
 
 def write_no_stacks() -> None:
-    """Direct stacks to /dev/null; in a forked child, this keeps its stacks out of its parent's file."""
+    """Redirect stacks to /dev/null. In a forked child, this keeps its stacks out of its parent's file."""
     if _handler.descriptor < 0:
         return
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
@@ -205,7 +204,7 @@ def write_no_stacks() -> None:
 
 
 def _has_bit(mask: str) -> bool:
-    """Return whether our signal is in one of the masks of /proc/self/status; true if the file cannot be read."""
+    """Return whether our signal is in a mask of /proc/self/status; True if the file cannot be read."""
     with contextlib.suppress(OSError), open("/proc/self/status") as lines:
         for line in lines:
             if line.startswith(mask + ":"):

@@ -1,4 +1,4 @@
-"""The agreements on run ids that are under way: that of the default group, and that of RPC's workers in no group."""
+"""The pending agreements on run ids: of the default group, and of RPC workers without a group."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.run.peer_discovery import PeerDiscovery
 
 RPC_RUN: Final = "otel_torchdist/run/rpc"
-"""Key of the run id of workers in no group, in their store, which has a prefix of its own for each `init_rpc`."""
+"""Store key of the run id of RPC workers without a group. Their store has a new prefix for each `init_rpc`."""
 
 
 class Agreements(SessionPart):
-    """Agrees on run ids, and ends what has not been agreed on with the tape."""
+    """The pending agreements on run ids. They end with the tape."""
 
     def __init__(self, groups: Groups, exchange_host: str | None) -> None:
-        """Agree on nothing yet.
+        """Initialize without agreements.
 
         Args:
             groups: The process groups of this rank.
@@ -32,40 +32,40 @@ class Agreements(SessionPart):
         """
         self._groups = groups
         self._exchange_host = exchange_host
-        self._under_way: list[RunIdAgreement] = []
+        self._pending: list[RunIdAgreement] = []
 
     def agree(self, recorder: Recorder, store: Any, key: str = "") -> None:
-        """Agree on the run id of a tape with all that have its store; rank 0 has set it when this returns."""
-        groups, everybody = self._groups, self._groups.default
+        """Agree on a tape's run id with all users of the store. Rank 0 has set the id when this returns."""
+        groups, default = self._groups, self._groups.default
         agreement = RunIdAgreement(
             recorder,
             store,
             has_met_rank_0=lambda: any(state.has_met(0) for state in groups.states()),
-            has_met_all=lambda: everybody is not None and everybody.is_synchronized,
+            has_met_all=lambda: default is not None and default.is_synchronized,
             discover_peers=self._peer_discovery_of(recorder),
             key=key,
         )
-        self._under_way.append(agreement)
+        self._pending.append(agreement)
 
     def set_for_others(self, recorder: Recorder, store: Any) -> None:
-        """Set the run id of RPC's workers in no group, which this rank is not one of."""
-        self._under_way.append(RunIdAgreement(recorder, store, _never, _never, key=RPC_RUN, for_others=True))
+        """Set the run id for RPC workers without a group. This rank has a group."""
+        self._pending.append(RunIdAgreement(recorder, store, _never, _never, key=RPC_RUN, for_others=True))
 
     def stops(self, *, has_failed: bool) -> None:
-        """Stop all that are under way."""
-        with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
+        """Stop all pending agreements."""
+        with contextlib.suppress(IndexError):  # with ranks as threads, several threads may get here
             while True:
-                self._under_way.pop().stop()
+                self._pending.pop().stop()
 
     def forget_in_child(self) -> None:
-        """Forget them: this is a forked child."""
-        self._under_way = []
+        """Drop the agreements in a forked child."""
+        self._pending = []
 
     def _peer_discovery_of(self, recorder: Recorder) -> Callable[[threading.Event], PeerDiscovery] | None:
         identity = recorder.tape.identity
         if self._exchange_host is None or _is_only_node(identity.world_size):
             return None
-        # Not imported before, to save memory.
+        # A late import, to save memory.
         from otel_torchdist.capture.core.run.peer_discovery import PeerDiscovery, RankAddress
 
         address = RankAddress(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
@@ -73,7 +73,7 @@ class Agreements(SessionPart):
 
 
 def _is_only_node(world_size: int) -> bool:
-    """Return whether the launcher has started all ranks on this node, where there is no other agent."""
+    """Return whether the launcher started all ranks on this node, so that there is no other agent."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     return local.isdecimal() and int(local) >= world_size
 

@@ -1,4 +1,4 @@
-"""Writes down, beside the tape, who the rank's job is and which GPU it uses: readers see neither."""
+"""Writes a description of the rank beside its tape: the job and the GPU, which readers cannot determine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class SelfDescription:
-    """Describes this process beside each of its tapes."""
+    """Writer of the description of this process, beside each of its tapes."""
 
     def __init__(self, describes_launch: bool, cuda_device: Callable[[], int | None]) -> None:
-        """Describe nothing yet.
+        """Initialize without a tape.
 
         Args:
-            describes_launch: Whether the command line and the commit are written down too.
-            cuda_device: Returns the device of the first operation on one; None before.
+            describes_launch: Include the command line and the git commit.
+            cuda_device: Returns the CUDA device of the first operation, or None before it.
         """
         self._describes_launch = describes_launch
         self._cuda_device = cuda_device
@@ -43,7 +43,7 @@ class SelfDescription:
         self._write(RankDescription(job, stderr=find_standard_error(os.environ)))
 
     def beat(self) -> None:
-        """Add the GPU, as soon as an operation has run on one: CUDA is initialised then. Called once a second."""
+        """Add the GPU after the first operation on it, when CUDA is initialized. Called once a second."""
         device = None if self._knows_gpu else self._cuda_device()
         if device is None or self._tape is None:
             return
@@ -55,12 +55,12 @@ class SelfDescription:
     def _write(self, description: RankDescription) -> None:
         self._written = description
         if self._tape is not None:
-            with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
+            with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent warns once
                 write_description(self._tape, description)
 
 
 def own_job(describes_launch: bool) -> JobDescription:
-    """Describe this process's job by its environment and, if that is wanted, by its command line and commit."""
+    """Describe this process's job by its environment, and optionally by its command line and commit."""
     job = describe_job(os.environ)
     if not describes_launch:
         return job
@@ -72,15 +72,15 @@ def own_job(describes_launch: bool) -> JobDescription:
 
 
 def _command_line() -> list[str]:
-    """Return the command line with the interpreter's options; a process that was forked has that of another program."""
+    """Return the command line with the interpreter's options. A forked process may have another program's `orig_argv`."""
     script, *arguments = sys.argv or [""]
-    own = sys.orig_argv
-    is_own = own[len(own) - len(arguments) :] == arguments and (script in own or "-m" in own or "-c" in own)
-    return own if is_own else [sys.executable, script, *arguments]
+    full = sys.orig_argv
+    is_ours = full[len(full) - len(arguments) :] == arguments and (script in full or "-m" in full or "-c" in full)
+    return full if is_ours else [sys.executable, script, *arguments]
 
 
 def gpu_uuid(device: int) -> str:
-    """Return the UUID of a CUDA device as NVML writes it; '' if this torch does not show it."""
+    """Return the UUID of a CUDA device in NVML's format; '' if torch does not expose it."""
     try:
         cuda: Any = torch.cuda
         uuid = str(cuda.get_device_properties(device).uuid)

@@ -1,8 +1,8 @@
 """Lets the agents of a job's nodes discover each other through the job's store, before anything stalls.
 
-One rank per node announces where its node's agent listens, and writes down for that agent where the others listen. This
-happens on a thread that may be abandoned, over a clone of the store; afterwards the store is no longer needed. The
-announced address is that of this node on the network that the job uses.
+One rank per node announces the address of its node's agent, and writes the addresses of the others to a file for that
+agent. This runs on a thread that may be abandoned, with a clone of the store. Afterwards the store is not needed any
+more. The announced address is this node's address on the network that the job uses.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ class RankAddress(NamedTuple):
     """Location of a rank.
 
     Attributes:
-        rank: Global rank.
-        world_size: Number of ranks in the run.
         tape: Its tape, in the job directory.
         host: Address at which its node's agent should listen; '' to determine it automatically.
     """
@@ -57,14 +55,14 @@ class RankAddress(NamedTuple):
 
 
 class DiscoveryBounds(NamedTuple):
-    """How long and how often to look for other agents, and for how many.
+    """Bounds on the search for other agents.
 
     Attributes:
-        first_pause_s: Seconds between the first polls of the store, and between polls for this node's own agent.
-        longest_pause_s: Seconds between later polls of the store.
-        agent_due_s: Seconds after which this node's agent is no longer expected.
-        discovery_s: Seconds after which other nodes are no longer expected.
-        max_peers: Upper bound on the agents that exchange data.
+        first_pause_s: Seconds between the first polls of the store, and between polls for this node's agent.
+        longest_pause_s: Maximum of seconds between later polls of the store.
+        agent_due_s: Timeout in seconds for this node's agent.
+        discovery_s: Timeout in seconds for other nodes.
+        max_peers: Maximum number of agents that exchange data.
     """
 
     first_pause_s: float = 0.2
@@ -78,7 +76,7 @@ USUAL_BOUNDS: Final = DiscoveryBounds()
 
 
 class PeerDiscovery:
-    """Discovers the peer agents of one run."""
+    """The discovery of the peer agents of one run."""
 
     def __init__(
         self,
@@ -87,13 +85,13 @@ class PeerDiscovery:
         environ: Mapping[str, str] = os.environ,
         bounds: DiscoveryBounds = USUAL_BOUNDS,
     ) -> None:
-        """Initialize the discovery; `hold` runs it.
+        """Initialize the discovery. `hold` runs it.
 
         Args:
             address: Location of this rank.
             stopping: Ends the discovery when set.
             environ: The environment.
-            bounds: Limits on its time and its results.
+            bounds: Bounds on time and results.
         """
         self._bounds = bounds
         self._address = address
@@ -104,17 +102,17 @@ class PeerDiscovery:
         self._local_size = int(local) if local.isdecimal() else 0
 
     def prepare(self, store: Any, run: int) -> None:
-        """Put the token into the store. Called on rank 0 only, before other ranks can know the run id."""
+        """Write the token to the store. Called on rank 0 only, before other ranks can know the run id."""
         if self._local_size < self._address.world_size:
             store.set(store_key(run, "token"), os.urandom(TOKEN_BYTES).hex())
 
     def hold(self, store: Any, run: int) -> None:
-        """Announce this node's agent and find those of other nodes, if there are any. May take a few minutes.
+        """Announce this node's agent, and find the agents of other nodes. May take a few minutes.
 
         Raises:
             RuntimeError: The store fails.
             OSError: The job directory cannot be written to.
-            ValueError: The store holds values that are not ours.
+            ValueError: The store holds values of other code.
         """
         if self._is_alone() or not self._is_first(run):
             return
@@ -125,17 +123,17 @@ class PeerDiscovery:
         if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend claims every key and holds no values
             _logger.info("the job's store keeps no values: this node's agent judges from its own ranks only")
             return
-        own = own_address(self._environ)
-        if is_hidden(self._address.host or own, self._environ):
+        node_address = own_address(self._environ)
+        if is_hidden(self._address.host or node_address, self._environ):
             _logger.info("agents of other nodes cannot reach this one: it judges from its own ranks only")
             return
-        peers = Peers(run, token, self._address.rank, self._address.host or own)
+        peers = Peers(run, token, self._address.rank, self._address.host or node_address)
         write_peers(self._directory, peers)
         port = self._wait_for_agent(peers.own_host, run)
         if not port:
             return
-        # An agent that listens at all addresses is reachable at the one that the job uses.
-        reached_at = own if is_every_address(peers.own_host) else peers.own_host
+        # An agent that listens at all addresses is reachable at this node's address in the job's network.
+        reached_at = node_address if is_every_address(peers.own_host) else peers.own_host
         peer = Peer(self._address.rank, socket.gethostname(), reached_at, port, self._local_size)
         number = store.add(store_key(run, "count"), 1)
         if number > self._bounds.max_peers:
@@ -164,7 +162,7 @@ class PeerDiscovery:
                 return
 
     def _is_alone(self) -> bool:
-        """Return whether all ranks are on this node: according to the launcher, else to their tapes after a short wait."""
+        """Return whether all ranks are on this node, according to the launcher, else to the tapes after a short wait."""
         if self._local_size:
             return self._local_size >= self._address.world_size
         self._stopping.wait(self._bounds.longest_pause_s / 2)
@@ -172,7 +170,7 @@ class PeerDiscovery:
         return live >= self._address.world_size
 
     def _is_first(self, run: int) -> bool:
-        """Return whether no other rank of this node came first; a file decides, because the ranks share nothing else."""
+        """Return whether this rank is the first of its node. A file decides: the ranks share nothing else."""
         try:
             os.close(os.open(self._directory / f"meeting-{run:032x}", _ANEW, 0o600))
         except FileExistsError:
@@ -180,7 +178,7 @@ class PeerDiscovery:
         return True
 
     def _wait_for_agent(self, host: str, run: int) -> int:
-        """Wait for the port of this node's agent; 0 if none reports one in time."""
+        """Wait for this node's agent. Return its port, or 0 after the timeout."""
         deadline = time.monotonic() + self._bounds.agent_due_s
         while not self._stopping.wait(self._bounds.first_pause_s) and time.monotonic() < deadline:
             agent = read_listening(self._directory)
@@ -190,12 +188,12 @@ class PeerDiscovery:
 
 
 def store_key(run: int, name: str) -> str:
-    """Return the key in the job's store for an entry of a run's agents."""
+    """Return the store key of an entry of a run's agents."""
     return f"otel_torchdist/peers/{run:032x}/{name}"
 
 
 def _is_written(path: Path) -> bool:
-    """Return whether another process writes a tape; never asked of our own."""
+    """Return whether another process is writing a tape. Not for our own tape."""
     try:
         return is_file_locked(path)
     except OSError:
@@ -206,12 +204,12 @@ _INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFN
 _INTERFACE: Final = re.compile(r"=?([A-Za-z0-9_.:-]{1,15})")
 _SIOCGIFADDR: Final = 0x8915
 _SOMEWHERE: Final = "192.0.2.1"
-"""No packet is sent there: connecting a UDP socket only queries the routing table."""
+"""A documentation address. No packet is sent: connecting a UDP socket only queries the routing table."""
 _ANY_PORT: Final = 9
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """Return the IPv4 address of the interface that the job is configured to use, else of the one that leads to its master."""
+    """Return this node's IPv4 address: of the interface that the job is configured for, else towards its master."""
     for variable in _INTERFACES:
         match = _INTERFACE.fullmatch(environ.get(variable, "").partition(",")[0])
         address = _address_of(match[1]) if match else ""
@@ -219,14 +217,14 @@ def own_address(environ: Mapping[str, str]) -> str:
             return address
     master = environ.get("MASTER_ADDR", "")
     address = _address_towards(master) if master else ""
-    # The master's own name often resolves to loopback on the master, where no other node can reach it.
+    # On the master, its name often resolves to loopback, which no other node can reach.
     if address and (not _is_loopback(address) or master == "localhost" or _is_loopback(master)):
         return address
     return _address_towards(_SOMEWHERE) or address or "127.0.0.1"
 
 
 def is_hidden(host: str, environ: Mapping[str, str]) -> bool:
-    """Return whether no other node can reach this one at `host`: it is loopback, and the job's master is elsewhere."""
+    """Return whether other nodes cannot reach `host`: it is loopback, and the job's master is elsewhere."""
     master = environ.get("MASTER_ADDR", "")
     return _is_loopback(host) and bool(master) and master != "localhost" and not _is_loopback(master)
 

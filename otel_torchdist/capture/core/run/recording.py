@@ -1,4 +1,4 @@
-"""The current tape of this process, and the parts that record to it from its begin to its end."""
+"""The current tape of this process, and the session parts that record to it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from otel_torchdist.model.names import RaisedName
 
 WINDOW: Final = 64
-"""Number of collectives of the default group that make a step if nothing else ends steps."""
+"""Number of collectives of the default group per step, if there is no other source of steps."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class RunRecording:
-    """Begins and ends tapes, one after the other.
+    """The sequence of tapes of this process.
 
     Attributes:
         recorder: The recorder of the current tape; None between tapes.
         parts: The parts that record to it; see `SessionPart` for their order.
-        begins_tapes: Whether tapes may begin: not before the session is installed, nor once it is over.
+        begins_tapes: Whether tapes may begin: only while the session is installed.
     """
 
     def __init__(
@@ -38,9 +38,8 @@ class RunRecording:
         """Initialize without a tape and without parts.
 
         Args:
-            make_recorder: Creates a tape, given the rank, the number of ranks and the world; raises TapeError if it
-                cannot.
-            begun: Called when all parts record to a new tape.
+            make_recorder: Creates a tape, given the rank, the world size and the world. May raise TapeError.
+            begun: Called once all parts record to a new tape.
         """
         self._make_recorder = make_recorder
         self._begun = begun
@@ -49,11 +48,11 @@ class RunRecording:
         self.begins_tapes = False
 
     def begin(self, rank: int, world_size: int, world: str = "") -> Recorder | None:
-        """Begin a tape; return None if nothing is recorded.
+        """Begin a tape. Return None if nothing is recorded.
 
         Args:
             rank: This rank.
-            world_size: How many ranks there are.
+            world_size: Number of ranks.
             world: As in `TapeIdentity`.
         """
         if not self.begins_tapes:
@@ -75,7 +74,7 @@ class RunRecording:
         """End the current tape, if there is one.
 
         Args:
-            state: How the process or its group ends.
+            state: Final state of the tape.
             failure: The exception that ends it, if there is one.
         """
         recorder, self.recorder = self.recorder, None
@@ -91,12 +90,12 @@ class RunRecording:
                 recorder.close(state, failure)
 
     def leave_groups(self) -> None:
-        """Forget all process groups; the tape goes on."""
+        """Drop all process groups. The tape continues."""
         for part in reversed(self.parts):
             part.leave_groups()
 
     def beat(self) -> None:
-        """Do what is due once a second."""
+        """Do periodic work. Called once a second."""
         recorder = self.recorder
         if recorder is None:
             return
@@ -106,7 +105,7 @@ class RunRecording:
                 part.beat(recorder)
 
     def poll(self) -> bool:
-        """Record what has ended since the last call; return whether anything is left to poll for."""
+        """Record operations that have ended. Return whether to poll again."""
         has_more = False
         for part in reversed(self.parts):
             has_more = part.poll() or has_more
@@ -118,7 +117,7 @@ class RunRecording:
         return recorder.tape.next_number() if recorder is not None else 0
 
     def forget_in_child(self) -> None:
-        """Forget the parent's tape: a child is not a rank until it creates its own group."""
+        """Drop the parent's tape: a child is not a rank until it creates its own group."""
         self.recorder = None
         for part in reversed(self.parts):
             with guard.guarded(_name_of(part)):

@@ -1,10 +1,10 @@
 """Agrees on one run id for all ranks through the job's store, without a collective.
 
-Rank 0 draws the id and sets it; the others read it. What they find may be left over from a previous attempt: torchrun
-keeps its store across restarts, and counts a restart only on the node that failed, so no name for the attempt is the
-same everywhere. So each rank *asks* by drawing a number, and rank 0 publishes with the id the number of the last
-question it has seen. An id that answers a rank's own question belongs to its own attempt, because torchrun ends all
-ranks of an attempt before it starts the next.
+Rank 0 draws the id and sets it, and the others read it. They may find the id of a previous attempt: torchrun keeps its
+store across restarts, and counts a restart only on the node that failed, so the attempt has no common name. So each
+rank *asks* by drawing a number from a counter, and rank 0 publishes the id with the number of the last question that it
+has seen. An id that answers a rank's question belongs to its attempt, because torchrun ends all ranks of an attempt
+before it starts the next.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _SENDS: Final[tuple[Any, ...]] = (_distributed.TCPStore, _distributed.FileStore,
 
 
 class BackgroundStore:
-    """A clone of a store: another thread of the program may block in the original for minutes."""
+    """A clone of the program's store, in which another thread may block for minutes."""
 
     def __init__(self, store: Any) -> None:
         """Connect.
 
         Raises:
-            RuntimeError: The store cannot be cloned: the `fake` backend's, MPI's, or one written in Python.
+            RuntimeError: The store cannot be cloned: the `fake` backend's, MPI's, or a store written in Python.
             AttributeError: There is no store.
         """
         with BACKGROUND_CALLS:
             self._clone = store.clone()
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Bound how long a call may wait for the store."""
+        """Set the timeout of calls."""
         with BACKGROUND_CALLS:
             self._clone.set_timeout(timeout)
 
     def set(self, key: str, value: str) -> None:
-        """Set a value; the store does not acknowledge it."""
+        """Set a value. The store does not acknowledge it."""
         with BACKGROUND_CALLS:
             self._clone.set(key, value)
 
@@ -67,15 +67,15 @@ class BackgroundStore:
             return self._clone.check(keys)
 
     def get(self, key: str) -> bytes:
-        """Return a value; waits for it if there is none."""
+        """Return a value. Waits for it if it is not set."""
         with BACKGROUND_CALLS:
             return self._clone.get(key)
 
 
 def sets_at_once(store: Any) -> bool:
-    """Return whether `set` on the program's own store only sends, or stores in this machine.
+    """Return whether `set` on the program's store does not wait for another machine.
 
-    `TCPStore.set` waits for no answer. Stores written in Python may do anything.
+    `TCPStore.set` sends without waiting for an answer. Stores written in Python may do anything.
     """
     while type(store) is _distributed.PrefixStore:
         store = store.underlying_store
@@ -86,25 +86,25 @@ _logger = logging.getLogger("otel_torchdist")
 
 FIRST_PAUSE_S: Final = 0.05
 READ_S: Final = 30e-6
-"""Cost of a poll to the store (measured: 35,000 a second). All ranks poll at once, and the store has other work."""
+"""Cost of a poll to the store (measured: 35,000 a second), per rank: all ranks poll at the same time."""
 LONGEST_PAUSE_S: Final = 1.0
-"""Rank 0 may arrive minutes after the others; ten thousand ranks must not overload the store until then."""
+"""Maximum time between polls. Rank 0 may arrive minutes later; ten thousand ranks must not overload the store."""
 DOUBT_S: Final = 2.0
-"""After this time an id that is no answer is used provisionally: rank 0 may be stuck, and that may be the stall."""
+"""Time after which an id that answers no question is used provisionally: rank 0 may be stuck."""
 ANSWER_S: Final = 60.0
-"""How long rank 0 polls for questions, unless a collective of all ranks has ended: that is as good as an answer."""
+"""Time for which rank 0 polls for questions, unless a collective of all ranks ends, which counts as an answer."""
 STOP_S: Final = 1.0
-"""How long the end of a tape waits for a store that does not answer."""
+"""Timeout at the end of a tape for a store that does not answer."""
 _attempts = itertools.count()
-"""Number of default groups of this process so far; ranks that re-create theirs together agree on it."""
+"""Number of default groups of this process so far. The same on ranks that re-create theirs together."""
 
 
 class _Published(NamedTuple):
-    """What rank 0 has published.
+    """The value that rank 0 has published.
 
     Attributes:
-        run_id: The id; 0 while there is none.
-        answers: Number of the last question it had seen.
+        run_id: The id; 0 if there is none yet.
+        answers: Number of the last question that rank 0 had seen.
     """
 
     run_id: int
@@ -112,10 +112,10 @@ class _Published(NamedTuple):
 
 
 class RunIdAgreement:
-    """Agrees on the run id of one recorder, on its own thread and through a clone of the store.
+    """The agreement on the run id of one recorder, on its own thread and through a clone of the store.
 
-    Rank 0 sets the id at once, through the program's own connection: that only sends. A clone connects first, and may
-    wait for that as long as the machine of the store looks up this one's name.
+    Rank 0 sets the id immediately, through the program's connection, which only sends. A clone has to connect first,
+    which may block while the store's machine looks up this machine's name.
     """
 
     def __init__(
@@ -129,17 +129,17 @@ class RunIdAgreement:
         for_others: bool = False,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        """Start the agreement: rank 0 sets an id before this returns, the others poll for it.
+        """Start the agreement. Rank 0 sets an id before this returns, and the others poll for it.
 
         Args:
             recorder: The recorder that needs the id.
             store: The default group's store; None if there is none.
-            has_met_rank_0: Whether a collective has ended that rank 0 cannot have entered before it set the id.
-            has_met_all: Whether a collective has ended that all ranks entered.
-            discover_peers: Creates the peer discovery, given the event that ends it; it runs for each id that is
-                found.
-            key: Where in the store; by default one for each default group of this process.
-            for_others: Whether this process, of another run, only draws and sets an id for those that poll for it.
+            has_met_rank_0: Returns whether a collective has ended that rank 0 entered after it set the id.
+            has_met_all: Returns whether a collective has ended that all ranks entered.
+            discover_peers: Creates the peer discovery, given the event that ends it. It runs for each id that is
+                read.
+            key: Key in the store; by default, a new key for each default group of this process.
+            for_others: Set an id for processes of another run, and do not use it.
             first_pause_s: Seconds between the first polls of the store.
         """
         self._first_pause_s = first_pause_s
@@ -153,24 +153,24 @@ class RunIdAgreement:
         self._store = store
         self._stopping = threading.Event()
         self._discovery = discover_peers(self._stopping) if discover_peers is not None else None
-        self._met = 0
+        self._discovered = 0
         self._settling = threading.Lock()
         self._is_settled = for_others
         self._threads: list[threading.Thread] = []
-        own_id = int.from_bytes(os.urandom(16), "little")
+        new_id = int.from_bytes(os.urandom(16), "little")
         if not self._sets:
-            self._begin("otel-torchdist-run-id", self._find, own_id)
+            self._begin("otel-torchdist-run-id", self._find, new_id)
             return
         try:
-            is_set = self._set_at_once(own_id)
+            is_set = self._set_at_once(new_id)
             if not is_set or self._has_readers:
-                self._begin("otel-torchdist-run-id", self._set, own_id, is_set)
-        except BaseException:  # raised by a signal handler of the program's, which goes on with its group
-            self._settle(own_id, RunIdState.UNAGREED)
+                self._begin("otel-torchdist-run-id", self._set, new_id, is_set)
+        except BaseException:  # from a signal handler: the program may continue with its group
+            self._settle(new_id, RunIdState.UNAGREED)
             raise
 
     def stop(self) -> None:
-        """Poll one last time, but do not wait long for a store that does not answer."""
+        """Poll one last time, and wait at most `STOP_S` for the store."""
         self._stopping.set()
         deadline = time.monotonic() + STOP_S
         for thread in self._threads:  # the first may start the second meanwhile
@@ -184,7 +184,7 @@ class RunIdAgreement:
     # --- rank 0 ---------------------------------------------------------------------------------------------------
 
     def _set_at_once(self, run_id: int) -> bool:
-        """Set the id on the program's thread, if its store does not wait for an answer; it answers no question yet."""
+        """Set the id on the program's thread, if its store only sends. The id answers no question yet."""
         if not sets_at_once(self._store):
             return False
         try:
@@ -204,12 +204,12 @@ class RunIdAgreement:
                 self._discovery.prepare(store, run_id)
             published = self._publish(store, run_id)
             self._settle(run_id, RunIdState.AGREED)
-        except Exception:  # fake, MPI and Python stores cannot be cloned, and a program's own may raise anything
+        except Exception:  # fake, MPI and Python stores cannot be cloned, and Python code may raise anything
             self._settle(run_id, RunIdState.UNAGREED)
             return
-        self._meet(store, run_id)
+        self._discover_peers(store, run_id)
         if self._has_readers:
-            with contextlib.suppress(Exception):  # the store is gone, or our key holds something else
+            with contextlib.suppress(Exception):  # the store is gone, or our key holds another value
                 self._answer(store, published)
 
     def _publish(self, store: Any, run_id: int) -> _Published:
@@ -221,11 +221,11 @@ class RunIdAgreement:
         store.set(self._key, f"{published.run_id:032x}/{published.answers}")
 
     def _answer(self, store: Any, published: _Published) -> None:
-        """Publish the id again whenever a rank has asked, until another attempt has set its own."""
+        """Publish the id again when a rank has asked, until another attempt has set its id."""
         pause, deadline = self._first_pause_s, time.monotonic() + ANSWER_S
-        is_last_look = False
-        while not is_last_look and not self._has_met_all() and time.monotonic() < deadline:
-            is_last_look = self._stopping.wait(pause)
+        is_last_poll = False
+        while not is_last_poll and not self._has_met_all() and time.monotonic() < deadline:
+            is_last_poll = self._stopping.wait(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
             if store.add(self._questions, 0) == published.answers:
                 continue
@@ -236,53 +236,53 @@ class RunIdAgreement:
 
     # --- the other ranks ------------------------------------------------------------------------------------------
 
-    def _find(self, own_id: int) -> None:
+    def _find(self, new_id: int) -> None:
         try:
             store = BackgroundStore(self._store)
             self._read_published(store, store.add(self._questions, 1))
-        except Exception:  # the store cannot be cloned or is gone, or our key holds something else
-            if not self._met:
-                self._settle(own_id, RunIdState.UNAGREED)
+        except Exception:  # the store cannot be cloned or is gone, or our key holds another value
+            if not self._discovered:
+                self._settle(new_id, RunIdState.UNAGREED)
 
     def _read_published(self, store: Any, question: int) -> None:
         """Poll until rank 0 has answered or the agreement is stopped."""
         first_pause_s = pause = self._first_pause_s + READ_S * self._tape.identity.world_size
         doubts_at = time.monotonic() + DOUBT_S
-        is_last_read = False
-        while not is_last_read:
-            is_last_read = self._stopping.wait(pause)
+        is_last_poll = False
+        while not is_last_poll:
+            is_last_poll = self._stopping.wait(pause)
             pause = min(pause * 1.5, max(LONGEST_PAUSE_S, first_pause_s))
-            has_met_rank_0 = self._has_met_rank_0()  # checked before reading the id, which rank 0 must then have set
+            has_met_rank_0 = self._has_met_rank_0()  # checked first: if true, rank 0 has set the id that is read next
             run_id, answers = self._read(store)
             if run_id and (answers >= question or has_met_rank_0):
                 self._settle(run_id, RunIdState.AGREED)
-                self._meet(store, run_id)
+                self._discover_peers(store, run_id)
                 return
-            if run_id and (is_last_read or time.monotonic() >= doubts_at):
+            if run_id and (is_last_poll or time.monotonic() >= doubts_at):
                 self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
-                self._meet(store, run_id)
+                self._discover_peers(store, run_id)
 
     # --- all ------------------------------------------------------------------------------------------------------
 
     @property
     def _questions(self) -> str:
-        """The key under which questions are counted."""
+        """Key of the counter of questions."""
         return f"{self._key}/questions"
 
     def _read(self, store: Any) -> _Published:
-        """Read what rank 0 has published; `get` alone would block until the store's own timeout."""
+        """Read the published value. Checks first, because `get` blocks until the store's timeout."""
         if not store.check([self._key]):
             return _Published(0, 0)
         run_id, _, answers = store.get(self._key).decode().partition("/")
         return _Published(int(run_id, 16), int(answers))
 
-    def _meet(self, store: Any, run_id: int) -> None:
-        """Let the nodes' agents discover each other; otherwise each of them judges from its own ranks only.
+    def _discover_peers(self, store: Any, run_id: int) -> None:
+        """Let the nodes' agents discover each other. Without discovery, each agent judges from its node's ranks only.
 
-        Runs on a separate thread because a node may join minutes later. Under an id left over from an earlier attempt
-        there is nothing to find, and the agents' own rules keep its leftovers out of their verdicts.
+        Runs on a separate thread because a node may join minutes later. An id of an earlier attempt leads to no agents,
+        and the agents' rules keep entries of that attempt out of their verdicts.
         """
-        before, self._met = self._met, run_id
+        before, self._discovered = self._discovered, run_id
         if self._discovery is None or run_id == before or self._stopping.is_set():
             return
         with contextlib.suppress(RuntimeError):  # no thread can be started, for example at interpreter exit

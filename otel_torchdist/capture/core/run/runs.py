@@ -1,4 +1,4 @@
-"""Which runs this process is in: its default group, a world made by hand, or RPC begins and ends one."""
+"""The runs of this process. A default group, a world made by hand, or RPC begins and ends a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """Begins and ends the tapes of this process, and registers its groups. It is the receiver of group events."""
+    """The runs of this process. Receives group events, begins and ends tapes, and registers groups."""
 
     def __init__(
         self, recording: RunRecording, groups: Groups, agreements: Agreements, abort_hooks: AbortHooks
@@ -30,9 +30,9 @@ class Runs:
         """Initialize without a run.
 
         Args:
-            recording: Begins and ends tapes.
+            recording: The tapes of this process.
             groups: The groups of this process.
-            agreements: Agrees on the ids of runs.
+            agreements: The agreements on run ids.
             abort_hooks: Attached to each group.
         """
         self._recording = recording
@@ -49,11 +49,11 @@ class Runs:
     # --- groups ----------------------------------------------------------------------------------------------
 
     def default_group_begins(self, rank: int, world_size: int, world: str = "") -> Recorder | None:
-        """Start a tape and finish the previous one, if any; one that RPC has begun goes on if it is of this rank.
+        """Begin a tape and end the previous one. A tape that RPC has begun for this rank continues.
 
         Args:
             rank: This rank.
-            world_size: How many ranks there are.
+            world_size: Number of ranks.
             world: As in `TapeIdentity`.
         """
         current = self._recording.recorder
@@ -63,9 +63,9 @@ class Runs:
         return self._recording.begin(rank, world_size, world)
 
     def world_begins(self, place: PlaceInWorld, world_size: int) -> Recorder | None:
-        """Record a world that is made by hand with the recorder in use: this process leaves none of its other worlds.
+        """Record a world that is made by hand with the current recorder: this process stays in its other worlds.
 
-        A process that is in no other starts a tape, whose rank is that in this world.
+        Without a recorder, begin a tape with the rank in this world.
         """
         recorder = self._recording.recorder
         if recorder is None:
@@ -82,7 +82,7 @@ class Runs:
         return PlaceInWorld(known.name.world, known.name.here) if known is not None else world_of(group)
 
     def current_recorder(self) -> Recorder | None:
-        """Return the recorder in use; None if there is none."""
+        """Return the current recorder, or None."""
         return self._recording.recorder
 
     def group_created(self, group: ProcessGroup, rendezvous: Rendezvous) -> None:
@@ -95,9 +95,9 @@ class Runs:
             self._abort_hooks.attach(recorder, group)
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
-        """Register the default group and agree on the run id, or end the tape if there is none any more."""
+        """Register the default group and agree on the run id, or end the tape if the group was destroyed."""
         if group is None:
-            if self._is_of_rpc:  # its tape goes on
+            if self._is_of_rpc:  # the tape continues
                 self._recording.leave_groups()
             else:
                 self.end()
@@ -106,7 +106,7 @@ class Runs:
         before = self._groups.default if current is not None else None
         if before is not None and before is self._groups.find(group):
             return
-        if current is None or before is not None:  # created elsewhere, or replaces one that still exists
+        if current is None or before is not None:  # created without our hooks, or replaces another default group
             self.default_group_begins(group.rank(), group.size())
             self._groups.count(group)
         state = self.meet(group)
@@ -119,7 +119,7 @@ class Runs:
             self._agreements.agree(recorder, backend_and_store(group)[1])
 
     def meet(self, group: ProcessGroup) -> GroupState | None:
-        """Find a group; register one that is first seen in an operation or existed before capture was installed."""
+        """Return the state of a group. Register it if it existed before capture was installed or is otherwise new."""
         known = self._groups.find(group)
         if known is not None:
             return known
@@ -142,11 +142,11 @@ class Runs:
     # --- RPC -------------------------------------------------------------------------------------------------
 
     def rpc_begins(self, rank: int, world_size: int | None, store: Any) -> Recorder | None:
-        """Return the recorder for a worker's calls: the default group's, else that of a new tape of the worker's own.
+        """Return the recorder for a worker's calls: the current one, else the recorder of a new tape.
 
         Args:
             rank: The worker's id.
-            world_size: How many workers there are; None if that may change.
+            world_size: Number of workers; None if it may change.
             store: The workers' store.
         """
         recorder = self._recording.recorder
@@ -156,12 +156,12 @@ class Runs:
                 self._is_of_rpc = True
                 self._agreements.agree(recorder, store, RPC_RUN)
         elif rank == 0 and not self._is_of_rpc:
-            # Ids of workers are no ranks: workers in no group are a run of their own.
+            # Worker ids are not ranks: workers without a group are a separate run.
             self._agreements.set_for_others(recorder, store)
         return recorder
 
     def rpc_ended(self) -> None:
-        """End the tape, unless a default group goes on with it."""
+        """End the tape, unless a default group uses it."""
         is_of_rpc, self._is_of_rpc = self._is_of_rpc, False
         if is_of_rpc and self._groups.default is None:
             self.end()
