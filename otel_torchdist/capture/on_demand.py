@@ -79,7 +79,7 @@ class LoneBackendCreation(SessionPart):
 
 def observed_calls(
     observing: Observing | None,
-    meet: Callable[[ProcessGroup], GroupState | None],
+    find_group: Callable[[ProcessGroup], GroupState | None],
     patches: Patches,
     current: Callable[[], Recorder | None],
     devices: Devices,
@@ -89,4 +89,4 @@ def observed_calls(
         return None
     from otel_torchdist.capture.tensors.observed import ObservedCalls
 
-    return ObservedCalls(observing, meet, patches, current, devices.find_cuda)
+    return ObservedCalls(observing, find_group, patches, current, devices.find_cuda)

@@ -87,18 +87,18 @@ class Capture:
         self, agreements: Agreements, abort_hooks: AbortHooks, names: set[str], schemas: list[OperationSchema]
     ) -> None:
         """Create the parts in their order; see `SessionPart`."""
-        patches, groups, meet, library = self._patches, self._groups, self._runs.meet, self._library
+        patches, groups, find_group, library = self._patches, self._groups, self._runs.find_group, self._library
         native = native_kernels(library)
         works = Works(patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         self._devices = devices = Devices(partial(cuda_operations, native))
         if native is not None:
             native.follow_waits(works.waits)
             native.follow_devices(devices)
-        observed = observed_calls(self._observing, meet, patches, self.current_recorder, devices)
-        loop = TrainingLoop(groups.issued_by_default, meet, patches, library)
+        observed = observed_calls(self._observing, find_group, patches, self.current_recorder, devices)
+        loop = TrainingLoop(groups.issued_by_default, find_group, patches, library)
         forked = partial(_forget_in_child, weakref.ref(self))
-        hot_path = HotPath(groups, loop.steps, works, devices, meet, loop.labels, forked)
-        one_sided = OneSided(meet)
+        hot_path = HotPath(groups, loop.steps, works, devices, find_group, loop.labels, forked)
+        one_sided = OneSided(find_group)
         self._rpc = RpcJoining(self._runs, self._watch.poll_soon, loop.steps.call_begins, patches)
         parts: list[SessionPart | None] = [
             RequestAnswers(),  # answers after everything else is recorded
@@ -113,8 +113,8 @@ class Capture:
             groups,
             GroupCreation(self._runs),
             LoneBackendCreation(hot_path),
-            Coalescing(groups, hot_path, meet),
-            Reconfigurations(groups, works, meet),
+            Coalescing(groups, hot_path, find_group),
+            Reconfigurations(groups, works, find_group),
             Dispatcher(hot_path, works, native, observed, schemas),
             devices,  # the last poll uses groups and plans of the native kernels
             works,
@@ -154,7 +154,7 @@ class Capture:
             default = default_group()
             self._runs.default_group_begins(default.rank(), default.size())
             for group in existing:
-                self._runs.meet(group)
+                self._runs.find_group(group)
             self._runs.default_group_set(default)
         self._rpc.join_late()
 

@@ -263,7 +263,7 @@ def _share_rule(original: Any, function: Any) -> None:
         table[function] = table[original]
 
 
-Replaced: TypeAlias = Sequence[tuple[Any, str]]
+PatchTargets: TypeAlias = Sequence[tuple[Any, str]]
 """Owners and names of attributes that a part replaces or needs."""
 
 _ABSENT: Final = object()

@@ -1,10 +1,9 @@
-"""DistributedDataParallel: the buckets in which it reduces gradients, and how long that takes.
+"""DistributedDataParallel: numbers its gradient buckets, and reads its timers.
 
-C++ issues the buckets, in order, and says no number. So the calls of a backward pass are counted, and a number is
-recorded only where the size of the message is that of the bucket whose turn it is: with a hook that compresses, or once
-a call of a bucket's size was not that bucket, there is none until the next forward. DDP rebuilds its buckets after the
-first backward, and shows their new sizes one forward later. For the step between, they are worked out as DDP does, from
-the order in which gradients were ready.
+C++ issues the buckets in order, without numbers. So the calls of a backward pass are counted, and a call gets the next
+bucket's number only if its message has the size of that bucket. With a compressing hook, or after a call out of order,
+there are no numbers until the next forward. DDP rebuilds its buckets after the first backward, and reports the new
+sizes one forward later. For the step in between, we compute them as DDP does, from the order of ready gradients.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from otel_torchdist.capture.core.part import SessionPart
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import GroupState
     from otel_torchdist.capture.core.recorder import Recorder
-    from otel_torchdist.capture.core.torch_api import Patches, Replaced
+    from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
 _logger = logging.getLogger("otel_torchdist")
 
 FIRST: Final = 12
 EVERY: Final = 50
-"""Its times are read after each of the first steps, and then after each of so many: reading takes 20 to 40 µs."""
+"""DDP's timers are read after each of the first steps, then at this interval: a read takes 20 to 40 µs."""
 MAX_MODELS: Final = 64
 _INITIALIZES: Final = "_ddp_init_helper"
 _TIME: Final = "backward_comm_time"
@@ -41,17 +40,17 @@ _OVERLAP: Final = "backward_compute_comm_overlap_time"
 
 
 class GradientSync(SessionPart):
-    """Reads what DDP times by itself: how long it reduces gradients, and how much of that their computation hides.
+    """Reader of DDP's timers: the time to reduce gradients, and how much of it the backward computation hides.
 
-    DDP times its first ten iterations and every hundredth after that;
-    the clock is the device's where the model is on one.
+    DDP times its first ten iterations and every hundredth after that. For a model on a device, it uses the device's
+    clock.
     """
 
     def __init__(self) -> None:
         self._models: list[weakref.ref[Any]] = []
 
     def hook(self, patches: Patches) -> None:
-        """Learn of models where they are wrapped; those that were before are not known."""
+        """Patch the constructor of DDP. Models that were wrapped before are unknown."""
         if not hasattr(ddp.DistributedDataParallel, _INITIALIZES):
             _logger.warning("this torch has no DDP.%s: the time of gradient sync is not known", _INITIALIZES)
         patches.replace(ddp.DistributedDataParallel, _INITIALIZES, self._make_initialize)
@@ -67,7 +66,7 @@ class GradientSync(SessionPart):
         return initialize
 
     def step_ended(self, recorder: Recorder) -> None:
-        """Publish the newest times, if it is their turn."""
+        """Publish the newest times, if they are due."""
         if not self._models or (recorder.step > FIRST and recorder.step % EVERY):
             return
         with guard.guarded("DDP's timers"):
@@ -78,37 +77,37 @@ class GradientSync(SessionPart):
 
 
 def _times_of(model: Any) -> tuple[int, int]:
-    """Nanoseconds of the newest timed iteration of a model: the reduction, and what of it was hidden; 0 if unknown."""
+    """Return reduction time and hidden part of a model's last timed iteration, in ns; 0 if unknown."""
     logger: Any = getattr(model, "logger", None)
     if logger is None:
         return 0, 0
-    found: dict[str, int] = logger._get_ddp_logging_data().ints_map
-    sync_ns = max(int(found.get(_TIME, 0)), 0)
-    return sync_ns, min(max(int(found.get(_OVERLAP, 0)), 0), sync_ns)
+    values: dict[str, int] = logger._get_ddp_logging_data().ints_map
+    sync_ns = max(int(values.get(_TIME, 0)), 0)
+    return sync_ns, min(max(int(values.get(_OVERLAP, 0)), 0), sync_ns)
 
 
 MAX_READS: Final = 16
-"""How often the sizes are read, 6 µs each, of a model whose buckets are never rebuilt."""
+"""Maximum number of reads of a model's bucket sizes, 6 µs each, if its buckets are never rebuilt."""
 _REBUILT: Final = ("rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices")
 _ORDER: Final = "prev_iteration_grad_ready_order_indices"
 
 
 class Replicated:
-    """Learns the buckets of models as they begin their forward."""
+    """Reader of the buckets of DDP models, at the beginning of each forward."""
 
-    def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
-        """Learn the buckets of groups, which `meet` finds."""
-        self._meet = meet
+    def __init__(self, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """Initialize without models. `find_group` returns the state of a group."""
+        self._find_group = find_group
         self._reads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
-    def replaced(self) -> Replaced:
-        """What is replaced."""
+    def targets(self) -> PatchTargets:
+        """Return the attributes to patch."""
         model = ddp.DistributedDataParallel
         return [(model, "_pre_forward"), (model, "_get_ddp_logging_data")]
 
     def hook(self, patches: Patches) -> None:
-        """Replace what begins the forward of a model, and rebuilds its buckets."""
-        owner, name = self.replaced()[0]
+        """Patch `_pre_forward`, which also rebuilds buckets."""
+        owner, name = self.targets()[0]
         patches.replace(owner, name, self._forward)
 
     def _forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +124,7 @@ class Replicated:
         return pre_forward
 
     def _begins(self, model: Any) -> None:
-        group = self._meet(model.process_group)
+        group = self._find_group(model.process_group)
         if group is None or not model.require_backward_grad_sync:
             return
         buckets = group.buckets
@@ -144,7 +143,7 @@ class Replicated:
 
 
 def _next_buckets(model: Any, known: Mapping[str, Any], is_rebuilt: bool) -> tuple[list[int], str]:
-    """Return the sizes of the buckets that come next, in bytes, and the parameters in them; empty where not known."""
+    """Return sizes in bytes of the next buckets, and the parameters in them; empty if unknown."""
     sizes, assigned = (str(known.get(name, "")) for name in _REBUILT)
     if sizes:
         return _numbers(sizes), assigned
@@ -158,12 +157,12 @@ def _numbers(text: object) -> list[int]:
 
 
 def _rebuilt(model: Any, order: list[int]) -> tuple[list[int], str]:
-    """Return the buckets after they were rebuilt in the order in which gradients were ready, as DDP will report them later.
+    """Compute the buckets that DDP has rebuilt in the order in which gradients were ready.
 
-    Where that is not how this version of DDP does it, the sizes are others than those of the messages, which then get
-    no number.
+    If this version of DDP computes them differently, the sizes do not match the messages, which then get no number.
     """
-    parameters = [one for one in getattr(model, "_module_parameters", ()) if one.requires_grad]
+    module_parameters = getattr(model, "_module_parameters", ())
+    parameters = [parameter for parameter in module_parameters if parameter.requires_grad]
     if sorted(order) != list(range(len(parameters))):  # some had no gradient
         return [], ""
     torch_distributed: Any = dist  # both are private

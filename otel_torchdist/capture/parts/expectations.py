@@ -23,7 +23,7 @@ _active: Expectations | None = None
 
 
 class ExpectedWait:
-    """An expected wait; it expires by itself, or ends with the `with` block."""
+    """An expected wait. It expires, or ends with the `with` block."""
 
     def __init__(self, until_ns: int) -> None:
         self._until_ns = until_ns
@@ -36,20 +36,20 @@ class ExpectedWait:
             _active.remove(self)
 
     def __enter__(self) -> ExpectedWait:
-        """Return the expectation, which has already begun."""
+        """Return the expectation. It began with its construction."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the expectation, however the block ended."""
+        """End the expectation, also after an exception."""
         self.end()
 
 
 def expect_wait(seconds: float) -> ExpectedWait:
-    """Declare that for a while it is not a stall if other ranks wait for this one, or this one for others.
+    """Announce that ranks will wait for each other for a while, which is not a stall.
 
-    Use it for what one rank does alone (an evaluation, a download, a breakpoint) and for a worker that waits for
+    Use it for work that one rank does alone (an evaluation, a download, a breakpoint) and for a worker that waits for
     requests::
 
         with expect_wait(600):
@@ -58,8 +58,8 @@ def expect_wait(seconds: float) -> ExpectedWait:
     Does nothing while instrumentation is off. Deaths and mismatched calls are still reported.
 
     Args:
-        seconds: Maximum duration from now on; without `with`, the wait is expected for all of it. `math.inf` for no
-            limit.
+        seconds: Maximum duration from now on. Without `with`, the wait is expected for the whole duration. `math.inf`
+            for no limit.
     """
     if not seconds >= 0:
         _logger.warning("expect_wait(%r): not a number of seconds, at least 0: ignored", seconds)
@@ -69,7 +69,7 @@ def expect_wait(seconds: float) -> ExpectedWait:
 
 
 class Expectations(RecordingPart):
-    """Writes to the tape until when a wait is expected."""
+    """The expected waits of this process. The tape holds the latest expiry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,14 +87,14 @@ class Expectations(RecordingPart):
         self._until_ns.clear()
 
     def begins(self, recorder: Recorder) -> None:
-        """Write to a new tape what is expected."""
+        """Write the current expectations to a new tape."""
         super().begins(recorder)
         self._write()
 
     def add(self, expectation: ExpectedWait, until_ns: int) -> None:
         """Add an expectation and drop expired ones."""
         now_ns = time.monotonic_ns()
-        self._until_ns = {one: until for one, until in self._until_ns.items() if until > now_ns}
+        self._until_ns = {wait: until for wait, until in self._until_ns.items() if until > now_ns}
         self._until_ns[expectation] = until_ns
         self._write()
 

@@ -1,8 +1,7 @@
-"""The units of FSDP: which module's parameters a call gathers, or whose gradients it reduces.
+"""Labels calls with the FSDP unit, the module whose parameters they gather or whose gradients they reduce.
 
-In `fully_shard` a unit is an `FSDPParamGroup`, whose methods gather and reduce for it wherever that begins: in the
-hooks of its module, ahead of time for the next unit, or called by the program. In the older FSDP it is a flat
-parameter.
+In `fully_shard` a unit is an `FSDPParamGroup`. Its methods gather and reduce on all paths: in the hooks of its module,
+in a prefetch, or in a call of the program. In the older FSDP a unit is a flat parameter.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.thread_labels import ThreadLabels
-    from otel_torchdist.capture.core.torch_api import Patches, Replaced
+    from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
 PARAM_GROUPS: Final = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 FLAT_PARAMETERS: Final = "torch.distributed.fsdp._runtime_utils"
@@ -25,19 +24,19 @@ IMPORTERS: Final = (
     "torch.distributed.fsdp._unshard_param_utils",
     "torch.distributed.fsdp.fully_sharded_data_parallel",
 )
-"""Modules that have a name of their own for `_unshard`; they hold the original if they were imported before us."""
+"""Modules that import `_unshard` by name. If they were imported before us, they hold the original."""
 MAX_UNIT: Final = 200
-"""Letters of a unit's name: one of several modules has the names of all."""
+"""Maximum length of a unit's name. A unit of several modules has the names of all."""
 MAX_UNITS: Final = 4096
-"""Units whose words are kept; those beyond are found anew each time."""
+"""Maximum number of units with a cached label word."""
 _GATHER: Final = "_unshard"
 
 
 class ParamGroups:
-    """Labels what `fully_shard` gathers and reduces.
+    """Labels for calls of `fully_shard`.
 
-    Units are asked for several times a step each, and between two layers caches hold other things: so the words of
-    labels are kept by the units' names, and little code runs.
+    Each unit runs several times a step, with cold CPU caches. So label words are cached by unit name, and little code
+    runs.
     """
 
     def __init__(self, labels: ThreadLabels) -> None:
@@ -45,17 +44,17 @@ class ParamGroups:
         self._words: dict[str, int] = {}
         self._recorder: Recorder | None = None
 
-    def replaced(self, module: ModuleType) -> Replaced:
-        """What is replaced in the module of the units."""
+    def targets(self, module: ModuleType) -> PatchTargets:
+        """Return the attributes to patch in the module."""
         return [(getattr(module, "FSDPParamGroup", None), name) for name in ("unshard", "post_backward")]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
-        """Replace it."""
-        for owner, name in self.replaced(module):
+        """Patch them."""
+        for owner, name in self.targets(module):
             patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
 
     def _word_of(self, group: Any, *_: Any, **__: Any) -> int:
-        """Return the word of an `FSDPParamGroup`: '' is the root, None stands before the first forward."""
+        """Return the label word of an `FSDPParamGroup`. Its name is '' for the root, None before the first forward."""
         unit = group._module_fqn
         if self._labels.recorder is self._recorder:
             word = self._words.get(unit)
@@ -77,23 +76,23 @@ class ParamGroups:
 
 
 class FlatParameters:
-    """Labels what the older FSDP gathers and reduces."""
+    """Labels for calls of the older FSDP."""
 
     def __init__(self, labels: ThreadLabels) -> None:
         self._labels = labels
         self._known: weakref.WeakKeyDictionary[Any, LabelName] = weakref.WeakKeyDictionary()
 
-    def replaced(self, module: ModuleType) -> Replaced:
-        """What is replaced in the module of the units."""
+    def targets(self, module: ModuleType) -> PatchTargets:
+        """Return the attributes to patch in the module."""
         return [(module, name) for name in (_GATHER, "_reduce_grad", "_reduce_grad_no_shard")]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
-        """Replace it."""
-        for owner, name in self.replaced(module):
+        """Patch them."""
+        for owner, name in self.targets(module):
             patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
 
     def hook_importer(self, patches: Patches, module: ModuleType) -> None:
-        """Replace the function that gathers where another module has imported it, unless that is ours already."""
+        """Patch `_unshard` in a module that has imported it by name, unless it already has ours."""
         if not hasattr(getattr(module, _GATHER, None), "__wrapped__"):
             patches.replace(module, _GATHER, lambda original: self._labels.around(original, self._word_of))
 
@@ -113,14 +112,15 @@ class FlatParameters:
 
 
 def _module_of(flat_parameter: Any, names: Any) -> str | None:
-    """Return the module that a flat parameter is of, '' for the root; None before the first forward.
+    """Return the module of a flat parameter, '' for the root, or None before the first forward.
 
     Args:
-        flat_parameter: It knows the names of its parameters within its module.
-        names: The names of all parameters within the root, by flat parameter or, with `use_orig_params`, by parameter.
+        flat_parameter: Holds the names of its parameters relative to its module.
+        names: The names of all parameters relative to the root, by flat parameter, or with `use_orig_params` by
+            parameter.
     """
     for key in (flat_parameter, *(flat_parameter._params or ())):
         for name in names.get(key, ()):
-            within = next((one for one in flat_parameter._fqns if f".{name}".endswith(f".{one}")), None)
-            return str(name).removesuffix(within or "").rstrip(".")
+            relative = next((fqn for fqn in flat_parameter._fqns if f".{name}".endswith(f".{fqn}")), None)
+            return str(name).removesuffix(relative or "").rstrip(".")
     return None

@@ -1,7 +1,7 @@
-"""Labels of calls: hooks into the libraries for parallel training, each as soon as its module is imported.
+"""Labels of calls: patches torch's libraries for parallel training, once their modules are imported.
 
-All of it is private to torch. A part whose functions this version lacks is off, which one line says, and the others
-work.
+The patched functions are private to torch. If this version lacks some, their labels are off, with a log line, and the
+other labels work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup, device_mesh
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.part import SessionPart
-from otel_torchdist.capture.core.torch_api import Patches, Replaced, resolve_group
+from otel_torchdist.capture.core.torch_api import Patches, PatchTargets, resolve_group
 from otel_torchdist.capture.parts import fsdp, pipeline
 from otel_torchdist.capture.parts.ddp import Replicated
 from otel_torchdist.capture.parts.fsdp import FlatParameters, ParamGroups
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.core.calls.call import GroupState
     from otel_torchdist.capture.core.thread_labels import ThreadLabels
-    from otel_torchdist.capture.core.torch_api import Patches, Replaced
+    from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
 
 class Meshes:
-    """Learns which groups are for which dimensions of device meshes, when a mesh creates or chooses them.
+    """The dimensions of device meshes, recorded with their groups when a mesh creates or chooses them.
 
-    Most groups of a mesh are created for it and described as `mesh_tp`. But a dimension that is as large as the world
-    gets no group of its own: it is the default group, and several dimensions may be.
+    Most groups of a mesh are created for it and described as `mesh_tp`. But a dimension as large as the world uses the
+    default group, and several dimensions may do so.
 
-    A slice of a mesh has the groups of that, and `from_group` makes a mesh of groups that are there. `__init__` itself
-    is left alone: a mesh may be what creates the first group, and so what switches us on, and Dynamo traces it.
+    A slice of a mesh uses the groups of the mesh, and `from_group` makes a mesh of existing groups. `__init__` is not
+    patched: a mesh may create the first group, which switches us on, and Dynamo traces `__init__`.
     """
 
-    def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
-        """Name groups, which `meet` finds."""
-        self._meet = meet
+    def __init__(self, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """Initialize without patches. `find_group` returns the state of a group."""
+        self._find_group = find_group
 
-    def replaced(self) -> Replaced:
-        """What is replaced."""
+    def targets(self) -> PatchTargets:
+        """Return the attributes to patch."""
         mesh_class = getattr(device_mesh, "DeviceMesh", None)
         return [(mesh_class, "_init_process_groups"), (mesh_class, "from_group")]
 
     def hook(self, patches: Patches) -> None:
-        """Replace it."""
-        for (owner, name), make in zip(self.replaced(), (self._init, self._from_group), strict=True):
+        """Patch them."""
+        for (owner, name), make in zip(self.targets(), (self._init, self._from_group), strict=True):
             patches.replace(owner, name, functools.partial(make, mesh_class=owner))
 
     def _init(self, original: Callable[..., Any], mesh_class: Any) -> Callable[..., Any]:
         signature = inspect.signature(original)
-        takes_mesh = next(iter(signature.parameters), "") == "self"  # it is static in newer versions
+        takes_mesh = next(iter(signature.parameters), "") == "self"  # a static method in newer versions
 
         @functools.wraps(original)
         def init_process_groups(*args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ class Meshes:
     def _from_group(self, original: Callable[..., Any], mesh_class: Any) -> Callable[..., Any]:
         @functools.wraps(original)
         def from_group(*args: Any, **kwargs: Any) -> Any:
-            given = args[1:] if args and isinstance(args[0], mesh_class) else args  # it is static
+            given = args[1:] if args and isinstance(args[0], mesh_class) else args  # a static method
             mesh = original(*given, **kwargs)
             try:
                 self._learn(mesh.mesh_dim_names or (), mesh._dim_group_names)
@@ -93,7 +93,7 @@ class Meshes:
     def _learn(self, dimensions: Any, groups: Any) -> None:
         for dimension, name in zip(dimensions, groups, strict=False):
             group = resolve_group(name)
-            state = self._meet(group) if isinstance(group, ProcessGroup) else None
+            state = self._find_group(group) if isinstance(group, ProcessGroup) else None
             if state is not None:
                 state.add_dimension(str(dimension))
 
@@ -102,59 +102,66 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class LabelledParts(SessionPart):
-    """What is labelled, and the hooks for it."""
+    """The session part that labels calls."""
 
-    def __init__(self, labels: ThreadLabels, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
-        """Label the calls of threads; `meet` finds groups."""
+    def __init__(self, labels: ThreadLabels, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """Initialize without patches.
+
+        Args:
+            labels: The labels of threads.
+            find_group: Returns the state of a group, or None if nothing can be recorded.
+        """
         self._patches: Patches | None = None
-        self._meshes = Meshes(meet)
-        self._replicated = Replicated(meet)
+        self._meshes = Meshes(find_group)
+        self._replicated = Replicated(find_group)
         units, flat, stages = ParamGroups(labels), FlatParameters(labels), Stages(labels)
-        self._parts: dict[str, tuple[str, Callable[[ModuleType], Replaced], Callable[[Patches, ModuleType], None]]] = {
-            fsdp.PARAM_GROUPS: ("FSDP units", units.replaced, units.hook),
-            fsdp.FLAT_PARAMETERS: ("FSDP units", flat.replaced, flat.hook),
+        self._parts: dict[
+            str, tuple[str, Callable[[ModuleType], PatchTargets], Callable[[Patches, ModuleType], None]]
+        ] = {
+            fsdp.PARAM_GROUPS: ("FSDP units", units.targets, units.hook),
+            fsdp.FLAT_PARAMETERS: ("FSDP units", flat.targets, flat.hook),
             **{name: ("FSDP units", _nothing, flat.hook_importer) for name in fsdp.IMPORTERS},
-            pipeline.STAGES: ("pipeline stages", stages.replaced, stages.hook),
-            pipeline.SCHEDULES: ("pipeline stages", stages.replaced_in_schedules, stages.hook_schedules),
+            pipeline.STAGES: ("pipeline stages", stages.targets, stages.hook),
+            pipeline.SCHEDULES: ("pipeline stages", stages.schedule_targets, stages.hook_schedules),
         }
 
     def hook(self, patches: Patches) -> None:
-        """Label from now on, also what is imported later."""
+        """Patch the imported modules now, and other modules when they are imported."""
         self._patches = patches
-        if _has_all("dimensions of device meshes", self._meshes.replaced()):
+        if _has_all("dimensions of device meshes", self._meshes.targets()):
             self._meshes.hook(patches)
-        if _has_all("DDP buckets", self._replicated.replaced()):
+        if _has_all("DDP buckets", self._replicated.targets()):
             self._replicated.hook(patches)
-        this: weakref.ref[LabelledParts] = weakref.ref(self)
+        reference: weakref.ref[LabelledParts] = weakref.ref(self)
         for name in self._parts:
-            when_imported(name, functools.partial(_imported, this))
+            when_imported(name, functools.partial(_imported, reference))
 
     def unhook(self) -> None:
-        """Leave alone what is imported later."""
+        """Patch no modules any more."""
         self._patches = None
 
     def imported(self, module: ModuleType) -> None:
-        """Hook a module that was imported now or before."""
-        what, replaced, hook = self._parts[module.__name__]
+        """Patch an imported module."""
+        labels, targets, hook = self._parts[module.__name__]
         patches = self._patches
-        if patches is not None and not patches.are_closed and _has_all(what, replaced(module)):
+        if patches is not None and not patches.are_closed and _has_all(labels, targets(module)):
             hook(patches, module)
 
 
-def _nothing(_: ModuleType) -> Replaced:
+def _nothing(_: ModuleType) -> PatchTargets:
     return ()
 
 
-def _imported(parts: weakref.ref[LabelledParts], module: ModuleType) -> None:
+def _imported(reference: weakref.ref[LabelledParts], module: ModuleType) -> None:
     with guard.guarded("labels"):
-        this = parts()
-        if this is not None:
-            this.imported(module)
+        parts = reference()
+        if parts is not None:
+            parts.imported(module)
 
 
-def _has_all(what: str, replaced: Replaced) -> bool:
-    """Return whether this torch has all that a part needs; logs a line if it has not."""
-    missing = [name for owner, name in replaced if not hasattr(owner, name)]
+def _has_all(labels: str, targets: PatchTargets) -> bool:
+    """Return whether this torch has all attributes to patch. Log a line otherwise."""
+    missing = [name for owner, name in targets if not hasattr(owner, name)]
     if missing:
-        _logger.info("operations are shown without their %s: this torch has no %s", what, ", ".join(missing))
+        _logger.info("operations are shown without their %s: this torch has no %s", labels, ", ".join(missing))
     return not missing

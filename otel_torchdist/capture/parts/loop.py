@@ -1,4 +1,4 @@
-"""The parts of a session that follow a training loop beside its operations."""
+"""Assembles the session parts that follow the training loop."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 
 class TrainingLoop:
-    """Follows the training loop of this process.
+    """The session parts that follow the training loop of this process.
 
     Attributes:
-        steps: Its steps.
-        labels: The labels of the calls that its threads make.
-        parts: All that follows it, in order.
+        steps: Detects steps.
+        labels: The labels of calls, by thread.
+        parts: All parts, in their order.
     """
 
     def __init__(
         self,
         issued: Callable[[], int],
-        meet: Callable[[ProcessGroup], GroupState | None],
+        find_group: Callable[[ProcessGroup], GroupState | None],
         patches: Patches,
         library: Library | None,
     ) -> None:
-        """Follow nothing until the parts are hooked.
+        """Create the parts.
 
         Args:
-            issued: Returns how many collectives of the default group have been issued.
-            meet: Finds groups.
-            patches: Restores what is replaced with the first checkpoint.
-            library: The native library, if there is one.
+            issued: Returns the number of collectives that the default group has issued.
+            find_group: Returns the state of a group, or None if nothing can be recorded.
+            patches: Restores the functions that are patched at the first checkpoint.
+            library: The native library, if it is in use.
         """
         self.steps = StepDetector(issued, self._step_ended)
         self.labels = ThreadLabels(library)
@@ -60,9 +60,9 @@ class TrainingLoop:
             FutureWaits(),
             Expectations(),
             Checkpoints(patches),
-            LabelledParts(self.labels, meet),
+            LabelledParts(self.labels, find_group),
         )
 
     def _step_ended(self, recorder: Recorder) -> None:
-        self._parts.trains_here()
+        self._parts.mark_training_thread()
         self._gradient_sync.step_ended(recorder)

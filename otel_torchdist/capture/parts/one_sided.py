@@ -1,7 +1,7 @@
-"""Communication outside c10d's collectives: operations on symmetric memory, and on windows of a process group.
+"""Records one-sided operations: on symmetric memory, and on windows of a process group.
 
-No Work reports their end, so they are recorded as enqueued, and `UNTRACKED` from the moment the call returns. Not all
-members have to take part in each of them, so they are counted separately: in an unaligned group beside the real one.
+No Work reports their end, so they are recorded as enqueued, and `UNTRACKED` once the call returns. Not all members have
+to take part, so they are counted in a separate, unaligned group.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 _LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rendezvous"})
-"""Operations that name a group but transfer nothing that other ranks wait for."""
+"""Operations with a group argument that no other rank waits for."""
 _NOT_IN_SCHEMA: Final = -1
 
 
 class OneSided(SessionPart):
-    """Records operations as enqueued, by group."""
+    """Recorder of one-sided operations."""
 
-    def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
-        """Initialize; `meet` registers a group that is not known yet, or returns None if nothing can be recorded."""
-        self._meet = meet
+    def __init__(self, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """Initialize without groups. `find_group` returns the state of a group, or None if nothing can be recorded."""
+        self._find_group = find_group
         self._beside: dict[int, tuple[GroupState, GroupState]] = {}
 
     def begin(
         self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...], peer: int = -1
     ) -> OpenCall | None:
-        """Record an operation that is about to be issued; None if it is not recorded.
+        """Record an operation that is about to be issued. Return None if it is not recorded.
 
         Args:
             group: Its group.
-            schema: The operation that is called.
+            schema: The called operation.
             args: Its arguments.
             peer: The peer's rank in the group; -1 if there is none.
         """
         return self._begin(self._state_beside, group, schema, args, peer)
 
     def begin_collective(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...]) -> OpenCall | None:
-        """Like `begin`, for operations that all members enter in collective order; counted among the collectives."""
-        return self._begin(self._meet, group, schema, args, -1)
+        """Record a collective operation that is about to be issued. It is counted among the group's collectives."""
+        return self._begin(self._find_group, group, schema, args, -1)
 
     def _begin(
         self,
@@ -118,17 +118,17 @@ class OneSided(SessionPart):
             if interval is not None:
                 interval.tape.complete(interval.number, entered, time.monotonic_ns(), How.ABANDONED)
             if guard.contains("one-sided operation", error):
-                return None  # it is still issued, but unrecorded, and keeps its place
+                return None  # the operation is issued, but not recorded, and keeps its number
             if plan is not None:
                 plan.channel.counter[0] -= counted
             raise
 
     def end(self, call: OpenCall, error: BaseException | None = None) -> None:
-        """Record that an operation was issued or refused."""
+        """Record that an operation was issued or rejected."""
         self._end(call, How.UNTRACKED, error)
 
     def end_collective(self, call: OpenCall, error: BaseException | None = None) -> None:
-        """Record that all members joined, or that the call was refused, which frees its place in the sequence."""
+        """Record that all members joined, or that the call was rejected, so that its sequence number is reused."""
         if error is not None:
             call.plan.channel.counter[0] -= 1
         self._end(call, How.CALL, error)
@@ -141,7 +141,7 @@ class OneSided(SessionPart):
             tape.complete(call.number, call.entered_ns, time.monotonic_ns(), how, failure)
 
     def _state_beside(self, group: ProcessGroup) -> GroupState | None:
-        state = self._meet(group)
+        state = self._find_group(group)
         if state is None:
             return None
         known = self._beside.get(id(group))
@@ -153,24 +153,24 @@ class OneSided(SessionPart):
         return beside
 
     def ends(self, recorder: Recorder) -> None:
-        """Forget every group."""
+        """Drop all groups."""
         self._beside.clear()
 
     def forget_in_child(self) -> None:
-        """Forget every group."""
+        """Drop all groups."""
         self._beside.clear()
 
 
 class Issuing:
-    """Records the end of an operation at the end of a `with` block that issues it.
+    """Context manager that records the end of the operation that its block issues.
 
-    A wrapper function would do the same with a frame of its own in the tracebacks of users.
+    A wrapper function would add a frame to the tracebacks of users.
     """
 
     __slots__ = ("_call", "_end")
 
     def __init__(self, call: OpenCall | None, end: Callable[[OpenCall, BaseException | None], None]) -> None:
-        """Report to `end`; nothing if the operation is not recorded."""
+        """Initialize with a recorded call; None if the operation is not recorded."""
         self._call = call
         self._end = end
 
@@ -187,10 +187,10 @@ class SymmetricMemory(SessionPart):
     """Kernels for the `symm_mem::*` operations that name a group."""
 
     def __init__(self, one_sided: OneSided, names: Iterable[str] | None = None) -> None:
-        """Register nothing until `hook`.
+        """Initialize without registered kernels.
 
         Args:
-            one_sided: Records the operations.
+            one_sided: Recorder of the operations.
             names: As for `dispatcher_overloads`.
         """
         self._one_sided = one_sided
@@ -214,13 +214,13 @@ class SymmetricMemory(SessionPart):
 
 
 def symmetric_schemas(names: Iterable[str] | None = None) -> list[OperationSchema]:
-    """Return the schemas of the operations on symmetric memory defined by now that name a group and a tensor.
+    """Return the schemas of the currently defined operations on symmetric memory with a group and a tensor.
 
     Args:
         names: As for `dispatcher_overloads`.
     """
-    found = [_understand(overload) for overload in dispatcher_overloads("symm_mem", names)]
-    return [schema for schema in found if schema is not None]
+    schemas = [_understand(overload) for overload in dispatcher_overloads("symm_mem", names)]
+    return [schema for schema in schemas if schema is not None]
 
 
 def _understand(overload: Any) -> OperationSchema | None:
@@ -236,7 +236,7 @@ def _understand(overload: Any) -> OperationSchema | None:
 
 
 def schema_of(name: str, overload: Any, group: int, described: int, peer: int = -1) -> OperationSchema:
-    """Schema of an operation that is recorded as enqueued."""
+    """Return the schema of an operation that is recorded as enqueued."""
     return OperationSchema(
         index=-1,
         overload=overload,
@@ -273,21 +273,21 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
 
 
 def _is_pretended(tensors: Any) -> bool:
-    """Return whether a call only computes shapes: then the group may not even exist."""
+    """Return whether a call only computes shapes. Then the group may not exist."""
     first = tensors[0] if type(tensors) is LIST and tensors else tensors
     return bool(getattr(first, "is_meta", True))
 
 
 _NEW_WINDOW: Final = schema_of("new_window", None, 0, 1)
 _PEERS: Final = {"put": (1, "dst_rank"), "signal": (0, "peer_rank"), "wait_signal": (0, "peer_rank")}
-"""Operations of a window, with the position and the name of the argument that holds the peer."""
+"""Operations of a window, with position and name of the peer argument."""
 
 
 class Windows(SessionPart):
-    """Follows the windows of process groups, into which ranks put data without the peer taking part (torch 2.15 on).
+    """The windows of process groups, into which ranks put data without the peer's participation (torch 2.15 and later).
 
-    Creating a window is a collective: all members enter it, in the same order as their other collectives. Operations
-    on a window are recorded as enqueued.
+    Creating a window is a collective: all members enter it, in the order of their other collectives. Operations on a
+    window are recorded as enqueued.
     """
 
     def __init__(self, one_sided: OneSided) -> None:

@@ -1,8 +1,8 @@
-"""The stages of pipelines: which stage sends or receives, in which direction, and for which microbatch.
+"""Labels the messages of pipelines with their stage, direction and microbatch.
 
-A stage makes its messages before a schedule issues them in batches, which may be of several stages, directions and
-microbatches. So they are known by the objects that stand for them, and a batch sets the label of each as it is issued.
-Nothing of these objects is replaced: torch compares the functions in them by identity.
+A stage creates its messages (`P2POp`), and a schedule issues them in batches, which may mix stages, directions and
+microbatches. So labels are stored by message object, and a batch sets each label when its message is issued. The
+objects are not changed: torch compares the functions in them by identity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_torchdist.capture.core.thread_labels import ThreadLabels
-    from otel_torchdist.capture.core.torch_api import Patches, Replaced
+    from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
 STAGES: Final = "torch.distributed.pipelining.stage"
 SCHEDULES: Final = "torch.distributed.pipelining.schedules"
@@ -30,14 +30,14 @@ _MAKERS: Final = {
     "get_bwd_send_ops": "bwd",
     "get_bwd_recv_ops": "bwd",
 }
-"""Methods of a stage that make its messages of a microbatch, and in which direction those go."""
+"""Methods of a stage that create the messages of a microbatch, with their direction."""
 
 
 _UNKNOWN: Final[tuple[LabelName | None, int]] = (None, 0)
 
 
 class _Batch(list[Any]):
-    """Messages, whose labels are set one after the other while they are issued."""
+    """A list of messages that sets the label of each message when it is iterated."""
 
     def __init__(self, messages: list[Any], words: list[int], word: MutableSequence[int]) -> None:
         super().__init__(messages)
@@ -45,34 +45,34 @@ class _Batch(list[Any]):
         self._word = word
 
     def __iter__(self) -> Iterator[Any]:
-        for message, own in zip(super().__iter__(), self._words, strict=True):
-            self._word[0] = own
+        for message, label in zip(super().__iter__(), self._words, strict=True):
+            self._word[0] = label
             yield message
 
 
 class Stages:
-    """Labels what pipelines send and receive."""
+    """Labels for the messages of pipelines."""
 
     def __init__(self, labels: ThreadLabels) -> None:
         self._labels = labels
-        self._known: weakref.WeakKeyDictionary[Any, tuple[LabelName, int]] = weakref.WeakKeyDictionary()
+        self._labels_by_message: weakref.WeakKeyDictionary[Any, tuple[LabelName, int]] = weakref.WeakKeyDictionary()
 
-    def replaced(self, module: ModuleType) -> Replaced:
-        """What is replaced in the module of stages."""
+    def targets(self, module: ModuleType) -> PatchTargets:
+        """Return the attributes to patch in the module of stages."""
         return [(getattr(module, "_PipelineStageBase", None), name) for name in _MAKERS]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
-        """Replace it."""
-        for owner, name in self.replaced(module):
+        """Patch them."""
+        for owner, name in self.targets(module):
             patches.replace(owner, name, functools.partial(self._maker, direction=_MAKERS[name]))
 
-    def replaced_in_schedules(self, module: ModuleType) -> Replaced:
-        """What is replaced in the module of schedules."""
+    def schedule_targets(self, module: ModuleType) -> PatchTargets:
+        """Return the attributes to patch in the module of schedules."""
         return [(module, "_batch_p2p")]
 
     def hook_schedules(self, patches: Patches, module: ModuleType) -> None:
-        """Replace it."""
-        for owner, name in self.replaced_in_schedules(module):
+        """Patch them."""
+        for owner, name in self.schedule_targets(module):
             patches.replace(owner, name, self._issuer)
 
     def _maker(self, original: Callable[..., Any], direction: str) -> Callable[..., Any]:
@@ -83,7 +83,7 @@ class Stages:
                 if messages:
                     label = LabelName(LabelKind.PIPELINE, stage=int(stage.stage_index), direction=direction)
                     for message in messages:
-                        self._known[message] = label, microbatch + 1
+                        self._labels_by_message[message] = label, microbatch + 1
             except Exception as error:
                 guard.report("pipeline label", error)
             return messages
@@ -105,11 +105,11 @@ class Stages:
         return batch_p2p
 
     def _batch(self, messages: Any, word: MutableSequence[int]) -> Any:
-        """Return the same messages, if any of them is known with labels."""
+        """Return the messages, with labels if any of them has one."""
         try:
             if type(messages) is not LIST or not messages:
                 return messages
-            words = [self._labels.word_of(*self._known.get(message, _UNKNOWN)) for message in messages]
+            words = [self._labels.word_of(*self._labels_by_message.get(message, _UNKNOWN)) for message in messages]
             return _Batch(messages, words, word) if any(words) else messages
         except Exception as error:
             guard.report("pipeline label", error)

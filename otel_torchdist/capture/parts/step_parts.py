@@ -1,8 +1,7 @@
-"""How long a training step waits for data and runs backward: counters in the tape, and spans of what takes long.
+"""Records data waits and backward passes of training steps: totals on the tape, and spans for long ones.
 
-Both are intervals of the thread that trains. Of nested ones the outermost counts: a loader in a dataset, or the
-backward pass in which checkpointed activations are computed again. What other threads wait for, such as those that
-fetch data ahead, does not hold up a step.
+Both are intervals of the training thread. Nested intervals count once: a loader in a dataset, or the backward pass in
+which checkpointed activations are recomputed. Waits of other threads, such as prefetching, do not delay a step.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 SHORTEST_SPAN_NS: Final = 1_000_000
-"""Shorter waits and passes are only counted."""
+"""Minimum length of a recorded interval. Shorter intervals only add to the totals."""
 FETCHES: Final = "_next_data"
-"""The method that waits for a batch; each kind of iterator has its own."""
+"""The method that waits for a batch. Each class of iterators has its own."""
 MAX_IN_STEP: Final = 16
-"""Records of each kind in a training step: pipelines run backward for each microbatch."""
+"""Maximum number of records of each kind per step: pipelines run backward for each microbatch."""
 
 _LOADER: Final = "_BaseDataLoaderIter"
-"""The class of all iterators of loaders; private to torch."""
+"""Base class of the iterators of loaders; private to torch."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 _active: StepParts | None = None
-"""The instance to which `data_wait` counts; a process has at most one capture."""
+"""The instance that `data_wait` reports to. A process has at most one capture."""
 
 
 class DataWait:
-    """A wait for data that is counted from `__enter__` to `__exit__`; may be entered again and again."""
+    """A context manager that counts a data wait. Reusable."""
 
     __slots__ = ("_before", "_begun_ns", "_recorder")
 
@@ -58,9 +57,9 @@ class DataWait:
         self._begun_ns = 0
 
     def __enter__(self) -> DataWait:
-        """Begin."""
+        """Begin the wait."""
         parts = _active
-        self._recorder = recorder = parts.recorder_here() if parts is not None else None
+        self._recorder = recorder = parts.training_recorder() if parts is not None else None
         if recorder is not None:
             self._before = recorder.tape.figures_so_far(FigureWord.DATA_WAIT_NS)
             self._begun_ns = time.monotonic_ns()
@@ -69,27 +68,27 @@ class DataWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, however the block ended; what it raised counts as time, and not as a batch."""
+        """End the wait. After an exception, its time counts, but no batch."""
         recorder, parts = self._recorder, _active
         if recorder is not None and parts is not None:
             parts.waited(recorder, self._begun_ns, self._before, error is None)
 
 
 def data_wait() -> DataWait:
-    """Count a block as waiting for data.
+    """Count a block as a wait for data.
 
-    For iterators that are not PyTorch's ``DataLoader``::
+    For iterators other than PyTorch's ``DataLoader``::
 
         with data_wait():
             batch = next(my_batches)
 
-    Does nothing while instrumentation is off, and on threads other than the one that trains.
+    Does nothing while instrumentation is off, and on threads other than the training thread.
     """
     return DataWait()
 
 
 class StepParts(RecordingPart):
-    """Counts and records data waits and backward passes."""
+    """The session part that records data waits and backward passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,18 +97,18 @@ class StepParts(RecordingPart):
         self._recorded = {ActivityKind.DATA_WAIT: 0, ActivityKind.BACKWARD: 0}
 
     def hook(self, patches: Patches) -> None:
-        """Follow every loader and backward pass of the process, and handle `data_wait`."""
+        """Patch all loaders and `backward`, and handle `data_wait`."""
         global _active
         _active = self
-        for ours in (
-            StepParts._runs,
-            StepParts._ran,
+        for function in (
+            StepParts._backward_begins,
+            StepParts._backward_ended,
             StepParts.waited,
             DataWait.__enter__,
             DataWait.__exit__,
             data_wait,
         ):
-            skip_in_dynamo(ours.__code__)
+            skip_in_dynamo(function.__code__)
         self._follow_loaders(patches)
         patches.replace(torch.autograd, "backward", self._make_backward, has_rule=True)
 
@@ -122,34 +121,34 @@ class StepParts(RecordingPart):
             del base.__init_subclass__
 
     def begins(self, recorder: Recorder) -> None:
-        """Record to a new tape; the calling thread trains, until another ends a step."""
+        """Start recording to a new tape. The calling thread is the training thread until another ends a step."""
         super().begins(recorder)
-        self.trains_here()
+        self.mark_training_thread()
 
-    def trains_here(self) -> None:
-        """Note that the calling thread is the one that trains."""
+    def mark_training_thread(self) -> None:
+        """Remember the calling thread as the training thread."""
         self._thread = threading.get_ident()
 
-    def recorder_here(self) -> Recorder | None:
-        """Return the recorder, on the thread that trains; None on others."""
+    def training_recorder(self) -> Recorder | None:
+        """Return the recorder on the training thread, None on other threads."""
         return self.recorder if threading.get_ident() == self._thread else None
 
     # --- data waits --------------------------------------------------------------------------------------------
 
     def _follow_loaders(self, patches: Patches) -> None:
-        """Follow the iterators of all loaders, those too whose classes are made later."""
+        """Patch all iterator classes of loaders, including classes that are defined later."""
         base: Any = getattr(dataloader, _LOADER, None)
         if not hasattr(base, FETCHES):
             missing = _LOADER if base is None else f"{_LOADER}.{FETCHES}"
             _logger.warning("this torch has no %s: waits for data are not known, except those in data_wait()", missing)
             return
-        # Not `__next__`, which warns at the line of its caller.
+        # Not `__next__`, whose warnings show the line of its caller.
         for loader in _with_subclasses(base):
             self._follow(patches, loader)
         base.__init_subclass__ = classmethod(_subclass_hook(base, functools.partial(self._follow, patches)))
 
     def _follow(self, patches: Patches, loader: type) -> None:
-        """Follow the iterators of a class that fetches batches in its own way."""
+        """Patch an iterator class, if it defines the method."""
         if FETCHES in loader.__dict__ and loader.__name__ != _LOADER:
             patches.replace(loader, FETCHES, self._make_next, is_traced=True)
 
@@ -174,14 +173,14 @@ class StepParts(RecordingPart):
     def waited(
         self, recorder: Recorder, begun_ns: int, before: tuple[int, int], has_batch: bool, iterator: Any = None
     ) -> None:
-        """Count a wait that is over. Waits inside it were counted too: they are replaced, not added to.
+        """Count a completed wait. It replaces the counts of nested waits.
 
         Args:
             recorder: The recorder at its beginning.
             begun_ns: When it began.
             before: The counters at that time.
             has_batch: Whether it ended with a batch.
-            iterator: The loader's iterator, if it is one.
+            iterator: The loader's iterator, if any.
         """
         try:
             ended_ns = time.monotonic_ns()
@@ -200,20 +199,20 @@ class StepParts(RecordingPart):
             recorder = self.recorder
             if recorder is None or backward_id() != -1:
                 return original(*args, **kwargs)
-            begun_ns = self._runs(recorder)
+            begun_ns = self._backward_begins(recorder)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self._ran(recorder, begun_ns, error)
+                self._backward_ended(recorder, begun_ns, error)
                 raise
-            self._ran(recorder, begun_ns, None)
+            self._backward_ended(recorder, begun_ns, None)
             return result
 
         return backward
 
     @staticmethod
-    def _runs(recorder: Recorder) -> int:
-        """Publish that a backward pass begins: what waits in it for operations, in C++, is not seen otherwise."""
+    def _backward_begins(recorder: Recorder) -> int:
+        """Publish that a backward pass begins. Waits for operations in its C++ code are invisible otherwise."""
         begun_ns = time.monotonic_ns()
         try:
             recorder.tape.begin_backward(threading.get_native_id(), begun_ns)
@@ -221,7 +220,7 @@ class StepParts(RecordingPart):
             guard.report("backward pass", error)
         return begun_ns
 
-    def _ran(self, recorder: Recorder, begun_ns: int, failure: BaseException | None) -> None:
+    def _backward_ended(self, recorder: Recorder, begun_ns: int, failure: BaseException | None) -> None:
         try:
             recorder.tape.end_backward(threading.get_native_id())
             ended_ns = time.monotonic_ns()
@@ -250,7 +249,7 @@ class StepParts(RecordingPart):
         ended_ns: int,
         failure: BaseException | None = None,
     ) -> None:
-        """Record an interval that is over: only then is it known to be long enough."""
+        """Record a completed interval. Its length decides whether it is recorded."""
         tape = recorder.tape
         name = tape.names.find_room(type(failure).__qualname__, SPARE_OF_LABELS) if failure is not None else 0
         label = tape.names.find_room(detail, SPARE_OF_LABELS) if detail else 0
@@ -264,8 +263,8 @@ class StepParts(RecordingPart):
 
 def _with_subclasses(of: type) -> Iterator[type]:
     yield of
-    for one in of.__subclasses__():
-        yield from _with_subclasses(one)
+    for subclass in of.__subclasses__():
+        yield from _with_subclasses(subclass)
 
 
 def _subclass_hook(base: type, follow: Callable[[type], None]) -> Callable[..., None]:
@@ -278,6 +277,6 @@ def _subclass_hook(base: type, follow: Callable[[type], None]) -> Callable[..., 
 
 
 def _dataset_of(iterator: Any) -> str:
-    """Return the class of the dataset that a loader reads; '' if it is not known."""
+    """Return the class name of a loader's dataset; '' if unknown."""
     dataset = getattr(iterator, "_dataset", None)
     return type(dataset).__name__ if dataset is not None else ""

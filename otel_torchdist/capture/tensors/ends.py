@@ -129,18 +129,18 @@ class AwaitedEnds:
 
     def __init__(
         self,
-        meet: Callable[[ProcessGroup], GroupState | None],
+        find_group: Callable[[ProcessGroup], GroupState | None],
         patches: Patches,
         call_hooks: Callable[[tuple[Hook, ...], OperationCall], None],
     ) -> None:
         """Await nothing yet.
 
         Args:
-            meet: Finds or registers a group; returns None if nothing is recorded.
+            find_group: Finds or registers a group; returns None if nothing is recorded.
             patches: Replaces methods, and restores them later.
             call_hooks: Calls hooks with an operation that is over.
         """
-        self._meet = meet
+        self._find_group = find_group
         self._patches = patches
         self._call_hooks = call_hooks
         self._patched: set[type] = set()
@@ -181,7 +181,7 @@ class AwaitedEnds:
             work = Work.unbox(boxed) if boxed is not None else None
             if work is not None:
                 self._await(pending)
-                group = self._meet(ProcessGroup.unbox(args[operation.group]))
+                group = self._find_group(ProcessGroup.unbox(args[operation.group]))
                 if group is not None and group.coalescing is not None:
                     self._blocks.setdefault(group.name_id, []).append(pending)
                 else:
@@ -234,7 +234,7 @@ class AwaitedEnds:
             work = original(group, *args, **kwargs)
             several: list[AwaitedOperation] = []
             with guard.guarded("hooks"):
-                state = self._meet(group)
+                state = self._find_group(group)
                 several = self._blocks.pop(state.name_id, several) if state is not None else several
                 if several and work is not None:
                     self._by_work_of(several, work)

@@ -71,7 +71,7 @@ class ObservedCalls(SessionPart):
     def __init__(
         self,
         observing: Observing,
-        meet: Callable[[ProcessGroup], GroupState | None],
+        find_group: Callable[[ProcessGroup], GroupState | None],
         patches: Patches,
         current: Callable[[], Recorder | None],
         find_cuda: Callable[[], DeviceOperations | None],
@@ -80,7 +80,7 @@ class ObservedCalls(SessionPart):
 
         Args:
             observing: What looks at tensors.
-            meet: Finds or registers a group; returns None if nothing is recorded.
+            find_group: Finds or registers a group; returns None if nothing is recorded.
             patches: Replaces methods, and restores them later.
             current: Returns the recorder in use; None if there is none.
             find_cuda: Returns what follows operations on CUDA devices; None if nothing does.
@@ -90,13 +90,13 @@ class ObservedCalls(SessionPart):
         self._numerics = observing.numerics
         self._devices = DeviceValues(find_cuda)
         self._looks_at_tensors = observing.looks_at_tensors
-        self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
+        self._synchronizer = Synchronizer(find_group) if observing.synchronizes else None
         every = observing.compare_parameters
-        self._replicas = Replicas(every, meet, current, self._devices) if every else None
+        self._replicas = Replicas(every, find_group, current, self._devices) if every else None
         self._rehearsals = Rehearsals(patches)
-        self._meet = meet
+        self._find_group = find_group
         self._thread = _Thread()
-        self._ends = AwaitedEnds(meet, patches, self._call)
+        self._ends = AwaitedEnds(find_group, patches, self._call)
         self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
         self._handles: list[Any] = []
 
@@ -231,7 +231,7 @@ class ObservedCalls(SessionPart):
 
     def _describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> _Described | None:
         """Describe a call; None for meta and fake tensors, which only pretend to communicate, and unknown groups."""
-        group = self._meet(ProcessGroup.unbox(args[operation.group]))
+        group = self._find_group(ProcessGroup.unbox(args[operation.group]))
         if group is None:
             return None
         first = next(flat(args[operation.described]), None)

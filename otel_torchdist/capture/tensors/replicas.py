@@ -51,7 +51,7 @@ class Replicas:
     def __init__(
         self,
         every: int,
-        meet: Callable[[ProcessGroup], GroupState | None],
+        find_group: Callable[[ProcessGroup], GroupState | None],
         current: Callable[[], Recorder | None],
         devices: DeviceValues,
     ) -> None:
@@ -59,12 +59,12 @@ class Replicas:
 
         Args:
             every: Before each step whose number is a multiple of this.
-            meet: Finds or registers a group.
+            find_group: Finds or registers a group.
             current: Returns the recorder in use.
             devices: Looks at tensors on devices.
         """
         self._every = every
-        self._meet = meet
+        self._find_group = find_group
         self._current = current
         self._devices = devices
         self._models = WrappedModels()
@@ -122,7 +122,7 @@ class Replicas:
             self._record(recorder, found)
 
     def _record(self, recorder: Recorder, found: ParameterSet) -> None:
-        group = self._meet(found.process_group)
+        group = self._find_group(found.process_group)
         if group is None or not group.name.aligned or not 0 < len(found.tensors) <= MAX_COMPARED:
             return
         if len({tensor.device for tensor in found.tensors}) > 1:

@@ -34,18 +34,18 @@ class Synchronizer:
 
     def __init__(
         self,
-        meet: Callable[[ProcessGroup], GroupState | None],
+        find_group: Callable[[ProcessGroup], GroupState | None],
         synchronize: Callable[[int], object] = torch.cuda.synchronize,
         is_capturing: Callable[[], bool] = _is_capturing,
     ) -> None:
         """Initialize the synchronizer.
 
         Args:
-            meet: Finds or registers a group.
+            find_group: Finds or registers a group.
             synchronize: Waits for all that was enqueued on a device, without the GIL.
             is_capturing: Whether the current stream is being captured into a graph.
         """
-        self._meet = meet
+        self._find_group = find_group
         self._synchronize = synchronize
         self._is_capturing = is_capturing
 
@@ -66,7 +66,7 @@ class Synchronizer:
         first = next(flat(args[operation.described]), None)
         if operation.point_to_point or first is None or first.device.type in _ON_HOST:
             return ()
-        group = self._meet(ProcessGroup.unbox(args[operation.group]))
+        group = self._find_group(ProcessGroup.unbox(args[operation.group]))
         if (group is not None and group.coalescing is not None) or self._is_capturing():
             return ()
         return (first.device.index or 0,)

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 class Coalescing(SessionPart):
     """Follows the coalescing blocks of all groups."""
 
-    def __init__(self, groups: Groups, hot_path: HotPath, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
+    def __init__(
+        self, groups: Groups, hot_path: HotPath, find_group: Callable[[ProcessGroup], GroupState | None]
+    ) -> None:
         """Initialize the follower; `hook` patches torch.
 
         Args:
             groups: Known groups.
             hot_path: Records the operations.
-            meet: Registers a new group. Returns None if nothing can be recorded.
+            find_group: Returns the state of a group, or None if nothing can be recorded. Registers new groups.
         """
         self._groups = groups
         self._hot_path = hot_path
-        self._meet = meet
+        self._find_group = find_group
 
     def hook(self, patches: Patches) -> None:
         """Patch `_start_coalescing` and `_end_coalescing`."""
@@ -42,7 +44,7 @@ class Coalescing(SessionPart):
         def start_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             result = original(group, *args, **kwargs)
             with guard.guarded("coalescing"):
-                state = self._meet(group)
+                state = self._find_group(group)
                 if state is not None:
                     self._hot_path.abandon_coalesced(state)  # left over from a block that ended with an exception
                     state.begin_coalescing()

@@ -84,7 +84,7 @@ class HotPath(SessionPart):
         steps: CollectiveSteps,
         works: Works,
         devices: Devices,
-        meet: Callable[[ProcessGroup], GroupState | None],
+        find_group: Callable[[ProcessGroup], GroupState | None],
         labels: ThreadLabels,
         forked: Callable[[], None],
     ) -> None:
@@ -95,7 +95,7 @@ class HotPath(SessionPart):
             steps: Counts the default group's collectives.
             works: Follows operations on the CPU.
             devices: Follows operations on devices.
-            meet: Registers a new group. Returns None if nothing can be recorded.
+            find_group: Returns the state of a group, or None if nothing can be recorded. Registers new groups.
             labels: Current label of each thread.
             forked: Called in a child that was forked without Python's hooks.
         """
@@ -103,7 +103,7 @@ class HotPath(SessionPart):
         self._steps = steps
         self.works = works
         self.devices = devices
-        self._meet = meet
+        self._find_group = find_group
         self._labelled = labels.thread
         self._forked = forked
         self.forget_in_child()
@@ -136,7 +136,7 @@ class HotPath(SessionPart):
         thread = self._thread
         try:  # a signal handler may raise after any call in here
             process_group = _unbox_group(args[operation.group])
-            group = self._state_of(id(process_group)) or self._meet(process_group)
+            group = self._state_of(id(process_group)) or self._find_group(process_group)
             if group is None:
                 thread.entered = None
                 return None

@@ -51,17 +51,17 @@ _SCHEMA: Final = OperationSchema(
 class Reconfigurations(SessionPart):
     """Follows `ProcessGroup.reconfigure`."""
 
-    def __init__(self, groups: Groups, works: Works, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
+    def __init__(self, groups: Groups, works: Works, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
         """Initialize the follower; `hook` patches torch.
 
         Args:
             groups: Known groups.
             works: Follows the Work that `reconfigure` returns.
-            meet: Registers a new group. Returns None if nothing can be recorded.
+            find_group: Returns the state of a group, or None if nothing can be recorded. Registers new groups.
         """
         self._groups = groups
         self._works = works
-        self._meet = meet
+        self._find_group = find_group
 
     def hook(self, patches: Patches) -> None:
         """Patch `reconfigure` if this torch has it."""
@@ -90,7 +90,7 @@ class Reconfigurations(SessionPart):
         """Register the new membership. The call drops the old members even if it fails."""
         from otel_torchdist.capture.core.groups.membership import find_membership
 
-        before = self._meet(group)
+        before = self._find_group(group)
         if before is None:
             return None
         handles: Any = options.handles

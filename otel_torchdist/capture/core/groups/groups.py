@@ -123,7 +123,10 @@ class Groups(SessionPart):
         self.leave_groups()
 
     def leave_groups(self) -> None:
-        """Drop all groups. A group of a world made by hand may be used again, on a tape that has not counted its start."""
+        """Drop all groups.
+
+        A group of a world made by hand may be used again, on a tape that has not counted its first collectives.
+        """
         by_hand = (state.reference() for state in self.states() if state.name.world)
         self._uncounted.update(filter(None, by_hand))
         for state in self.states():

@@ -149,7 +149,7 @@ def follow_rendezvous(original: Callable[..., Any], launch: Launch) -> Callable[
 
 
 class _Stores:
-    """The iterator that the wrapped `rendezvous` returns. Not a generator: closing one loses a signal handler's exception."""
+    """The iterator of the wrapped `rendezvous`. Closing a generator would lose a signal handler's exception."""
 
     def __init__(self, iterator: Iterator[Any], meeting: Callable[[], MeetingPlace | None], launch: Launch) -> None:
         self._iterator = iterator

@@ -72,7 +72,7 @@ def own_job(describes_launch: bool) -> JobDescription:
 
 
 def _command_line() -> list[str]:
-    """Return the command line with the interpreter's options. A forked process may have another program's `orig_argv`."""
+    """Return the command line with the interpreter's options. After a fork, `orig_argv` may be another program's."""
     script, *arguments = sys.argv or [""]
     full = sys.orig_argv
     is_ours = full[len(full) - len(arguments) :] == arguments and (script in full or "-m" in full or "-c" in full)

@@ -162,7 +162,7 @@ class PeerDiscovery:
                 return
 
     def _is_alone(self) -> bool:
-        """Return whether all ranks are on this node, according to the launcher, else to the tapes after a short wait."""
+        """Return whether all ranks are on this node, according to the launcher, else to the tapes after a wait."""
         if self._local_size:
             return self._local_size >= self._address.world_size
         self._stopping.wait(self._bounds.longest_pause_s / 2)

@@ -109,7 +109,7 @@ class Runs:
         if current is None or before is not None:  # created without our hooks, or replaces another default group
             self.default_group_begins(group.rank(), group.size())
             self._groups.count(group)
-        state = self.meet(group)
+        state = self.find_group(group)
         recorder = self._recording.recorder
         if recorder is None or state is None:
             return
@@ -118,7 +118,7 @@ class Runs:
         if not self._is_of_rpc:
             self._agreements.agree(recorder, backend_and_store(group)[1])
 
-    def meet(self, group: ProcessGroup) -> GroupState | None:
+    def find_group(self, group: ProcessGroup) -> GroupState | None:
         """Return the state of a group. Register it if it existed before capture was installed or is otherwise new."""
         known = self._groups.find(group)
         if known is not None:

@@ -1,8 +1,8 @@
-"""Records `torch.distributed.checkpoint`: saves and loads with their stages.
+"""Records saves and loads of `torch.distributed.checkpoint`, with their stages.
 
-torch logs the beginning and the end of each to a logger of its own, which exists to be listened to; where an exception
-leaves a stage, only that of the whole is logged. Bytes, files and the exceptions of stages are seen where its
-collectives call a function on each rank.
+torch logs the beginning and end of each to a separate logger, for listeners. If a stage raises, only the exception of
+the whole is logged. Bytes, files and exceptions of stages are recorded in the functions that its collectives call on
+each rank.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 MAX_ITEMS: Final = 100_000
-"""Entries of a plan that are looked at."""
+"""Maximum number of plan entries that are counted."""
 _STORAGE: Final = ("storage_writer", "storage_reader")
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much is written or read, as the plans and results of `torch.distributed.checkpoint` say.
+    """The amount of data of a plan or result of `torch.distributed.checkpoint`.
 
-    Planners, writers and readers may be anybody's: what is not as torch makes it counts as unknown.
+    Planners, writers and readers may be the program's. Objects unlike torch's count as unknown.
 
     Attributes:
-        message_bytes: Bytes; 0 if not known.
-        files: Files; 0 if not known.
+        message_bytes: Number of bytes; 0 if unknown.
+        files: Number of files; 0 if unknown.
     """
 
     message_bytes: int = 0
@@ -54,7 +54,7 @@ NOTHING: Final = Amount()
 
 
 def storage_in(function: Callable[..., Any]) -> Any:
-    """Return the writer or reader that a stage's function refers to; None if there is none."""
+    """Return the writer or reader in the closure of a stage's function, or None."""
     inner: Any = getattr(function, "__wrapped__", function)
     code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None)
     if code is None or cells is None:
@@ -69,19 +69,19 @@ def storage_in(function: Callable[..., Any]) -> Any:
 
 
 def name_of_storage(storage: Any, path: str) -> str:
-    """What a writer or reader is called; '' for None."""
+    """Return the display name of a writer or reader; '' for None."""
     return "" if storage is None else storage_of(text_of(type(storage).__name__), path)
 
 
 @guard.calls_plug_ins
 def planned(plan: Any, storage: Any) -> Amount:
-    """How much a rank's plan makes it write, or read from this storage."""
+    """Return the amount that a rank's plan writes, or reads from this storage."""
     try:
         items: Any = plan.items[:MAX_ITEMS]
         stored: Any = getattr(storage, "storage_data", None)
         if stored and items and hasattr(items[0], "storage_index"):
             entries = {item.storage_index: stored[item.storage_index] for item in items}.values()
-            return Amount(sum(int(one.length) for one in entries), len({one.relative_path for one in entries}))
+            return Amount(sum(int(entry.length) for entry in entries), len({entry.relative_path for entry in entries}))
         return Amount(sum(_bytes_of(item) for item in items))
     except Exception as error:
         guard.pass_on(error)
@@ -95,12 +95,12 @@ def _bytes_of(item: Any) -> int:
 
 @guard.calls_plug_ins
 def written(results: Any) -> Amount:
-    """How much the results of `write_data` say was written."""
+    """Return the amount in the results of `write_data`."""
     try:
         if type(results) is not LIST or not results or not hasattr(results[0], "size_in_bytes"):
             return NOTHING
-        files = {text_of(getattr(one.storage_data, "relative_path", None)) for one in results} - {""}
-        return Amount(sum(int(one.size_in_bytes) for one in results), len(files))
+        files = {text_of(getattr(result.storage_data, "relative_path", None)) for result in results} - {""}
+        return Amount(sum(int(result.size_in_bytes) for result in results), len(files))
     except Exception as error:
         guard.pass_on(error)
         return NOTHING
@@ -122,10 +122,10 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class DistributedCheckpoints(logging.Handler):
-    """Records what torch logs of its checkpoints."""
+    """Log handler that records torch's checkpoints."""
 
     def __init__(self, activities: OpenActivities, patches: Patches) -> None:
-        """Record nothing until `hook`."""
+        """Initialize without hooks."""
         super().__init__(logging.DEBUG)
         self._activities = activities
         self._patches = patches
@@ -134,7 +134,7 @@ class DistributedCheckpoints(logging.Handler):
         self._has_warned = False
 
     def hook(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         logging.getLogger(CHECKPOINT_LOGGER).addHandler(self)
         self.check()
 
@@ -145,7 +145,7 @@ class DistributedCheckpoints(logging.Handler):
                 logger.removeHandler(self)
 
     def check(self) -> None:
-        """Listen once the program has imported the package, to its logger under whatever name; called once a second."""
+        """Listen to the package's logger, once it is imported. Its name may vary. Called once a second."""
         if hasattr(sys.modules.get(_UTILS), "_DistWrapper"):  # else another thread may be about to import it
             self._watch_stages()
         logger = _logger_of_torch()
@@ -153,7 +153,7 @@ class DistributedCheckpoints(logging.Handler):
             logger.addHandler(self)
 
     def _warn_if_silent(self) -> None:
-        """Warn once that nothing is logged although the program saves or loads."""
+        """Warn once if the program saves or loads and torch logs nothing."""
         logger = _logger_of_torch()
         is_heard = logger is not None and logger.isEnabledFor(logging.DEBUG)
         if self._has_warned or is_heard or self._activities.recorder is None:
@@ -163,12 +163,12 @@ class DistributedCheckpoints(logging.Handler):
         _logger.warning("checkpoints are not recorded: %s (`logging.disable` and `dictConfig` do that)", why)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take what torch logs, on the thread that it happens on."""
+        """Record a message of torch, on the thread of the activity."""
         message: Any = record.msg
         if self._activities.recorder is None or type(message) is not DICT:
             return
         try:
-            if not self._is_complete:  # with the first message of the process, the package is imported
+            if not self._is_complete:  # the package is imported by the first message
                 self._watch_stages()
             self._take(message)
         except Exception as error:
@@ -176,7 +176,7 @@ class DistributedCheckpoints(logging.Handler):
 
     def _take(self, message: dict[str, Any]) -> None:
         event, key, name = message.get("event"), message.get("uuid"), message.get("func_name")
-        if type(name) is not str or type(key) is not str or "." in name:  # one for each entry of a state dict
+        if type(name) is not str or type(key) is not str or "." in name:  # messages on single entries of a state dict
             return
         if event == "start":
             self._begin(name, key, message)
@@ -190,13 +190,13 @@ class DistributedCheckpoints(logging.Handler):
         if kind is not None:
             self._activities.begin(kind, text_of(message.get("checkpoint_id")), key)
             return
-        mine = self._activities.of_thread
-        operation = mine.operation if mine is not None else None
+        current = self._activities.current
+        operation = current.operation if current is not None else None
         expected = operation.expected_bytes if operation is not None and name in _MOVES_DATA else 0
         self._activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(name), key, expected)
 
     def _watch_stages(self) -> None:
-        if not self._watching.acquire(blocking=False):  # a forked child may find it taken for ever
+        if not self._watching.acquire(blocking=False):  # in a forked child, it may stay locked
             return
         try:
             if not self._is_complete:
@@ -218,8 +218,8 @@ class DistributedCheckpoints(logging.Handler):
         activities = self._activities
 
         def collective(wrapper: Any, step: Any, map_fun: Any, *args: Any, **kwargs: Any) -> Any:
-            mine = activities.of_thread
-            if mine is None or not mine.open or not callable(map_fun):
+            current = activities.current
+            if current is None or not current.open or not callable(map_fun):
                 with guard.guarded(_WHERE):
                     self._warn_if_silent()
                 return original(wrapper, step, map_fun, *args, **kwargs)
@@ -248,16 +248,16 @@ class DistributedCheckpoints(logging.Handler):
 
 
 class _Parts:
-    """What one collective of a checkpoint calls on this rank."""
+    """The functions that a collective of a checkpoint calls on this rank."""
 
     def __init__(self, activities: OpenActivities, map_fun: Callable[..., Any]) -> None:
         self._activities = activities
         self._storage = storage_in(map_fun)
 
     def name_storage(self) -> None:
-        """Record where the checkpoint is stored, as soon as that is known."""
-        mine = self._activities.of_thread
-        operation = mine.operation if mine is not None else None
+        """Record the storage of the checkpoint, if known."""
+        current = self._activities.current
+        operation = current.operation if current is not None else None
         if operation is None or self._storage is None:
             return
         path = text_of(getattr(self._storage, "path", None))
@@ -265,24 +265,24 @@ class _Parts:
         operation.note(ActivityWord.STORAGE, self._activities.texts.id_of(operation.tape, name))
 
     def expect(self, plan: Any) -> None:
-        """Note how much is going to be written or read, if the result is a plan."""
-        mine = self._activities.of_thread
-        operation = mine.operation if mine is not None else None
+        """Remember the amount to write or read, if the result is a plan."""
+        current = self._activities.current
+        operation = current.operation if current is not None else None
         if operation is None or not hasattr(plan, "items") or isinstance(plan, dict):
             return
         amount = planned(plan, self._storage)
         operation.expected_bytes, operation.expected_files = amount.message_bytes, amount.files
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, with the end of the stage in it recorded once its result is known."""
+        """Wrap a function. The end of the stage inside is recorded once the result is known."""
         activities = self._activities
 
         def part(*args: Any) -> Any:
-            mine = activities.of_thread
-            if mine is None:
+            current = activities.current
+            if current is None:
                 return function(*args)
-            depth, deferring = len(mine.open), mine.deferring
-            mine.deferring = depth
+            depth, deferring = len(current.open), current.deferring
+            current.deferring = depth
             try:
                 result = function(*args)
             except BaseException as error:
@@ -290,7 +290,7 @@ class _Parts:
                     activities.fail_innermost(depth, failure_of(error))
                 raise
             finally:
-                mine.deferring = deferring
+                current.deferring = deferring
             with guard.guarded(_WHERE):
                 self._count(result)
             return result
@@ -298,13 +298,13 @@ class _Parts:
         return part
 
     def _count(self, result: Any) -> None:
-        mine = self._activities.of_thread
-        if mine is None:
+        current = self._activities.current
+        if current is None:
             return
-        ended, mine.deferred = mine.deferred, None
+        ended, current.deferred = current.deferred, None
         if ended is None:
             return
-        operation, amount = mine.operation, written(result)
+        operation, amount = current.operation, written(result)
         if result is None and operation is not None and operation.kind is ActivityKind.CHECKPOINT_LOAD:  # `read_data`
             amount = Amount(operation.expected_bytes, operation.expected_files)
         ended.add_written(amount.message_bytes, amount.files)
@@ -314,7 +314,7 @@ class _Parts:
 
 
 def _logger_of_torch() -> logging.Logger | None:
-    """Return the logger, if the program has imported the package and it has one."""
+    """Return the package's logger, or None if it is not imported or has none."""
     logger: Any = getattr(sys.modules.get(_LOGGER_MODULE), "_dcp_logger", None)
     return logger if isinstance(logger, logging.Logger) else None
 
@@ -325,12 +325,12 @@ def _ending(error: BaseException | None) -> tuple[How, Failure | None]:
 
 
 def failure_of(error: BaseException | None) -> Failure | None:
-    """What ended an activity; None for what is no error, such as Ctrl-C."""
+    """Return the failure of an activity, or None for exceptions that are not errors, such as Ctrl-C."""
     if error is None:
         return None
     kind = type(error).__qualname__
     failures: Any = getattr(error, "failures", None)
-    if type(failures) is DICT and failures:  # a CheckpointException, whose own message is a stack for each rank
+    if type(failures) is DICT and failures:  # a CheckpointException: its message is a stack for each rank
         first: Any = next(iter(failures.values()))
         inner: Any = first[0] if type(first) is TUPLE and first else first
         if isinstance(inner, BaseException) and not isinstance(inner, Exception):

@@ -1,7 +1,7 @@
 """Records `torch.save` and `torch.load` of files.
 
-Every route but the old format opens its zip file through two globals of `torch.serialization`, however the functions
-were imported. Buffers and streams are left alone: among them are those of `torch.distributed.checkpoint`.
+All paths except the old format open their zip file through two globals of `torch.serialization`, however the functions
+were imported. Buffers and streams are not recorded: `torch.distributed.checkpoint` uses them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _WHERE: Final = "checkpoint file"
 
 
 class CheckpointFiles:
-    """Records the files that `torch.save` writes and `torch.load` reads."""
+    """Recorder of the files that `torch.save` writes and `torch.load` reads."""
 
     def __init__(self, activities: OpenActivities) -> None:
         self._activities = activities
 
     def made(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What records in the place of a global of `torch.serialization`."""
+        """Wrap a global of `torch.serialization` that opens a file."""
         kind = ActivityKind.TORCH_SAVE if name == _WRITER else ActivityKind.TORCH_LOAD
 
         def opened(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,8 +50,8 @@ class CheckpointFiles:
             return None
         try:
             path = _path_of(file) if kind is ActivityKind.TORCH_SAVE else _path_of_reader(file)
-            mine = self._activities.of_thread
-            if path is None or (mine is not None and mine.open):  # within a checkpoint or another file
+            current = self._activities.current
+            if path is None or (current is not None and current.open):  # inside a checkpoint or another file
                 return None
             size = 0 if kind is ActivityKind.TORCH_SAVE else _size_of(path)
             return _RecordedFile(self._activities, kind, path, size)
@@ -72,21 +72,25 @@ class _RecordedFile:
             activity.note(ActivityWord.STORAGE, activities.texts.id_of(activity.tape, _FILE))
 
     def end(self, error: BaseException | None) -> None:
-        """Record that it has been closed, or could not be."""
+        """Record that the file was closed, or that an exception occurred."""
         try:
-            mine = self._activities.of_thread
-            activity = next((one for one in mine.open if one.key is self), None) if mine is not None else None
+            current = self._activities.current
+            activity = (
+                next((activity for activity in current.open if activity.key is self), None)
+                if current is not None
+                else None
+            )
             failure = failure_of(error)
             if activity is not None and error is None:
                 activity.add_written(_size_of(self._path), 1)
             ending = How.CALL if error is None else How.FAILED if failure is not None else How.ABANDONED
             self._activities.end(self, ending, failure)
-        except Exception as problem:
-            guard.report(_WHERE, problem)
+        except Exception as our_error:
+            guard.report(_WHERE, our_error)
 
 
 class _Opened:
-    """What torch opens, with its end recorded."""
+    """The context manager of an open file. Records its end."""
 
     def __init__(self, opener: Any, recorded: _RecordedFile) -> None:
         self._opener = opener
@@ -100,7 +104,7 @@ class _Opened:
     ) -> Any:
         try:
             result = self._opener.__exit__(kind, error, trace)
-        except BaseException as raised:  # a full disk shows here
+        except BaseException as raised:  # such as a full disk
             self._recorded.end(raised)
             raise
         self._recorded.end(error)
@@ -111,14 +115,14 @@ class _Opened:
 
 
 def _path_of(file: Any) -> str | None:
-    """Return the path that is given to a writer; None if it is a stream."""
+    """Return the path of a writer's file, or None for a stream."""
     if type(file) is str:
         return file
     return _decoded(file) if _is_path(file) else None
 
 
 def _path_of_reader(file: Any) -> str | None:
-    """Return the path of a file that torch has opened to read; None if it reads something else."""
+    """Return the path of a file that torch has opened for reading, or None for other sources."""
     if type(file) is str:
         return file
     name: Any = file.name if type(file) is io.BufferedReader else None

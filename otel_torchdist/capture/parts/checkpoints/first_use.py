@@ -1,4 +1,4 @@
-"""Waits for the first checkpoint of the program. What records checkpoints is imported only then, to save memory."""
+"""Waits for the first checkpoint of the program. The recording code is imported only then, to save memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class Checkpoints(RecordingPart):
-    """Records the checkpoints of this process."""
+    """The session part that records checkpoints."""
 
     def __init__(self, patches: Patches) -> None:
-        """Record nothing until `hook`; `patches` restores what is replaced with the first checkpoint."""
+        """Initialize without hooks. `patches` restores the functions that are patched at the first checkpoint."""
         super().__init__()
         self._patches = patches
-        # At most one. A dict, because `setdefault` is atomic: two threads may save first, and a signal handler may.
+        # At most one entry. A dict, because `setdefault` is atomic: two threads or a signal handler may be first.
         self._made: dict[None, CheckpointRecording] = {}
         self._messages = _Messages(self._begin_if_recorded)
 
@@ -44,13 +44,13 @@ class Checkpoints(RecordingPart):
         return self._made.get(None)
 
     def begins(self, recorder: Recorder) -> None:
-        """Record to a new tape."""
+        """Start recording to a new tape."""
         super().begins(recorder)
         if self._recording is not None:
             self._recording.activities.recorder = recorder
 
     def hook(self, patches: Patches) -> None:
-        """Wait from now on."""
+        """Patch the functions that open checkpoint files, and listen to torch's log of checkpoints."""
         logging.getLogger(CHECKPOINT_LOGGER).addHandler(self._messages)
         missing = [name for name in OPENS if not hasattr(torch.serialization, name)]
         if missing:
@@ -61,13 +61,13 @@ class Checkpoints(RecordingPart):
             self.begin()
 
     def unhook(self) -> None:
-        """Record nothing any more; what was replaced is restored by its owner."""
+        """Stop recording. `patches` restores the patched functions."""
         logging.getLogger(CHECKPOINT_LOGGER).removeHandler(self._messages)
         if self._recording is not None:
             self._recording.distributed.unhook()
 
     def beat(self, recorder: Recorder) -> None:
-        """Record the ends of what was left with an exception."""
+        """Record the ends of activities that raised."""
         if self._recording is None and _UTILS in sys.modules:
             self.begin()
         if self._recording is not None:
@@ -75,12 +75,12 @@ class Checkpoints(RecordingPart):
             self._recording.distributed.check()
 
     def ends(self, recorder: Recorder) -> None:
-        """Record the ends of what was left with an exception, and forget what is open."""
+        """Record the ends of activities that raised, and drop open ones."""
         super().ends(recorder)
         self._forget_all(ends_left=True)
 
     def forget_in_child(self) -> None:
-        """Forget what is open in the parent."""
+        """Drop the parent's activities."""
         super().forget_in_child()
         self._forget_all(ends_left=False)
 
@@ -90,15 +90,15 @@ class Checkpoints(RecordingPart):
             self._recording.activities.forget_all(ends_left=ends_left)
 
     def begin(self) -> CheckpointRecording:
-        """Import what records checkpoints, and record from now on."""
-        found = self._recording
-        if found is not None:
-            return found
-        made = CheckpointRecording(self._patches, self.recorder)
-        found = self._made.setdefault(None, made)
-        if found is made:
-            found.distributed.hook()
-        return found
+        """Import the recording code, and start recording."""
+        recording = self._recording
+        if recording is not None:
+            return recording
+        new = CheckpointRecording(self._patches, self.recorder)
+        recording = self._made.setdefault(None, new)
+        if recording is new:
+            recording.distributed.hook()
+        return recording
 
     def _begin_if_recorded(self) -> None:
         if self.recorder is not None:
@@ -117,14 +117,14 @@ class Checkpoints(RecordingPart):
 
 
 class _Messages(logging.Handler):
-    """Receives the first message that torch logs about a checkpoint."""
+    """Log handler that starts recording at torch's first message about a checkpoint."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         super().__init__(logging.DEBUG)
         self._begin = begin
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Begin to record, with this message: a logger also calls the handlers that it is given meanwhile."""
+        """Start recording, including this message: a logger also calls handlers that are added meanwhile."""
         try:
             self._begin()
         except Exception as error:
@@ -132,16 +132,16 @@ class _Messages(logging.Handler):
 
 
 class CheckpointRecording:
-    """What records checkpoints, once there is one.
+    """The recorders of checkpoints.
 
     Attributes:
-        activities: What is open.
-        distributed: Records `torch.distributed.checkpoint`.
-        files: Records `torch.save` and `torch.load`.
+        activities: Open checkpoint activities.
+        distributed: Recorder of `torch.distributed.checkpoint`.
+        files: Recorder of `torch.save` and `torch.load`.
     """
 
     def __init__(self, patches: Patches, recorder: Recorder | None) -> None:
-        """Import it; nothing is hooked."""
+        """Import and create the recorders, without hooks."""
         from otel_torchdist.capture.parts.checkpoints.distributed import DistributedCheckpoints
         from otel_torchdist.capture.parts.checkpoints.files import CheckpointFiles
         from otel_torchdist.capture.parts.checkpoints.open_activities import OpenActivities

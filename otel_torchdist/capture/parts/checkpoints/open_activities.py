@@ -1,7 +1,6 @@
-"""The checkpoint activities that each thread is in, innermost last, and their records on the tape.
+"""The stack of open checkpoint activities of each thread, and their records on the tape.
 
-An activity that was left without a word is ended with the one around it. If there is none, it is ended when its thread
-is seen outside of it.
+An activity without an end message ends with its parent. Without a parent, it ends when its thread is found outside.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
 
 MAX_TEXT: Final = 200
 MAX_TEXTS: Final = 256
-"""Texts of a tape that become names as they are; a job may save a million times. Later ones lose their numbers."""
+"""Number of texts of a tape that keep their digits. A job may save a million times."""
 _ELLIPSIS: Final = "…"
 _NUMBER: Final = re.compile(r"\d+")
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]{1,15})://", re.IGNORECASE)
 
 
 class Texts:
-    """Gives the program's texts ids in a tape's dictionary: checkpoint ids, storages, messages, all bounded."""
+    """The name ids of texts of the program on a tape: checkpoint ids, storages, messages. Bounded."""
 
     def __init__(self) -> None:
         self._tape: TapeWriter | None = None
@@ -52,18 +51,18 @@ class Texts:
             return known
         if len(self._known) >= MAX_TEXTS:
             return tape.names.find_room(_NUMBER.sub("#", text), SPARE_OF_LABELS)
-        found = self._known[text] = tape.names.find_room(text, SPARE_OF_LABELS)
-        return found
+        name_id = self._known[text] = tape.names.find_room(text, SPARE_OF_LABELS)
+        return name_id
 
 
 @guard.calls_plug_ins
 def text_of(value: Any) -> str:
-    """Return a path, id or message as text that any encoding can hold; of a long one the end, which tells paths apart."""
+    """Convert a path, id or message to valid text. Keep the end of long texts, which distinguishes paths."""
     if value is None:
         return ""
     try:
         text = os.fsdecode(value) if isinstance(value, bytes) else str(value)
-    except Exception as error:  # an object of the program's
+    except Exception as error:  # an object of the program
         guard.pass_on(error)
         return type(value).__name__
     text = text.encode("utf-8", "backslashreplace").decode()
@@ -77,26 +76,26 @@ def message_of(error: BaseException) -> str:
 
 
 def storage_of(kind: str, path: str) -> str:
-    """What stores a checkpoint: a class, with the scheme of a path that has one: `FsspecWriter (s3)`."""
+    """Return the name of a storage: its class, with the scheme of its path, such as `FsspecWriter (s3)`."""
     scheme = _SCHEME.match(path)
     return f"{kind} ({scheme[1].lower()})" if scheme is not None else kind
 
 
 MAX_IN_STEP: Final = 16
-"""Recorded of each kind in a training step; a program may load each of its samples by `torch.load`."""
+"""Maximum number of records of each kind per step. A program may load each sample by `torch.load`."""
 RENEWED_NS: Final = 10_000_000_000
-"""After this long as many are recorded again, for programs that take no steps."""
+"""Time in ns after which the count restarts, for programs without steps."""
 MAX_STAGES: Final = 64
-"""Recorded in one activity that is in no other."""
+"""Maximum number of records in an outermost activity."""
 MIN_AGE_NS: Final = 1_000_000_000
-"""Age from which it is checked whether a thread is still in an activity."""
+"""Minimum age in ns of activities whose threads are checked."""
 HOME_FILES: Final = ("torch/distributed/checkpoint/logger.py", "torch/serialization.py")
-"""Ends of the files of torch in which an activity's thread has a frame for as long as it lasts."""
+"""Suffixes of torch's files that are on a thread's stack during an activity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended an activity: the type of an exception, and its message."""
+    """The exception that ended an activity: type and message."""
 
     type: str
     message: str = ""
@@ -106,20 +105,19 @@ class OpenActivity(RecordedInterval):
     """An activity that a thread is in.
 
     Attributes:
-        kind: What it is.
-        key: What tells its end from those of others.
-        ended_ns: When it ended, if what it has written is counted only afterwards; 0 if not.
-        expected_bytes: What a stage of it is going to write or read, as far as known.
-        expected_files: From how many files; 0 if that is not known.
-        message_bytes: What it has written or read.
-        files: In or from how many files.
-        stages: How many activities have begun in it.
+        key: Identifies its end.
+        ended_ns: When it ended, if its bytes are counted afterwards; otherwise 0.
+        expected_bytes: Bytes that a stage will write or read; 0 if unknown.
+        expected_files: Number of files that a stage will read; 0 if unknown.
+        message_bytes: Bytes written or read.
+        files: Number of files written or read.
+        stages: Number of nested activities so far.
     """
 
     __slots__ = ("ended_ns", "expected_bytes", "expected_files", "files", "key", "kind", "message_bytes", "stages")
 
     def __init__(self, tape: TapeWriter, kind: ActivityKind, key: object) -> None:
-        """Begin it now, without a record."""
+        """Begin the activity now, without a record."""
         super().__init__(tape, time.monotonic_ns())
         self.kind = kind
         self.key = key
@@ -129,23 +127,23 @@ class OpenActivity(RecordedInterval):
         self.stages = 0
 
     def note(self, word: ActivityWord, value: int) -> None:
-        """Record a number that is known before the end."""
+        """Record a number before the end."""
         if self.number and value:
             self.tape.mark(self.number, word, value, How.CALL)
 
     def add_written(self, message_bytes: int, files: int) -> None:
-        """Count bytes and files."""
+        """Add to the written bytes and files."""
         self.message_bytes += message_bytes
         self.files += files
 
 
 @dataclass(slots=True)
 class ThreadActivities:
-    """What one thread is in.
+    """The open activities of one thread.
 
     Attributes:
-        open: Its activities, innermost last.
-        deferring: At which depth the end of an activity waits until what it has written is counted; -1 for none.
+        open: The activities, innermost last.
+        deferring: Depth of the activity whose end is deferred until its bytes are counted; -1 for none.
         deferred: That activity, once it has ended.
     """
 
@@ -156,50 +154,50 @@ class ThreadActivities:
     @property
     def operation(self) -> OpenActivity | None:
         """The innermost save or load."""
-        return next((one for one in reversed(self.open) if one.kind is not ActivityKind.CHECKPOINT_STAGE), None)
+        return next((entry for entry in reversed(self.open) if entry.kind is not ActivityKind.CHECKPOINT_STAGE), None)
 
 
 class OpenActivities:
-    """Records the checkpoint activities of all threads.
+    """The open checkpoint activities of all threads.
 
     Attributes:
-        recorder: Where to; None to record nothing.
-        texts: Names of what the program calls its checkpoints.
+        recorder: The current recorder, or None.
+        texts: Name ids of the program's texts.
     """
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self.texts = Texts()
-        self._of_threads = dict[int, ThreadActivities]()
+        self._by_thread = dict[int, ThreadActivities]()
         self._step = -1
         self._renewed_ns = 0
         self._recorded = Counter[ActivityKind]()
 
     @property
-    def of_thread(self) -> ThreadActivities | None:
-        """What the calling thread is in; None if that is nothing."""
-        return self._of_threads.get(threading.get_ident())
+    def current(self) -> ThreadActivities | None:
+        """The activities of the calling thread, or None."""
+        return self._by_thread.get(threading.get_ident())
 
     def begin(self, kind: ActivityKind, detail: str, key: object, message_bytes: int = 0) -> OpenActivity | None:
         """Record that an activity begins on the calling thread.
 
         Args:
-            kind: What it is.
-            detail: What tells it apart: the checkpoint, or the stage.
+            kind: Kind of the activity.
+            detail: The checkpoint id or the stage.
             key: See `OpenActivity`.
-            message_bytes: What it is going to write or read, if that is known.
+            message_bytes: Bytes that it will write or read, if known.
 
         Returns:
-            None if nothing is recorded now.
+            The activity, or None without a recorder.
         """
         recorder = self.recorder
         if recorder is None:
             return None
-        mine = self._of_threads.setdefault(threading.get_ident(), ThreadActivities())
-        tape, around = recorder.tape, mine.open[-1] if mine.open else None
+        current = self._by_thread.setdefault(threading.get_ident(), ThreadActivities())
+        tape, around = recorder.tape, current.open[-1] if current.open else None
         entered = OpenActivity(tape, kind, key)
-        has_room = self._has_room(recorder.step, mine, entered)
-        mine.open.append(entered)
+        has_room = self._has_room(recorder.step, current, entered)
+        current.open.append(entered)
         if not has_room:
             return entered
         parent = around.number if around is not None and around.tape is tape else 0
@@ -208,36 +206,40 @@ class OpenActivities:
         return entered
 
     def end(self, key: object, how: How, failure: Failure | None = None) -> None:
-        """Record that an activity of the calling thread has ended, and with it those within it that had no end.
+        """Record the end of an activity of the calling thread, and of open activities inside it.
 
         Args:
-            key: That of the activity; nothing happens if it is not known.
-            how: How it has ended.
+            key: Key of the activity. An unknown key is ignored.
+            how: Kind of the end.
             failure: The exception that ended it.
         """
-        mine = self.of_thread
-        depth = next((at for at in reversed(range(len(mine.open))) if mine.open[at].key == key), -1) if mine else -1
-        if mine is None or depth < 0:
+        current = self.current
+        depth = (
+            next((at for at in reversed(range(len(current.open))) if current.open[at].key == key), -1)
+            if current
+            else -1
+        )
+        if current is None or depth < 0:
             return
-        self._leave(mine, depth + 1)
-        ended = mine.open.pop()
-        if depth == mine.deferring and how is How.CALL:
-            ended.ended_ns, mine.deferred = time.monotonic_ns(), ended
+        self._leave(current, depth + 1)
+        ended = current.open.pop()
+        if depth == current.deferring and how is How.CALL:
+            ended.ended_ns, current.deferred = time.monotonic_ns(), ended
             return
         self.complete(ended, how, failure)
-        self._forget_if_idle(mine)
+        self._forget_if_idle(current)
 
     def fail_innermost(self, depth: int, failure: Failure | None) -> None:
-        """Record that an exception has ended the activities that the calling thread has begun above a depth."""
-        mine = self.of_thread
-        if mine is None:
+        """Record that an exception ended the calling thread's activities above a depth."""
+        current = self.current
+        if current is None:
             return
-        while len(mine.open) > depth:
-            self.complete(mine.open.pop(), How.ABANDONED if failure is None else How.FAILED, failure)
-        self._forget_if_idle(mine)
+        while len(current.open) > depth:
+            self.complete(current.open.pop(), How.ABANDONED if failure is None else How.FAILED, failure)
+        self._forget_if_idle(current)
 
     def complete(self, ended: OpenActivity, how: How, failure: Failure | None = None) -> None:
-        """Record the end of an activity, and what it has written or read."""
+        """Record the end of an activity, with its bytes and files."""
         if not ended.number:
             return
         ended.note(ActivityWord.BYTES, ended.message_bytes)
@@ -249,39 +251,39 @@ class OpenActivities:
         tape.complete(ended.number, ended.entered_ns, ended.ended_ns or time.monotonic_ns(), how, name)
 
     def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
-        """Record as ended what was left without a word; called once a second."""
+        """Record the ends of activities without an end message. Called once a second."""
         before_ns = time.monotonic_ns() - min_age_ns
-        known = [(thread, mine, next(iter(mine.open), None)) for thread, mine in list(self._of_threads.items())]
-        old = [(thread, mine, first) for thread, mine, first in known if first and first.entered_ns < before_ns]
+        known = [(thread, current, next(iter(current.open), None)) for thread, current in list(self._by_thread.items())]
+        old = [(thread, current, first) for thread, current, first in known if first and first.entered_ns < before_ns]
         frames = next(frames_by_thread()) if old else {}
-        for thread, mine, outermost in old:
+        for thread, current, outermost in old:
             if outermost.is_left(_is_inside(frames.get(thread))):
-                self._leave(mine, 0)
-                self._of_threads.pop(thread, None)
+                self._leave(current, 0)
+                self._by_thread.pop(thread, None)
 
     def forget_all(self, ends_left: bool) -> None:
-        """Forget what is recorded, because the tape ends or is another process's.
+        """Drop all activities, because the tape ends or belongs to another process.
 
         Args:
-            ends_left: Whether to record as ended what was left without a word.
+            ends_left: Whether to record the ends of activities without an end message.
         """
-        known, self._of_threads = self._of_threads, dict[int, ThreadActivities]()
+        known, self._by_thread = self._by_thread, dict[int, ThreadActivities]()
         frames = next(frames_by_thread()) if ends_left and known else {}
-        for thread, mine in known.items() if ends_left else ():
+        for thread, current in known.items() if ends_left else ():
             if not _is_inside(frames.get(thread)):
-                self._leave(mine, 0)
+                self._leave(current, 0)
 
-    def _leave(self, mine: ThreadActivities, depth: int) -> None:
-        while len(mine.open) > depth:
-            self.complete(mine.open.pop(), How.ABANDONED)
+    def _leave(self, current: ThreadActivities, depth: int) -> None:
+        while len(current.open) > depth:
+            self.complete(current.open.pop(), How.ABANDONED)
 
-    def _forget_if_idle(self, mine: ThreadActivities) -> None:
-        if not mine.open and mine.deferring < 0:
-            self._of_threads.pop(threading.get_ident(), None)
+    def _forget_if_idle(self, current: ThreadActivities) -> None:
+        if not current.open and current.deferring < 0:
+            self._by_thread.pop(threading.get_ident(), None)
 
-    def _has_room(self, step: int, mine: ThreadActivities, entered: OpenActivity) -> bool:
-        if mine.open:
-            outermost = mine.open[0]
+    def _has_room(self, step: int, current: ThreadActivities, entered: OpenActivity) -> bool:
+        if current.open:
+            outermost = current.open[0]
             outermost.stages += 1
             return outermost.number > 0 and outermost.stages <= MAX_STAGES
         if step != self._step or entered.entered_ns - self._renewed_ns > RENEWED_NS:
@@ -292,7 +294,7 @@ class OpenActivities:
 
 
 def _is_inside(frame: FrameType | None) -> bool:
-    """Return whether a frame, or one that called it, is of the code around a checkpoint."""
+    """Return whether a frame or one of its callers is in torch's code around a checkpoint."""
     while frame is not None:
         if frame.f_code.co_filename.endswith(HOME_FILES):
             return True

@@ -1,1 +1,1 @@
-"""Remote procedure calls."""
+"""Records remote procedure calls (`torch.distributed.rpc`)."""

@@ -1,7 +1,7 @@
-"""Records calls on the side of the worker that runs the function.
+"""Records remote calls on the callee, the worker that runs the function.
 
-C++ unpickles a request by `deserialize`, and hands the function in it to a thread, perhaps another one: what the caller
-has sent along stays with the function. TorchScript and built-in functions run without Python, and are not seen.
+C++ unpickles a request with `deserialize`, and passes its function to a thread, perhaps another one. So the caller's
+data stays with the function. TorchScript and built-in functions run without Python, and are not recorded.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class CalleeSide:
     """The calls that this process serves.
 
     Attributes:
-        recorder: Where they are recorded; None while they are not.
-        serving: What the calling thread serves.
+        recorder: The current recorder, or None.
+        serving: The call that the calling thread serves.
     """
 
     def __init__(self, serving: Serving) -> None:
-        """Record nothing yet; tell `serving` what threads serve."""
+        """Initialize without a recorder. `serving` receives the served call of each thread."""
         self.serving = serving
         self.recorder: Recorder | None = None
         self._open: dict[int, RecordedCall] = {}
         self._names: dict[int, str] = {}
 
     def make_deserialization(self, original: Callable[..., Any], rpc: TorchRpc) -> Callable[..., Any]:
-        """Make the replacement of the pickler's `deserialize`."""
+        """Wrap the pickler's `deserialize`."""
 
         def deserialize(binary_data: Any, tensor_table: Any) -> Any:
             try:
@@ -102,22 +102,22 @@ class CalleeSide:
         self.serving.call = ServedCall(call.number, step if caller is not None else recorder.step)
 
     def end(self, call: RecordedCall) -> None:
-        """Forget a call that has ended."""
+        """Remove a call that has ended."""
         self._open.pop(id(call), None)
 
     def continue_on(self, recorder: Recorder) -> None:
-        """Record what is served now on another tape."""
+        """Continue the records of served calls on another tape."""
         for call in list(self._open.values()):
             call.continue_on(recorder)
 
     def forget_all(self) -> None:
-        """Forget what is served: there is no tape any more, or it is another process's."""
+        """Drop all served calls: the tape has ended, or belongs to another process."""
         self._open.clear()
         self._names.clear()
 
 
 class ServedFunction:
-    """A function that records its calls, in place of the one in a request."""
+    """A recording wrapper around the function of a request."""
 
     __slots__ = ("_caller", "_facts", "_function", "_side")
 
@@ -160,7 +160,7 @@ class ServedFunction:
             call.complete(How.CALL)
             return
         call.returned()
-        # What sets the result is Python code, so this costs little, and no tensor is held.
+        # Python code sets the result, so the callback costs little. It holds no tensor.
         add_done_callback(functools.partial(self._has_result, call))
 
     @guard.guarded("a served call")
@@ -168,7 +168,7 @@ class ServedFunction:
         self._side.end(call)
         try:
             future.value()
-        except Exception as error:  # the function's
+        except Exception as error:  # raised by the function
             call.fail(error)
         else:
             call.complete(How.CALL)

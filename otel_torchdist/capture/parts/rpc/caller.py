@@ -1,8 +1,8 @@
-"""Records calls on the side of their caller.
+"""Records remote calls on the caller.
 
-A call passes `_enable_rpc_profiler`, which is given its function, and then one of six functions that send it. The end
-is where a wait for its future returns, or where a poll finds that it is done. Its callbacks are not used: they would
-take the GIL on one of RPC's threads, and nearly double what a short call takes.
+A call passes `_enable_rpc_profiler`, which receives its function, and then one of six functions that send it. It ends
+when a wait for its future returns, or when a poll finds the future done. Callbacks of the future are not used: they
+would take the GIL on an RPC thread, which nearly doubles the time of a short call.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 MAX_PREPARED: Final = 4096
 MAX_FOLLOWED: Final = 16_384
-"""Calls in flight whose ends are looked for."""
+"""Maximum number of calls in flight whose ends are recorded."""
 SWEEP_LIMIT: Final = 1024
 YOUNG_NS: Final = 10_000_000_000
-"""Up to this age a call is polled as operations are, then once a second: it may last as long as training."""
+"""Age in ns up to which a call is polled like operations. Older calls are polled once a second."""
 
 
 class _Next(threading.local):
-    """What the calling thread is about to call: function, mode, worker."""
+    """The announced call of the calling thread: function, mode, worker."""
 
     call: tuple[str, CallMode, Any] | None = None
 
@@ -53,17 +53,17 @@ class CallerSide:
     """The calls that this process makes.
 
     Attributes:
-        recorder: Where they are recorded; None while they are not.
+        recorder: The current recorder, or None.
         worker: This worker's id.
     """
 
     def __init__(self, poll_soon: Callable[[], None], call_begins: Callable[[], None], serving: Serving) -> None:
-        """Record nothing yet.
+        """Initialize without a recorder.
 
         Args:
-            poll_soon: Called when a call is left in flight, after which `sweep` is called soon.
+            poll_soon: Schedules calls of `sweep`. Called for each asynchronous call.
             call_begins: Called before each call.
-            serving: What the calling thread serves.
+            serving: The call that the calling thread serves.
         """
         self._serving = serving
         self.recorder: Recorder | None = None
@@ -76,7 +76,7 @@ class CallerSide:
         self._modes: dict[Any, CallMode] = {}
 
     def make_announcement(self, original: Callable[..., Any], rpc: TorchRpc) -> Callable[..., Any]:
-        """Make the replacement of `_enable_rpc_profiler`."""
+        """Wrap `_enable_rpc_profiler`."""
         modes = {rpc.sync: CallMode.SYNC, rpc.remote: CallMode.REMOTE}
 
         def enable_rpc_profiler(
@@ -94,29 +94,29 @@ class CallerSide:
         return enable_rpc_profiler
 
     def make_invocation(self, original: Callable[..., Any], is_pickled: bool) -> Callable[..., Any]:
-        """Make the replacement of a function that sends a call.
+        """Wrap a function that sends a call.
 
         Args:
             original: The function.
-            is_pickled: Whether its second argument is a pickle, and it is given by position.
+            is_pickled: Whether its second positional argument is a pickle.
         """
 
         def invoke(*args: Any, **kwargs: Any) -> Any:
-            coming = self._next.call
-            if coming is None or self.recorder is None:
+            announced = self._next.call
+            if announced is None or self.recorder is None:
                 return original(*args, **kwargs)
             self._next.call = None
             call = RecordedCall()
             try:
                 try:
-                    caller = self._begin(call, self.recorder, *coming)
+                    caller = self._begin(call, self.recorder, *announced)
                     if is_pickled and len(args[1]) <= MAX_PICKLE:
                         args = (args[0], args[1] + caller.encode(), *args[2:])
                 except Exception as error:
                     guard.report("a remote call", error)
                 result = original(*args, **kwargs)
                 try:
-                    self._follow(call, result, coming[1])
+                    self._follow(call, result, announced[1])
                 except Exception as error:
                     call.complete(How.ABANDONED)
                     guard.report("a remote call", error)
@@ -129,7 +129,7 @@ class CallerSide:
         return invoke
 
     def make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the replacement of a future's `wait`."""
+        """Wrap the `wait` of futures."""
 
         def wait(future: Any) -> Any:
             call = self._open.get(id(future))
@@ -161,30 +161,30 @@ class CallerSide:
         served = self._serving.call
         site = recorder.call_sites.find(0)
         key = (function, mode, worker.id, site, thread, served.step)
-        known = self._prepared.get(key)
-        if known is None:
+        prepared = self._prepared.get(key)
+        if prepared is None:
             if len(self._prepared) >= MAX_PREPARED:
                 self._prepared.clear()
             name = recorder.call_paths.name_of(site)
             facts = CallFacts(ActivityKind.RPC_CLIENT, function, mode, int(worker.id), str(worker.name), name)
-            known = self._prepared[key] = facts, facts.prepare(recorder, thread, step=served.step)
-        call.begin(recorder, known[0], thread, known[1], served.number)
+            prepared = self._prepared[key] = facts, facts.prepare(recorder, thread, step=served.step)
+        call.begin(recorder, prepared[0], thread, prepared[1], served.number)
         step = recorder.step if served is NO_CALL else served.step
         return Caller(recorder.tape.identity.nonce, call.number, step, self.worker)
 
     def _follow(self, call: RecordedCall, result: Any, mode: CallMode) -> None:
-        """Look for the end of a call that has been sent."""
+        """Follow a sent call to its end."""
         if not call.number:
             return
         if len(self._open) >= MAX_FOLLOWED:
             call.complete(How.UNTRACKED)
             return
-        if mode is CallMode.REMOTE:  # the reference itself is the program's, and counted by torch
+        if mode is CallMode.REMOTE:  # the program holds the RRef, and torch counts its references
             call.future = future = result._get_future()
         else:
             future = result
             call.reference = weakref.ref(result)
-        dropped = self._open.pop(id(future), None)  # a future that is gone had the same place in memory
+        dropped = self._open.pop(id(future), None)  # a freed future had the same address
         if dropped is not None:
             dropped.complete(How.ABANDONED)
         self._open[id(future)] = call
@@ -192,10 +192,10 @@ class CallerSide:
             self.poll_soon()
 
     def sweep(self, of_all_ages: bool) -> bool:
-        """Record the ends that can be seen now; returns whether calls are left that are polled often.
+        """Record the calls that have ended. Return whether young calls are in flight.
 
         Args:
-            of_all_ages: Whether to look at old calls too.
+            of_all_ages: Whether to check old calls, too.
         """
         young_ns = time.monotonic_ns() - YOUNG_NS
         is_any_young = False
@@ -210,16 +210,16 @@ class CallerSide:
         return is_any_young
 
     def forget_prepared(self) -> None:
-        """Forget what was packed for the last tape."""
+        """Drop the prepared records of the last tape."""
         self._prepared.clear()
 
     def continue_on(self, recorder: Recorder) -> None:
-        """Record what is in flight on another tape."""
+        """Continue the records of calls in flight on another tape."""
         for call in list(self._open.values()):
             call.continue_on(recorder)
 
     def forget_all(self) -> None:
-        """Forget the calls in flight: there is no tape any more, or it is another process's."""
+        """Drop the calls in flight: the tape has ended, or belongs to another process."""
         self._open.clear()
         self.forget_prepared()
 
@@ -228,14 +228,14 @@ def _has_ended(call: RecordedCall) -> bool:
     future = call.future if call.reference is None else call.reference()
     if call.is_over:
         return True
-    if future is None:  # the program has dropped it: its outcome cannot be observed
+    if future is None:  # the program has dropped the future: the result cannot be observed
         call.complete(How.ABANDONED)
         return True
     if not future.done() or call.is_about_to_return():
         return False
     try:
         future.value()
-    except Exception as error:  # the function's
+    except Exception as error:  # raised by the function
         call.fail(error)
     else:
         call.complete(How.POLL)
@@ -243,5 +243,5 @@ def _has_ended(call: RecordedCall) -> bool:
 
 
 def _caller() -> Any:
-    """Return the frame that calls our caller."""
+    """Return the frame of our caller's caller."""
     return sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # its only name

@@ -1,4 +1,4 @@
-"""One side of a remote procedure call as it is recorded: its function, what its request carries, who serves it."""
+"""Records of remote calls, common to caller and callee: the function, data in the request, and state of the record."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter
 
 _INTERNAL: Final = frozenset({"torch.distributed.rpc.api", "torch.distributed.rpc._utils"})
-"""Modules whose functions are torch's own: workers that gather at `shutdown`, and the type of a remote object."""
+"""Modules whose functions torch calls itself, for `shutdown` and for the type of a remote object."""
 _ON_OBJECT: Final = "torch.distributed.rpc.rref_proxy"
-"""Module of the functions that call a method of a remote object: the method's name is their second argument."""
+"""Module of the functions that call a method of a remote object. Their second argument is the method's name."""
 MAX_NAME: Final = 200
 
 
 def is_internal(function: Any) -> bool:
-    """Return whether torch calls this function for purposes of its own."""
+    """Return whether torch calls this function internally."""
     return getattr(function, "__module__", None) in _INTERNAL
 
 
@@ -39,11 +39,11 @@ def is_on_object(function: Any) -> bool:
 
 
 def name_of(function: Any, arguments: Any = None) -> str:
-    """Return the name of a function, as `Optimizer.step`; of a method of a remote object, as `RRef.step`.
+    """Return the name of a function (`Optimizer.step`) or of a method of a remote object (`RRef.step`).
 
     Args:
         function: Any callable.
-        arguments: Its arguments, if it is one that `is_on_object`.
+        arguments: Its arguments, if `is_on_object` is true.
     """
     if type(function) is FunctionType:
         if function.__module__ == _ON_OBJECT and type(arguments) is tuple and len(cast("Any", arguments)) > 1:
@@ -52,12 +52,12 @@ def name_of(function: Any, arguments: Any = None) -> str:
     while type(function) is partial:
         function = cast("partial[Any]", function).func
     names = (getattr(function, name, None) for name in ("qualified_name", "__qualname__"))  # the first is TorchScript's
-    found = next((name for name in names if type(name) is str), None)
-    return (found or type(function).__qualname__).removeprefix("__torch__.")[:MAX_NAME]
+    name = next((name for name in names if type(name) is str), None)
+    return (name or type(function).__qualname__).removeprefix("__torch__.")[:MAX_NAME]
 
 
 def arguments_of(frame: FrameType) -> Any:
-    """Return the arguments of the call that torch's frame is about to send."""
+    """Return the arguments of a call from torch's frame that is about to send it."""
     return frame.f_locals.get("args")
 
 
@@ -65,17 +65,17 @@ _FORMAT: Final = struct.Struct("<QQQiB7s")
 _VERSION: Final = 1
 _MAGIC: Final = b"otd-rpc"
 MAX_PICKLE: Final = 16 << 20
-"""Bytes of a pickle behind which nothing is added, because that copies it; tensors are not part of it."""
+"""Maximum size of a pickle that data is appended to, because that copies it. Tensors are not part of a pickle."""
 
 
 class Caller(NamedTuple):
-    """A caller's side of a call.
+    """The caller's data in a request.
 
     Attributes:
-        nonce: Nonce of its tape.
-        number: Number of its record.
-        step: Its step.
-        worker: Its id.
+        nonce: Nonce of the caller's tape.
+        number: Number of the caller's record.
+        step: The caller's step.
+        worker: The caller's worker id.
     """
 
     nonce: int
@@ -84,12 +84,12 @@ class Caller(NamedTuple):
     worker: int
 
     def encode(self) -> bytes:
-        """Pack it."""
+        """Pack the data."""
         return _FORMAT.pack(*self, _VERSION, _MAGIC)
 
 
 def caller_in(request: bytes) -> Caller | None:
-    """Return who has sent a request; None if the caller is not recorded, or by another version."""
+    """Return the caller's data in a request, or None if it was not recorded or has another version."""
     if not request.endswith(_MAGIC) or len(request) < _FORMAT.size:
         return None
     *caller, version, _ = _FORMAT.unpack_from(request, len(request) - _FORMAT.size)
@@ -101,7 +101,7 @@ class ServedCall(NamedTuple):
 
     Attributes:
         number: Number of its record; 0 for none.
-        step: The first caller's step.
+        step: Step of the first caller in the chain.
     """
 
     number: int
@@ -121,15 +121,14 @@ _now: Final = time.monotonic_ns
 
 
 class CallFacts(NamedTuple):
-    """What many calls have in common.
+    """The properties of a call that many calls share.
 
     Attributes:
-        kind: Which side this is.
+        kind: Caller or callee.
         function: Name of the function.
-        mode: How it was called.
         worker: Id of the other worker.
-        worker_name: Its name; '' if it is not known.
-        call_site: Name id of the line that made the call.
+        worker_name: Its name; '' if unknown.
+        call_site: Name id of the call site.
     """
 
     kind: ActivityKind
@@ -140,7 +139,7 @@ class CallFacts(NamedTuple):
     call_site: int = 0
 
     def prepare(self, recorder: Recorder, thread: int, nonce: int = 0, step: int = 0) -> bytes:
-        """Pack it for a tape, with the thread's native id, the nonce of the caller's tape, and the trace's step."""
+        """Pack the facts for a tape, with the thread's native id, the caller's nonce, and the trace's step."""
         names = recorder.tape.names
         function = names.find_room(self.function, SPARE_OF_LABELS)
         worker_name = names.find_room(self.worker_name, SPARE_OF_LABELS) if self.worker_name else 0
@@ -149,11 +148,11 @@ class CallFacts(NamedTuple):
 
 
 class RecordedCall:
-    """A call, which exists before its record does: a signal handler may raise at any moment, and no record stays open.
+    """A recorded call. The object exists before the record: a signal handler may raise at any moment.
 
     Attributes:
         entered_ns: When it began.
-        future: Its future, where nothing of the program's hangs on that.
+        future: Its future, if holding it keeps no object of the program alive.
         reference: A weak reference to its future, which holds the result.
     """
 
@@ -181,7 +180,7 @@ class RecordedCall:
         return self._is_over
 
     def begin(self, recorder: Recorder, facts: CallFacts, thread: int, prepared: bytes, sequence: int = 0) -> None:
-        """Publish it as entered: what `prepare` has packed of these facts and this thread."""
+        """Record the call as entered. `prepared` is the result of `facts.prepare` for this thread."""
         self._facts, self._thread = facts, thread
         self._tape = tape = recorder.tape
         self.entered_ns = entered_ns = _now()
@@ -192,34 +191,34 @@ class RecordedCall:
             self._number = interval.number
 
     def is_about_to_return(self) -> bool:
-        """Return whether its thread waits for it and is probably about to record its end, now that its future is done.
+        """Return whether the future of a synchronous call has just completed, so that its thread will record the end.
 
-        A second look at the same call shows that this has not happened: a signal handler may have raised.
+        Returns False the second time: the thread has not recorded it, perhaps because a signal handler raised.
         """
         was_done, self._was_done = self._was_done, True
         return not was_done and self._facts is not None and self._facts.mode is CallMode.SYNC
 
     def wait_begins(self) -> None:
-        """Record that the thread that has made the call waits for it; that of `rpc_sync` always does."""
+        """Record that the calling thread waits for its call. A thread in `rpc_sync` always does."""
         is_known = self._facts is None or self._facts.mode is CallMode.SYNC
         if not is_known and self._tape is not None and self._thread == threading.get_native_id():
             self._tape.mark(self._number, Word.WAIT_ENTERED, _now() - self.entered_ns, How.CALL)
 
     def returned(self) -> None:
-        """Record that its thread is free again, although its result is still to come."""
+        """Record that the function has returned, although its result is not available yet."""
         if self._tape is not None:
             self._tape.mark(self._number, Word.RETURNED, _now() - self.entered_ns, How.CALL)
 
     def complete(self, how: How, failure: int = 0) -> None:
-        """Record that it has ended; only the first time counts."""
+        """Record the end, if it is not recorded."""
         if self._is_over or self._tape is None or not self._number:
             return
         self._tape.complete(self._number, self.entered_ns, _now(), how, failure)
-        self._is_over = True  # last, as a signal handler may raise in between
+        self._is_over = True  # last: a signal handler may raise in between
         self.future = None
 
     def fail(self, error: BaseException) -> None:
-        """Record that it has ended with an exception."""
+        """Record that the call ended with an exception."""
         try:
             if self._tape is not None and not self._is_over:
                 failure = 0
@@ -227,13 +226,13 @@ class RecordedCall:
                     failure = self._tape.names.intern(type(error).__qualname__)
                 finally:
                     self.complete(How.FAILED, failure)
-        except Exception as error_of_ours:
-            guard.report("the end of a remote call", error_of_ours)
+        except Exception as our_error:
+            guard.report("the end of a remote call", our_error)
 
     def continue_on(self, recorder: Recorder) -> None:
-        """Record the rest of an open call on another tape, because its own ends.
+        """Continue the record of an open call on another tape, because its tape ends.
 
-        The other side knows it by the number of its first record.
+        The other side identifies the call by its first record.
         """
         facts, tape = self._facts, self._tape
         if facts is None or tape is None or self._is_over:

@@ -1,4 +1,4 @@
-"""Waits for this process to join RPC. What records calls is imported only then: most programs make none."""
+"""Waits for `init_rpc`. The recording of remote calls is imported only then: most programs make none."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class RpcJoining(SessionPart):
-    """Follows this process as a worker of RPC, once it is one."""
+    """The session part that records remote calls, once this process is an RPC worker."""
 
     def __init__(
         self, runs: Runs, poll_soon: Callable[[], None], call_begins: Callable[[], None], patches: Patches
     ) -> None:
-        """Replace nothing yet; see `CallerSide` for the arguments."""
+        """Initialize without patches. See `CallerSide` for the arguments."""
         self._runs = runs
         self._poll_soon = poll_soon
         self._call_begins = call_begins
@@ -32,24 +32,24 @@ class RpcJoining(SessionPart):
         self._workers: RpcWorkers | None = None
 
     def hook(self, patches: Patches) -> None:
-        """Wait for `init_rpc`."""
+        """Patch `init_rpc`."""
         module = rpc_module()
         if module is not None:
             patches.replace(module, "_init_rpc_backend", self._make_init)
 
     def join_late(self) -> None:
-        """Begin at once if this process is a worker already; the default group has begun its tape by then."""
+        """Start recording if this process is a worker already. Called after the default group has begun its tape."""
         with guard.guarded("joining RPC"):
             if rpc_module() is not None and not missing_parts() and TorchRpc().agent is not None:
                 self._begin().join_late(TorchRpc().agent)
 
     def unhook(self) -> None:
-        """Record nothing any more; what was replaced is restored by its owner."""
+        """Stop recording. `patches` restores the patched functions."""
         if self._workers is not None:
             self._workers.unhook()
 
     def begins(self, recorder: Recorder) -> None:
-        """Record calls with another recorder from now on, those in flight too."""
+        """Record calls, including those in flight, with a new recorder."""
         if self._workers is not None:
             self._workers.take_recorder(recorder)
 
@@ -63,13 +63,13 @@ class RpcJoining(SessionPart):
         return self._workers is not None and self._workers.sweep()
 
     def ends(self, recorder: Recorder) -> None:
-        """Record the ends of calls of all ages, and record no more calls."""
+        """Record the ends of calls of all ages, and stop recording."""
         if self._workers is not None:
             self._workers.sweep(of_all_ages=True)
             self._workers.take_recorder(None)
 
     def forget_in_child(self) -> None:
-        """Forget that the parent was a worker."""
+        """Drop the parent's state."""
         if self._workers is not None:
             self._workers.forget_all()
 

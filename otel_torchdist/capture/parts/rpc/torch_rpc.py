@@ -1,7 +1,7 @@
-"""The non-public parts of `torch.distributed.rpc` that capture uses, typed as Any.
+"""The private parts of `torch.distributed.rpc` that capture uses, typed as Any.
 
-`rpc_sync`, `rpc_async` and `remote` themselves are never replaced: torch compares them by identity, and C++ keeps them
-from `init_rpc` to `shutdown`. What is replaced are globals that they look up in every call.
+`rpc_sync`, `rpc_async` and `remote` are never patched: torch compares them by identity, and C++ holds them from
+`init_rpc` to `shutdown`. Instead, the globals that they look up in every call are patched.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 RPC: Final = "torch.distributed.rpc"
 _API: Final = f"{RPC}.api"
 INVOKES_PYTHON: Final = ("_invoke_rpc_python_udf", "_invoke_remote_python_udf")
-"""Send a pickled function, whose bytes may be followed by others: an unpickler stops at the pickle's own end."""
+"""Functions that send a pickled function. Bytes may follow the pickle: an unpickler stops at its end."""
 INVOKES_OTHERS: Final = (
     "_invoke_rpc_builtin",
     "_invoke_remote_builtin",
@@ -35,13 +35,13 @@ _NEEDED: Final = {
 
 
 def rpc_module() -> Any:
-    """`torch.distributed.rpc`; None in a build without it, or if nothing has imported it."""
+    """Return `torch.distributed.rpc`, or None in a build without it, or if nothing has imported it."""
     module = sys.modules.get(RPC)
     return module if module is not None and hasattr(module, "_init_rpc_backend") else None
 
 
 def missing_parts() -> list[str]:
-    """What this torch does not have of all that is needed; RPC must be there."""
+    """Return the needed names that this torch lacks. RPC must be imported."""
     return [f"{module}.{name}" for module, names in _NEEDED.items() for name in names if not _has(module, name)]
 
 
@@ -50,22 +50,22 @@ def _has(module: str, name: str) -> bool:
 
 
 class TorchRpc:
-    """What is needed of torch, once nothing of it is missing.
+    """The needed parts of torch. None of them may be missing.
 
     Attributes:
-        api: The module whose globals every call passes through.
+        api: The module with the globals that every call uses.
         pickler: Pickles functions with their arguments.
-        function_type: What it pickles: a function, its arguments, and its keyword arguments.
+        function_type: Type of the pickled objects: a function, its arguments, and its keyword arguments.
         future_type: The type of the futures that calls return.
         sync: The mode of `rpc_sync`.
         remote: The mode of `remote`.
     """
 
     def __init__(self) -> None:
-        """Look everything up.
+        """Look up all parts.
 
         Raises:
-            AttributeError, KeyError: Something is missing.
+            AttributeError, KeyError: A part is missing.
         """
         internal: Any = sys.modules[f"{RPC}.internal"]
         self.api: Any = sys.modules[_API]
@@ -77,5 +77,5 @@ class TorchRpc:
 
     @property
     def agent(self) -> Any:
-        """The agent through which this process makes calls; None if there is none."""
+        """The RPC agent of this process, or None."""
         return self.api._get_current_rpc_agent() if self.api._is_current_rpc_agent_set() else None

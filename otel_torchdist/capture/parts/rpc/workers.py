@@ -1,4 +1,4 @@
-"""Follows this process as a worker of RPC, from `init_rpc` to `shutdown`."""
+"""Records the remote calls of this process, from `init_rpc` to `shutdown`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class _Worker(NamedTuple):
-    """This process as a worker: its id, its name, and how many threads serve the calls of others."""
+    """This process as a worker: its id, its name, and its number of threads that serve calls."""
 
     rank: int
     name: str
@@ -35,12 +35,12 @@ class _Worker(NamedTuple):
 
 
 class RpcWorkers:
-    """Records the calls that this process makes and serves."""
+    """The calls that this process makes and serves."""
 
     def __init__(
         self, runs: Runs, poll_soon: Callable[[], None], call_begins: Callable[[], None], patches: Patches
     ) -> None:
-        """Replace nothing until this process joins; see `CallerSide` for the arguments."""
+        """Initialize without patches. See `CallerSide` for the arguments."""
         serving = Serving()
         self.caller = CallerSide(poll_soon, call_begins, serving)
         self.callee = CalleeSide(serving)
@@ -51,12 +51,12 @@ class RpcWorkers:
         self._shutdown: RecordedCall | None = None
 
     def unhook(self) -> None:
-        """Record nothing any more; what was replaced is restored by its owner."""
+        """Stop recording. `patches` restores the patched functions."""
         self._is_following = False
         self._worker = None
 
     def take_recorder(self, recorder: Recorder | None) -> None:
-        """Record calls with another recorder from now on, those in flight too; None for none."""
+        """Record calls, including those in flight, with another recorder; None to stop recording."""
         if recorder is self.caller.recorder:
             return
         self.caller.forget_prepared()
@@ -68,11 +68,11 @@ class RpcWorkers:
             self.callee.continue_on(recorder)
 
     def sweep(self, of_all_ages: bool = False) -> bool:
-        """See `CallerSide.sweep`."""
+        """Record the calls that have ended; see `CallerSide.sweep`."""
         return self.caller.sweep(of_all_ages)
 
     def forget_all(self) -> None:
-        """Forget everything, because this is a new process."""
+        """Drop all state in a forked child."""
         self.caller.forget_all()
         self.callee.forget_all()
         self.caller.recorder = self.callee.recorder = None
@@ -81,7 +81,7 @@ class RpcWorkers:
     # --- init_rpc -------------------------------------------------------------------------------------------------
 
     def make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What joins RPC in the place of torch's function."""
+        """Wrap torch's function that joins RPC."""
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -116,9 +116,9 @@ class RpcWorkers:
             _begin_interval(joining, recorder, ActivityKind.RPC_JOIN, worker.name)
 
     def join_late(self, agent: Any) -> None:
-        """Begin with an agent that this process has had before us."""
-        this = agent.get_worker_info()
-        worker = _Worker(int(this.id), str(this.name), 0)
+        """Start recording with an agent that existed before capture was installed."""
+        info = agent.get_worker_info()
+        worker = _Worker(int(info.id), str(info.name), 0)
         self._begin(worker, len(agent.get_worker_infos()), getattr(agent, "store", None))
 
     def _begin(self, worker: _Worker, world_size: int | None, store: Any) -> Recorder | None:
@@ -132,7 +132,7 @@ class RpcWorkers:
         return recorder
 
     def _follow_calls(self, rpc: TorchRpc) -> None:
-        """Replace what every call passes through; not before this process is a worker, as others make no calls."""
+        """Patch the functions that every call uses. Only workers make calls, so this waits for `init_rpc`."""
         replace, caller = self._patches.replace, self.caller
         replace(rpc.api, "_enable_rpc_profiler", lambda original: caller.make_announcement(original, rpc))
         for name in (*INVOKES_PYTHON, *INVOKES_OTHERS):
