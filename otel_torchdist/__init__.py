@@ -1,16 +1,16 @@
-"""OpenTelemetry for torch.distributed: which rank holds the job up, since when, and where in its code.
+"""OpenTelemetry for torch.distributed: shows which rank blocks the job, since when, and where in its code.
 
 Switching on
 ------------
 
-Without code changes, by the environment of the training::
+Without code changes, by an environment variable::
 
     OTEL_PYTHON_TORCHDIST_ENABLED=true torchrun --nproc-per-node 8 train.py
 
-An agent, one process for the job and node, then exports spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``, serves
+An agent, one process per job and node, then exports spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``, serves
 ``http://localhost:9464/metrics`` and watches for stalls.
 
-In code, with your own providers or the global ones; a thread of each rank then exports::
+In code, with your own providers or the global ones. A thread of each rank then exports::
 
     from otel_torchdist import TorchDistInstrumentor
 
@@ -21,15 +21,15 @@ In code, with your own providers or the global ones; a thread of each rank then 
 Steps
 -----
 
-Each training step is a trace. A step ends with the step of the optimizer, or where you mark it::
+Each training step is a trace. A step ends with the optimizer's step, or where you mark it::
 
     from otel_torchdist import mark_step
 
     for batch in batches:
         train_on(batch)
-        mark_step(samples=len(batch))  # or without; tokens= and flops= are counted, too
+        mark_step(samples=len(batch))  # optional; also tokens= and flops=
 
-How long steps wait for data is known from PyTorch's ``DataLoader``. For other iterators, mark where you wait::
+Waits for PyTorch's ``DataLoader`` are recorded. For other iterators, mark the wait::
 
     from otel_torchdist import data_wait
 
@@ -39,8 +39,8 @@ How long steps wait for data is known from PyTorch's ``DataLoader``. For other i
 Expected waits
 --------------
 
-An operation that is open for 10 s is reported as a stall (``OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT``). Where ranks wait
-for something that one of them does alone, that one announces how long it may take, in seconds::
+An operation that is open for 10 s is reported as a stall (``OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT``). If ranks wait for
+work that one of them does alone, that rank can announce the maximum duration in seconds::
 
     from otel_torchdist import expect_wait
 
@@ -52,8 +52,8 @@ for something that one of them does alone, that one announces how long it may ta
 Acting on a stall
 -----------------
 
-A stall is logged as a warning by the logger ``otel_torchdist``. A function of yours can be called too, once per stall,
-when it has lasted another 30 s (``OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE``)::
+A stall is logged as a warning by the logger ``otel_torchdist``. It can also call your function, once per stall, after
+another 30 s (``OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE``)::
 
     from otel_torchdist import StalledRun, TorchDistInstrumentor
 
@@ -62,14 +62,14 @@ when it has lasted another 30 s (``OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE``)::
 
     TorchDistInstrumentor().instrument(on_stall=page)
 
-It runs on a thread in one rank of the node; what it raises is logged. Without code,
-``OTEL_PYTHON_TORCHDIST_ON_STALL=callback:my_module:page`` has the agent call it.
+It runs on a thread in one rank of the node, and its exceptions are logged. Without code changes, the agent calls it
+with ``OTEL_PYTHON_TORCHDIST_ON_STALL=callback:my_module:page``.
 
 Rescue
 ------
 
-Before a stalled run is ended, each rank that still answers can save its state, from which the restart goes on. The
-module ``otel_torchdist.rescue`` helps with that; with ``OTEL_PYTHON_TORCHDIST_ON_STALL=rescue:__main__:save,abort``::
+Before a stalled run is ended, each responsive rank can save its state, from which the restart continues. The module
+``otel_torchdist.rescue`` helps, with ``OTEL_PYTHON_TORCHDIST_ON_STALL=rescue:__main__:save,abort``::
 
     from otel_torchdist import StalledRank, rescue
 
@@ -87,7 +87,7 @@ module ``otel_torchdist.rescue`` helps with that; with ``OTEL_PYTHON_TORCHDIST_O
 Hooks
 -----
 
-Functions of yours are called around the operations of each rank, with the tensors themselves::
+Your functions are called around the operations of each rank, with their tensors (not copies)::
 
     from otel_torchdist import Hooks, OperationCall, TorchDistInstrumentor
 
@@ -96,12 +96,12 @@ Functions of yours are called around the operations of each rank, with the tenso
 
     TorchDistInstrumentor().instrument(hooks=Hooks(before_operation=check, operations=("all_reduce",)))
 
-What they raise goes to your program. Without code, ``OTEL_PYTHON_TORCHDIST_HOOKS=my_module:check`` calls them.
+Their exceptions go to your program. Without code changes, use ``OTEL_PYTHON_TORCHDIST_HOOKS=my_module:check``.
 
 Settings
 --------
 
-``Config`` is what the environment sets, with durations in seconds. A program can read it, or replace it in code::
+``Config`` holds the settings of the environment, with durations in seconds. A program can read or replace it::
 
     from otel_torchdist import Config
 
@@ -113,7 +113,7 @@ Settings
 Errors
 ------
 
-No error of ours is raised into your program: it is logged, and the training goes on.
+Our errors are never raised into your program. They are logged, and the training continues.
 """
 
 from importlib import import_module
@@ -141,8 +141,7 @@ __all__ = [
     "mark_step",
 ]
 
-# Imported at their first use: every `import torch` imports this package where it is installed, and must not become
-# slower for it.
+# Imported at their first use: every `import torch` imports this package if it is installed, and must not become slower.
 _HOMES = {
     "Config": "otel_torchdist.config",
     "Hooks": "otel_torchdist.capture.tensors.hooks",

@@ -1,9 +1,8 @@
 """The ``torch.backends`` entry point: the last step of every ``import torch``.
 
-It runs in every process that imports torch, including torchrun itself and DataLoader workers. Without our switch
-it reads one environment variable and returns. With it, it only waits for the first process group, for torchrun to wait
-for other nodes, and for launchers whose ranks fail. The switch's value is checked only then, so that an invalid one is
-reported by the ranks alone.
+It runs in every process that imports torch, including torchrun and DataLoader workers. If our switch is off, it only
+reads an environment variable. If the switch is on, it waits for the first process group, for torchrun's rendezvous, and
+for failing launches. The value of the switch is validated later, so that only ranks report an invalid value.
 """
 
 import os
@@ -13,17 +12,17 @@ _LAUNCHERS = (
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous",
     "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
 )
-"""What torchrun imports to wait for other nodes."""
+"""Modules of torchrun's rendezvous."""
 _FAILURES = (
     "torch.distributed.elastic.multiprocessing.api",
     "torch.distributed.elastic.multiprocessing.errors",
     "torch.multiprocessing.spawn",
 )
-"""Where launchers start ranks, and report that some have failed."""
+"""Modules that start ranks and report their failure."""
 
 
 def autoload() -> None:
-    """Prepare to switch on with the first process group, if the environment asks for it; never raises."""
+    """Prepare to switch on with the first process group, if the environment enables it. Never raises."""
     if os.environ.get(_SWITCH, "").strip().lower() in ("", "false"):
         return
     try:

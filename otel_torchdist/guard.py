@@ -1,7 +1,7 @@
-"""Contains our own errors: logged at a bounded rate, never raised into the training code.
+"""Contains our errors: they are logged at a bounded rate, and never raised into the training code.
 
-The program's exceptions pass through untouched. Only our own code runs under a guard, but a signal handler may run
-inside it: see `is_programs`.
+The program's exceptions propagate unchanged. Only our code runs under a guard, but a signal handler may run inside it:
+see `is_programs`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class _Errors:
-    """The errors of one place: when one was last logged, and how many have come since."""
+    """The errors of one place: time of the last log line, and number of errors since."""
 
     __slots__ = ("logged_at", "unlogged")
 
@@ -42,18 +42,18 @@ class _Errors:
 
 
 class ErrorLog:
-    """Logs a place's first error with its traceback, then at most one line a minute with a count.
+    """Log of errors: each place's first error with its traceback, then at most one line a minute with a count.
 
-    It takes no lock, because the hot path reports here: at worst, two threads at once log one line too many.
+    It takes no lock, because the hot path reports here: at worst, two threads log one line too many.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Log with the given clock: the monotonic time in seconds."""
+        """Initialize without errors. `clock` returns monotonic seconds."""
         self._clock = clock
         self._known: dict[str, _Errors] = {}
 
     def write(self, where: str, error: BaseException) -> None:
-        """Log an error of ours, or only count it when its place was logged less than a minute ago."""
+        """Log an error, or only count it if its place was logged less than a minute ago."""
         now = self._clock()
         place = self._known.get(where)
         if place is None:
@@ -71,11 +71,11 @@ _errors = ErrorLog()
 
 
 def contains(where: str, error: BaseException) -> bool:
-    """Report an error of our own; returns False for the program's exceptions, which must propagate.
+    """Log one of our errors. Return False for the program's exceptions, which must propagate.
 
     Args:
-        where: The place, from a fixed set of names: the rate is bounded for each of them.
-        error: What was caught there. With ``OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL=true`` none is contained.
+        where: The place, from a fixed set of names. The rate is bounded for each place.
+        error: The caught exception. With ``OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL=true``, this always returns False.
     """
     if not isinstance(error, Exception) or is_programs(error):
         return False
@@ -83,30 +83,30 @@ def contains(where: str, error: BaseException) -> bool:
         return False
     try:
         _errors.write(where, error)
-    except Exception as failure:  # a logging handler of the program's
+    except Exception as failure:  # from a logging handler of the program
         if is_programs(failure):
             raise
     return True
 
 
 def report(where: str, error: BaseException) -> None:
-    """Report an error of our own, so that it does not reach the user.
+    """Log one of our errors, so that it does not reach the user.
 
     Args:
         where: As for ``contains``.
-        error: What was caught there.
+        error: The caught exception.
 
     Raises:
-        BaseException: ``error`` itself, when ``contains`` does not contain it.
+        BaseException: ``error`` itself, if ``contains`` returns False.
     """
     if not contains(where, error):
         raise error
 
 
 class guarded:
-    """Reports errors of its block or function instead of letting them propagate.
+    """Context manager and decorator that logs our errors instead of raising them.
 
-    For cold paths; a guarded function returns None when it failed. Exceptions that are not our own propagate.
+    For cold paths. A guarded function returns None if it failed. The program's exceptions propagate.
 
     Args:
         where: The place, as for ``report``.
@@ -121,7 +121,7 @@ class guarded:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """End the block; True suppresses its error."""
+        """End the block. Return True to suppress its error."""
         return error is not None and contains(self._where, error)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
@@ -135,12 +135,12 @@ class guarded:
         return contained
 
 
-# --- whose exception it is --------------------------------------------------------------------------------------------
-# Determines whether an exception that we have caught is ours, or the program's and only passing through.
+# --- the owner of an exception ----------------------------------------------------------------------------------------
+# Determines whether a caught exception is ours or the program's.
 # A signal handler runs between any two instructions of the main thread, a tracer at any line, and another thread can
-# have an exception raised anywhere (`PyThreadState_SetAsyncExc`). So the exception of a program's timeout may be raised
-# inside our code, and must not be swallowed there. Its origin is read from the traceback, by modules rather than files,
-# which a frozen application does not have. In doubt it is the program's.
+# raise an exception anywhere (`PyThreadState_SetAsyncExc`). So a timeout of the program may raise inside our code, and
+# must not be swallowed. The traceback shows the origin, by modules, because a frozen application has no files. If in
+# doubt, the exception is the program's.
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,9 +149,9 @@ _OURS: Final = __package__ or "otel_torchdist"
 _OUR_THREADS: Final = ("otel-torchdist", "torchdist-")
 _TORCH_CALLS: Final = frozenset({"mpmath", "numpy", "sympy", "typing_extensions"})
 _CALLED_BY_US: Final = frozenset({"builtins", "torch", _OURS}) | _TORCH_CALLS | sys.stdlib_module_names
-"""Packages that our code calls on the program's threads, besides those below."""
+"""Packages that our code calls on the program's threads, besides `_CALLS_OTHERS`."""
 _CALLS_OTHERS: Final = frozenset({"importlib", "logging", "opentelemetry", "warnings", "_frozen_importlib"})
-"""Packages that call plug-ins which the program has registered: what these raise is a consequence of our call."""
+"""Packages that call the program's plug-ins. Exceptions of these plug-ins are a consequence of our call."""
 _BY_STATEMENT: Final = frozenset({opcode.opmap["RAISE_VARARGS"], opcode.opmap["RERAISE"]})
 _WITHOUT_MESSAGE: Final = (MemoryError, StopIteration, StopAsyncIteration)
 """Built-in code raises these without a message."""
@@ -161,17 +161,17 @@ _plug_ins: set[CodeType] = set()
 
 
 def calls_plug_ins(function: F) -> F:
-    """Mark a function of ours that calls foreign Python code on purpose: a `Work` or backend in Python.
+    """Mark one of our functions that calls foreign Python code on purpose, such as a `Work` or backend in Python.
 
-    Its errors are ours to contain. Costs nothing when the function is called.
+    Errors of that code are contained. Calls of the function cost nothing extra.
     """
     _plug_ins.add(function.__code__)
     return function
 
 
 def is_programs(error: BaseException) -> bool:
-    """Return whether an exception that our code has caught belongs to the program."""
-    # The agent has no torch, and the program cannot catch what is raised on our own threads.
+    """Return whether an exception that our code caught belongs to the program."""
+    # The agent has no torch, and exceptions on our threads do not reach the program.
     if "torch" not in sys.modules or _is_our_thread():
         return False
     entries = list(_entries(error.__traceback__))
@@ -189,7 +189,7 @@ def is_programs(error: BaseException) -> bool:
 
 
 def pass_on(error: BaseException) -> None:
-    """Re-raise an exception if it is the program's: for places that expect an error of this type.
+    """Re-raise an exception if it is the program's. For handlers that expect an error of this type.
 
     Raises:
         BaseException: `error` itself.
@@ -199,10 +199,10 @@ def pass_on(error: BaseException) -> None:
 
 
 def came_after_call(error: BaseException) -> bool:
-    """Return whether an exception was raised after a call into built-in code had returned, and not by that call.
+    """Return whether an exception was raised after a call into built-in code had returned, not by that call.
 
-    Signal handlers wait until built-in code has returned. The interpreter then runs them before our next instruction,
-    and the result is lost: an operation that was refused looks the same as one that was issued.
+    Signal handlers wait until built-in code has returned. Then the interpreter runs them before our next instruction,
+    and the result is lost: a rejected operation looks the same as an issued one.
 
     Args:
         error: The exception that the calling frame has caught.
@@ -218,37 +218,39 @@ def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_our_thread() -> bool:
-    this = threading.get_ident()
-    return any(thread.ident == this and thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate())
+    current = threading.get_ident()
+    return any(thread.ident == current and thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate())
 
 
 def _package(frame: FrameType) -> str:
     module = str(frame.f_globals.get("__name__", ""))
-    # The methods of a named tuple have a module of their own.
+    # Methods of a named tuple have a separate module.
     return _OURS if module.startswith("namedtuple_") else module.partition(".")[0]
 
 
 def _has_interruption(entries: list[TracebackType]) -> bool:
-    """Return whether a frame of the traceback was not called by the one above it, but interrupted it."""
+    """Return whether a frame of the traceback interrupted its predecessor, instead of being called by it."""
     others = [
         (caller.tb_frame, entry.tb_frame)
         for caller, entry in itertools.pairwise(entries)
         if _package(entry.tb_frame) != _OURS
     ]
-    if not others:  # the usual case, in which the handlers of all signals need not be collected
+    if not others:  # the usual case: the signal handlers need not be collected
         return False
     handlers = {code for code in map(_code_of, _handlers()) if code is not None}
     return any(frame.f_code in handlers or _is_given(frame, caller) for caller, frame in others)
 
 
 def _is_given(frame: FrameType, interrupted: FrameType) -> bool:
-    """Return whether a frame has another one as an argument: signal handlers and tracers receive the one they interrupt."""
+    """Return whether a frame has another frame as an argument. Signal handlers and tracers receive the frame."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + bool(code.co_flags & _WITH_ARGS) + code.co_kwonlyargcount]
     values = frame.f_locals
     for name in names:
         value: Any = values.get(name)
-        if value is interrupted or (type(value) is tuple and any(one is interrupted for one in cast("Any", value))):
+        if value is interrupted or (
+            type(value) is tuple and any(element is interrupted for element in cast("Any", value))
+        ):
             return True
     return False
 
@@ -265,14 +267,14 @@ def _code_of(handler: Any) -> CodeType | None:
     while type(function) is partial:
         function = function.func
     by_call: Any = _call_of(cast("Any", type(function)))
-    found: Any = getattr(function, "__code__", None) or getattr(by_call, "__code__", None)
-    return found if isinstance(found, CodeType) else None
+    code: Any = getattr(function, "__code__", None) or getattr(by_call, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def _is_asynchronous(error: BaseException, entries: list[TracebackType]) -> bool:
-    """Return whether another thread had the exception raised: it has no arguments, and no statement raised it.
+    """Return whether another thread raised the exception: it has no arguments, and no statement raised it.
 
-    Errors raised by built-in code have a message.
+    Errors of built-in code have a message.
     """
     if error.args or isinstance(error, _WITHOUT_MESSAGE) or not entries:
         return False

@@ -4,9 +4,9 @@
 
     TorchDistInstrumentor().instrument()
 
-Spans and metrics then go to the providers given (`tracer_provider`, `meter_provider`, `logger_provider`) or else to
-the global ones. With `OTEL_PYTHON_TORCHDIST_ENABLED=true` and without code changes they go to the exporters that the
-standard `OTEL_*` variables configure; nothing of this module is imported then.
+Spans and metrics then go to the given providers (`tracer_provider`, `meter_provider`, `logger_provider`), else to the
+global ones. With `OTEL_PYTHON_TORCHDIST_ENABLED=true` and without code changes, they go to the exporters that the
+standard `OTEL_*` variables configure. This module is not imported then.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class TorchDistInstrumentor(BaseInstrumentor):
-    """OpenTelemetry's instrumentor for `torch.distributed`: a singleton, however often it is created."""
+    """OpenTelemetry's instrumentor for `torch.distributed`. A singleton."""
 
     @property
     def _is_instrumented_by_opentelemetry(self) -> bool:
-        """What the base class keeps itself; the environment may have switched on before this class was imported."""
+        """State of the base class. The environment may have switched on before this class was imported."""
         return SWITCH.is_on
 
     @_is_instrumented_by_opentelemetry.setter
@@ -42,20 +42,20 @@ class TorchDistInstrumentor(BaseInstrumentor):
         return _instruments
 
     def _instrument(self, **kwargs: Any) -> None:
-        """Switch on, at once if torch.distributed is loaded, else with the first process group.
+        """Switch on, immediately if torch.distributed is loaded, else with the first process group.
 
         Args:
-            **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: where spans, metrics and stall events
-                go, the global ones by default; `on_stall`: called with a `StalledRun`, once per stall, in one of the
-                ranks, on a thread; `before_operation`, `after_operation`: called with an `OperationCall` around each
-                operation of this rank; `hooks`: one or several `Hooks`, the same with a filter; `config`: a `Config`
-                that is used as it is, in place of the environment's.
+            **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: providers of spans, metrics and stall
+                events, the global ones by default. `on_stall`: called with a `StalledRun`, once per stall, in one of
+                the ranks, on a thread. `before_operation`, `after_operation`: called with an `OperationCall` around
+                each operation of this rank. `hooks`: one or several `Hooks`, which add filters. `config`: a `Config`
+                to use unchanged instead of the environment's.
         """
         config = kwargs.pop("config", None) or in_this_process(Config.from_environment())
         SWITCH.turn_on(config, functools.partial(_outputs_of_providers, kwargs), kwargs)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        """Switch off and restore torch; what has been recorded is exported first."""
+        """Switch off and restore torch. Recorded data is exported first."""
         SWITCH.turn_off()
 
 

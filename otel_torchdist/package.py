@@ -1,7 +1,7 @@
-"""What OpenTelemetry's own tooling expects from an instrumentation package."""
+"""Constants that OpenTelemetry's tooling expects in an instrumentation package."""
 
 INSTRUMENTATION_NAME = "torch_distributed"
-"""The entry point's name, and so the name in ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS``."""
+"""Name of the entry point, and the name in ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS``."""
 
 OLDEST_TORCH = (2, 8)
 

@@ -1,4 +1,4 @@
-"""Saving a rank's state in the middle of a stall, and finding it after the restart.
+"""Saves a rank's state during a stall, and finds it after the restart.
 
     from otel_torchdist import StalledRank, rescue
 
@@ -13,7 +13,7 @@
     if found is not None:
         shards.load(torch.load(found))
 
-Nothing here issues a collective: in a stall there would be no answer.
+Nothing here issues a collective, which would hang in a stall.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.parts.rescue import StalledRank
 
 MAX_AHEAD: Final = 64
-"""Optimizer steps that a program may have enqueued on a device beyond the last one that has ended."""
+"""Maximum number of optimizer steps that a program enqueues on a device beyond the last completed step."""
 _COUNTS_ON_DEVICE: Final = ("capturable", "fused")
-"""Settings of optimizers that keep their counts of steps where the parameters are, so that no step waits for them."""
+"""Options of optimizers that keep their step counts on the parameters' device."""
 _STEP: Final = re.compile(r"step-(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
-class _Number:
-    """What is in a tensor without dimensions."""
+class _Scalar:
+    """The content of a scalar tensor."""
 
     value: float
     dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
-class _OnHost:
-    """What an optimizer keeps on the host for parameters on a device, such as counts of steps and learning rates.
+class _HostState:
+    """The part of an optimizer's state on the host, such as step counts and learning rates.
 
     Attributes:
-        state: Such values of each parameter that has a state, by its position.
-        groups: Those of each group of parameters.
+        state: Host values of each parameter with a state, by index of the parameter.
+        groups: Host values of each parameter group.
     """
 
     state: dict[int, dict[str, Any]]
@@ -62,28 +62,28 @@ class _OnHost:
 
 @dataclass(frozen=True, slots=True)
 class _Enqueued:
-    """A step of the optimizer that has been enqueued on a device.
+    """An optimizer step that has been enqueued on a device.
 
     Attributes:
-        ended: Recorded behind it.
-        before: What was on the host before it.
+        ended: Event behind the step.
+        before: The state on the host before the step.
     """
 
     ended: torch.cuda.Event
-    before: _OnHost
+    before: _HostState
 
 
 class LocalShards:
-    """What this rank has of a model and its optimizer: whole tensors, or its shards of them (FSDP2, other DTensors).
+    """This rank's part of a model and its optimizer: whole tensors, or shards (FSDP2, other DTensors).
 
-    It keeps the parameters as they are when it is made: while FSDP2 computes, a module has others in their place.
+    It holds the parameters from its construction: while FSDP2 computes, it replaces the parameters of a module.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Keep both; each step of the optimizer is counted from now on.
+        """Start counting the steps of the optimizer.
 
         Args:
-            model: The model, with its parameters on the devices and in the shards where they are trained.
+            model: The model, with its parameters on the devices and in the shards of the training.
             optimizer: Its optimizer.
         """
         self._tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -91,17 +91,17 @@ class LocalShards:
         self._steps = 0
         self._ahead: deque[_Enqueued] = deque(maxlen=MAX_AHEAD)
         devices = {tensor.device for tensor in self._tensors.values() if tensor.device.type == "cuda"}
-        # Made now: in a stall, CUDA may wait for the device before it makes one.
+        # Created now: in a stall, CUDA may wait for the device to create a stream.
         self._streams = {device: torch.cuda.Stream(device) for device in devices}
-        self._on_host = _OnHost({}, [])
-        optimizer.register_step_pre_hook(self._note)
-        optimizer.register_step_post_hook(self._count)
+        self._on_host = _HostState({}, [])
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
 
-    def _note(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         if self._streams:
             self._on_host = self._read_on_host()
 
-    def _count(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._steps += 1
         if self._streams and not torch.cuda.is_current_stream_capturing():
             while self._ahead and self._ahead[0].ended.query():
@@ -112,9 +112,10 @@ class LocalShards:
 
     @property
     def steps(self) -> int:
-        """How many steps of the optimizer, since this was made or loaded, are in the parameters.
+        """Number of optimizer steps in the parameters, since construction or loading.
 
-        On a device a program runs ahead: it may have enqueued steps that wait for the operation that hangs.
+        A program runs ahead of its device: it may have enqueued steps that wait for the hanging operation. These do not
+        count.
         """
         return self._steps - len(self._not_ended())
 
@@ -122,19 +123,19 @@ class LocalShards:
         return [step for step in tuple(self._ahead) if not step.ended.query()]
 
     def copy(self) -> dict[str, Any]:
-        """Copy everything to the CPU; on a device by a stream of its own, which waits for nothing.
+        """Copy everything to the CPU. On a device, a separate stream copies without waiting for others.
 
         Returns:
-            `steps` as above, `tensors` by their names in the model, and of the optimizer `state`, by the position of
-            the parameter, and `groups`. `torch.load` reads it without unpickling code.
+            `steps` as above, `tensors` by name in the model, and the optimizer's `state` (by index of the parameter)
+            and `groups`. `torch.load` reads it without unpickling code.
 
         Raises:
-            RuntimeError: Something changed meanwhile, so the copy may be of two steps.
+            RuntimeError: The parameters changed meanwhile, so the copy may mix two steps.
         """
         with torch.no_grad():
             before = self._versions()
             ahead = self._not_ended()
-            # The host counts steps before the device has made them.
+            # The host's state is ahead of the device.
             on_host = ahead[0].before if ahead else self._read_on_host()
             parameters = list(self._parameters())
             copied = {
@@ -154,13 +155,13 @@ class LocalShards:
         return copied
 
     def load(self, copied: dict[str, Any]) -> None:
-        """Put a copy back, into the same kind of model and optimizer, in a run with as many ranks.
+        """Restore a copy into the same kind of model and optimizer, in a run with the same number of ranks.
 
         Args:
-            copied: What `copy` has returned in the rank that had this rank's number.
+            copied: Result of `copy` in the rank with this rank's number.
 
         Raises:
-            ValueError: It is of another model, or of another division into shards; nothing has been changed.
+            ValueError: The copy is of another model or of other shards. Nothing was changed.
         """
         saved: dict[str, torch.Tensor] = copied["tensors"]
         shapes = {name: _local(tensor).shape for name, tensor in self._tensors.items()}
@@ -172,10 +173,10 @@ class LocalShards:
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 _local(tensor).copy_(saved[name])
-            for group, one in zip(self._optimizer.param_groups, copied["groups"], strict=True):
-                for key, value in one.items():
+            for group, saved_group in zip(self._optimizer.param_groups, copied["groups"], strict=True):
+                for key, value in saved_group.items():
                     group[key] = _put_back(group.get(key), value)
-            places = [(one, group) for group in self._optimizer.param_groups for one in group["params"]]
+            places = [(parameter, group) for group in self._optimizer.param_groups for parameter in group["params"]]
             states: dict[int, dict[str, Any]] = copied["state"]
             for position, state in states.items():
                 parameter, group = places[position]
@@ -186,10 +187,10 @@ class LocalShards:
         self._steps = copied["steps"]
         self._ahead.clear()
 
-    def _read_on_host(self) -> _OnHost:
-        """Read what is on the host of parameters on a device; cheap, for it is read before each step."""
+    def _read_on_host(self) -> _HostState:
+        """Read the host state of parameters on devices. Cheap, because it runs before each step."""
         state = self._optimizer.state
-        return _OnHost(
+        return _HostState(
             {
                 position: _host_values(state[parameter]) if parameter.is_cuda else {}
                 for position, parameter in enumerate(self._parameters())
@@ -204,15 +205,15 @@ class LocalShards:
             yield from group["params"]
 
     def _versions(self) -> tuple[int, ...]:
-        """Count the steps and each tensor's changes in place."""
-        state = [value for one in self._optimizer.state.values() for value in one.values()]
+        """Return the number of steps, and the version counter of each tensor."""
+        state = [value for values in self._optimizer.state.values() for value in values.values()]
         tensors = [*self._tensors.values(), *filter(torch.is_tensor, state)]
         return (self.steps, *(_local(tensor)._version for tensor in tensors))
 
     def _all_on_cpu(self, values: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Copy values of an optimizer, except those that are known."""
+        """Copy values of an optimizer to the CPU. Values in `known` are already copied."""
         others = {key: self._on_cpu(value) for key, value in values.items() if key not in known and key != "params"}
-        return {**others, **{key: _tensors_in(value) for key, value in known.items()}}
+        return {**others, **{key: _to_tensors(value) for key, value in known.items()}}
 
     def _on_cpu(self, value: Any) -> Any:
         if isinstance(value, tuple):  # betas, which may be tensors
@@ -220,12 +221,12 @@ class LocalShards:
         if not isinstance(value, torch.Tensor):
             return value
         local = _local(value)
-        with torch.cuda.stream(self._streams.get(local.device)):  # no stream: nothing is changed
+        with torch.cuda.stream(self._streams.get(local.device)):  # without a stream, this does nothing
             return local.detach().to("cpu", copy=True)
 
 
 def _host_values(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) for key, value in values.items() if key != "params" and _is_on_host(value)}
+    return {key: _copy_on_host(value) for key, value in values.items() if key != "params" and _is_on_host(value)}
 
 
 def _is_on_host(value: Any) -> bool:
@@ -234,22 +235,22 @@ def _is_on_host(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or not value.is_cuda
 
 
-def _copied(value: Any) -> Any:
-    """Copy a value on the host; a number in a tensor, of which each parameter may have one, faster than by `clone`."""
+def _copy_on_host(value: Any) -> Any:
+    """Copy a value on the host. Scalars, one per parameter, are read as numbers, which is cheaper than `clone`."""
     if isinstance(value, tuple):
-        return tuple(map(_copied, cast("tuple[Any, ...]", value)))
+        return tuple(map(_copy_on_host, cast("tuple[Any, ...]", value)))
     if not isinstance(value, torch.Tensor):
         return value
     local = _local(value).detach()
-    return local.clone() if local.ndim else _Number(local.item(), local.dtype)
+    return local.clone() if local.ndim else _Scalar(local.item(), local.dtype)
 
 
-def _tensors_in(value: Any) -> Any:
-    """Undo `_copied`."""
-    if isinstance(value, _Number):
+def _to_tensors(value: Any) -> Any:
+    """Undo `_copy_on_host`."""
+    if isinstance(value, _Scalar):
         return torch.tensor(value.value, dtype=value.dtype)
     if isinstance(value, tuple):
-        return tuple(map(_tensors_in, cast("tuple[Any, ...]", value)))
+        return tuple(map(_to_tensors, cast("tuple[Any, ...]", value)))
     return value
 
 
@@ -258,7 +259,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _put_back(present: Any, saved: Any) -> Any:
-    """Put a saved setting of an optimizer in its place; tensors stay the same, for compiled code reads them."""
+    """Restore a saved option of an optimizer. Tensors are filled in place, because compiled code reads them."""
     if isinstance(present, torch.Tensor) and isinstance(saved, torch.Tensor) and present.shape == saved.shape:
         return present.copy_(saved)
     if isinstance(present, tuple) and isinstance(saved, tuple):  # betas
@@ -267,12 +268,12 @@ def _put_back(present: Any, saved: Any) -> Any:
 
 
 def _like(parameter: torch.Tensor, value: Any, on_device: bool) -> Any:
-    """Make of a saved value of an optimizer's state what it was: a shard, if it has the shape of the parameter's.
+    """Restore a saved value of an optimizer's state. A value with the shape of the parameter's shard becomes a shard.
 
     Args:
         parameter: The parameter.
         value: The value, on the CPU.
-        on_device: Whether numbers, such as the count of steps, are where the parameter is.
+        on_device: Whether scalars, such as step counts, are on the parameter's device.
     """
     local = _local(parameter)
     if isinstance(value, torch.Tensor) and not value.ndim and on_device:
@@ -288,19 +289,19 @@ def _like(parameter: torch.Tensor, value: Any, on_device: bool) -> Any:
 
 
 def save(state: object, stalled: StalledRank, directory: Path | str | None = None, *, step: int | None = None) -> Path:
-    """Write what this rank saves, whole or not at all.
+    """Write this rank's state atomically.
 
     Args:
-        state: Anything that `torch.save` takes.
-        stalled: What the rescue function was called with.
-        directory: Where to; one that all ranks share, or `stalled.directory` on this node.
-        step: The step that it is of; `stalled.step` if not given.
+        state: Any object that `torch.save` accepts.
+        stalled: The argument of the rescue function.
+        directory: A directory that all ranks share; by default `stalled.directory` on this node.
+        step: The step of the state; `stalled.step` by default.
 
     Returns:
         The file: `step-<step>/rank-<rank>-of-<world size>.pt` in the directory.
 
     Raises:
-        OSError: It cannot be written; what was written is named `.incomplete`.
+        OSError: The file cannot be written. A partial file is named `.incomplete`.
     """
     folder = Path(directory or stalled.directory) / f"step-{stalled.step if step is None else step}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -314,19 +315,19 @@ def save(state: object, stalled: StalledRank, directory: Path | str | None = Non
 
 
 def latest(directory: Path | str, rank: int, world_size: int) -> Path | None:
-    """Find what this rank has saved at the newest step of which every rank's file is in the directory.
+    """Find this rank's file of the newest step that all ranks have saved.
 
     Args:
-        directory: A directory that all ranks share, or that all of them have the same files in.
+        directory: A directory that all ranks share, or that has the same files for all of them.
         rank: This rank.
-        world_size: Number of ranks; what a run with another number has saved is passed over.
+        world_size: Number of ranks. Files of runs with another number are ignored.
 
     Returns:
         The file, or None if there is none.
     """
     steps = [(int(match[1]), folder) for folder in _folders(Path(directory)) if (match := _STEP.fullmatch(folder.name))]
     for _, folder in sorted(steps, reverse=True):
-        if all((folder / _name(one, world_size)).exists() for one in range(world_size)):
+        if all((folder / _name(other, world_size)).exists() for other in range(world_size)):
             return folder / _name(rank, world_size)
     return None
 

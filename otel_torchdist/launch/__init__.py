@@ -1,1 +1,1 @@
-"""The start and the end of ranks and of launchers: when recording is switched on, and what a failed launch leaves."""
+"""The start and the end of ranks and launchers: switching recording on, and reporting failed launches."""

@@ -1,7 +1,7 @@
-"""Sees that ranks fail which this process has started, as torchrun, `accelerate launch` and `multiprocessing.spawn` do.
+"""Detects the failure of ranks in launchers: torchrun, `accelerate launch`, `multiprocessing.spawn`.
 
-All of these import torch, and so come by here. So do ranks, which start none: this is as small as can be. A launch that
-ends well only has a few wrapped constructors.
+Launchers import torch, and so load this module. Ranks load it, too, so it is small. It only wraps a few constructors,
+unless a launch fails.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
 _FAILURES: Final = "torch.distributed.elastic.multiprocessing.errors"
 _SUBPROCESSES: Final = "torch.distributed.elastic.multiprocessing.api"
 _STARTING_NS: Final = 10_000_000_000
-"""How long it may take to start the processes of a context, which is made when the last one has been started."""
+"""Maximum time in ns to start the processes of a context, which is constructed after the last start."""
 _WHERE: Final = "the end of a launch"
 
 
 def watch(imported: object) -> None:
-    """Watch for failures of ranks: a module that starts them, or reports them, has just been imported."""
+    """Wrap the constructors of an imported module that starts ranks or reports their failure."""
     module: Any = imported
     with guard.guarded(_WHERE):
         if module.__name__ == _FAILURES:
-            _when_made(module.ChildFailedError, lambda error: _LAUNCH.fail())
+            _when_constructed(module.ChildFailedError, lambda error: _LAUNCH.fail())
         elif module.__name__ == _SUBPROCESSES:
-            _when_made(module.SubprocessContext, lambda context: _LAUNCH.begin(context, _codes_of_subprocesses))
+            _when_constructed(module.SubprocessContext, lambda context: _LAUNCH.begin(context, _codes_of_subprocesses))
         else:
-            _when_made(module.ProcessContext, lambda context: _LAUNCH.begin(context, _codes_of_processes))
-            _when_made(module.ProcessException, lambda error: _LAUNCH.fail())
+            _when_constructed(module.ProcessContext, lambda context: _LAUNCH.begin(context, _codes_of_processes))
+            _when_constructed(module.ProcessException, lambda error: _LAUNCH.fail())
 
 
-def _when_made(made_class: Any, act: Callable[[Any], object]) -> None:
-    original = made_class.__init__
+def _when_constructed(cls: Any, act: Callable[[Any], object]) -> None:
+    original = cls.__init__
 
     @functools.wraps(original)
-    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-        original(made, *args, **kwargs)
+    def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:
+        original(instance, *args, **kwargs)
         with guard.guarded(_WHERE):
-            act(made)
+            act(instance)
 
-    made_class.__init__ = __init__
+    cls.__init__ = __init__
 
 
 def _codes_of_subprocesses(context: Any) -> Codes:
-    return {one.proc.pid: one.proc.returncode for one in context.subprocess_handlers.values()}
+    return {handler.proc.pid: handler.proc.returncode for handler in context.subprocess_handlers.values()}
 
 
 def _codes_of_processes(context: Any) -> Codes:
-    return {one.pid: one.exitcode for one in context.processes}
+    return {process.pid: process.exitcode for process in context.processes}
 
 
 class _StartedRanks:
-    """The ranks that this process has started last."""
+    """The last ranks that this process has started."""
 
     def __init__(self) -> None:
         self._codes: Callable[[], Codes] = dict
@@ -66,20 +66,20 @@ class _StartedRanks:
         self._end: LaunchEnd | None = None
 
     def begin(self, context: Any, codes_of: Callable[[Any], Codes]) -> None:
-        """Note that ranks are being started.
+        """Remember ranks that are being started.
 
         Args:
             context: The object that holds their processes.
             codes_of: Returns their exit codes.
         """
-        kept = weakref.ref(context)
-        self._codes = lambda: codes_of(found) if (found := kept()) is not None else {}
+        reference = weakref.ref(context)
+        self._codes = lambda: codes_of(alive) if (alive := reference()) is not None else {}
         self._since_ns = time.monotonic_ns() - _STARTING_NS
 
     def fail(self) -> None:
-        """Have the end of this process wait for what is said of its ranks."""
+        """Delay the end of this process until the cause of the failure is announced."""
         if self._end is None:
-            from otel_torchdist.launch.launch_end import LaunchEnd  # only where ranks have failed
+            from otel_torchdist.launch.launch_end import LaunchEnd  # a late import: only if ranks have failed
 
             self._end = LaunchEnd()
         self._end.hold({**self._codes()}, self._since_ns)

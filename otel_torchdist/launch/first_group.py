@@ -1,7 +1,7 @@
-"""Waits for the first process group of this process, or for it to join RPC, and calls back just before.
+"""Calls back just before this process creates its first process group or joins RPC.
 
-Nothing may happen earlier: `import torch` also runs in torchrun's own process and in DataLoader workers, and a
-notebook launcher forks ranks from a process that is not a rank itself. Imports only the standard library.
+Nothing may happen earlier: `import torch` also runs in torchrun's process and in DataLoader workers, and a notebook
+launcher forks ranks from a process that is not a rank. Imports only the standard library.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ _CREATORS: Final = {
     ),
     RPC: ("_init_rpc_backend",),
 }
-"""Some libraries for inference make groups without any of these functions: then the object itself is the first sign."""
+"""Functions that create groups. Some inference libraries only call the constructors."""
 _OPTIONAL: Final = ("ProcessGroupGloo",)
-"""Classes that torch may have been built without."""
+"""Classes that are missing in some builds of torch."""
 
 
 def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
-    """Have ``switch_on`` called before the next process group is created, or RPC joined, however late c10d is imported.
+    """Call ``switch_on`` before the next process group is created or RPC is joined, however late c10d is imported.
 
     Returns:
         A function that stops waiting.
@@ -48,25 +48,25 @@ class _Creator(NamedTuple):
 
     @property
     def current(self) -> Any:
-        """What is there now; a method of pybind's as it is stored, for it would be another one if it were put back."""
+        """The current attribute, as stored in the owner: `getattr` on a pybind method returns another object."""
         return cast("dict[str, Any]", vars(self.owner))[self.name]
 
 
 def _creators_in(module: ModuleType) -> list[_Creator]:
-    found: list[_Creator] = []
+    creators: list[_Creator] = []
     for path in _CREATORS[module.__name__]:
         owner, _, name = path.rpartition(".")
         if owner in _OPTIONAL and not hasattr(module, owner):
             continue
-        found.append(_Creator(getattr(module, owner) if owner else module, name))
-        getattr(*found[-1])  # of a torch that we do not know, the error names what it lacks
-    return found
+        creators.append(_Creator(getattr(module, owner) if owner else module, name))
+        getattr(*creators[-1])  # raises in an unknown torch: the error names the missing function
+    return creators
 
 
 class _FirstGroup:
-    """Replaces the functions that create groups until one of them is called, then restores them.
+    """The stand-ins for functions that create groups, until one of them is called.
 
-    A forked child inherits it, so a rank that a notebook launcher forks is a rank like any other.
+    A forked child inherits them, so ranks that a notebook launcher forks are covered.
     """
 
     def __init__(self, switch_on: Callable[[], None]) -> None:
@@ -76,7 +76,7 @@ class _FirstGroup:
         self._stand_ins: dict[_Creator, Any] = {}
 
     def stand_in(self, module: ModuleType) -> None:
-        """Replace the creators of a module; a build without RPC has none there."""
+        """Replace the creators of a module. A build without RPC has none."""
         if not self._waiting:
             return
         with guard.guarded("waiting for the first group"):
@@ -96,22 +96,22 @@ class _FirstGroup:
         return create
 
     def _creator(self, creator: _Creator) -> Any:
-        """Switch on at the first call; return what to call in the stand-in's place."""
+        """Switch on at the first call. Return the function to call instead of the stand-in."""
         if not self._waiting:
             return self._called(creator)
         reachable = self.leave()
         with guard.guarded("switching on"):
             self._switch_on()
-        # By now capture's creator is installed there. A foreign wrapper of our stand-in is already on the stack.
+        # Capture has patched these by now. A foreign wrapper of our stand-in is already on the stack.
         return getattr(*creator) if creator in reachable else self._called(creator)
 
     def _called(self, creator: _Creator) -> Any:
-        """Return the original as it is called from a function, which has no object to bind it to."""
+        """Return the original as an unbound function."""
         original = self._originals[creator]
         return original.__get__(None, creator.owner) if isinstance(creator.owner, type) else original
 
     def leave(self) -> set[_Creator]:
-        """Restore the originals; return the creators whose stand-in no other code had wrapped."""
+        """Restore the originals. Return the creators whose stand-in no other code has wrapped."""
         self._waiting = False
         unwrapped = {creator for creator, stand_in in self._stand_ins.items() if creator.current is stand_in}
         for creator in unwrapped:

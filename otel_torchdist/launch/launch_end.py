@@ -1,8 +1,8 @@
-"""Holds the end of a launcher whose ranks have failed until the agent has said why, for seconds at most.
+"""Delays the exit of a launcher whose ranks have failed until the agent has announced the cause, for seconds at most.
 
-A notice comes half a second after a death. By then the launcher would be gone, and with it a pipe or a terminal that
-only it held open. It also knows how its ranks ended, which an agent that comes later does not. The wait is at the very
-end of the process: tracebacks, error files and exit codes are as they were.
+The notice comes half a second after a death. By then the launcher would be gone, and its pipe or terminal closed. The
+launcher also knows the exit codes of its ranks, which a later agent does not. The wait is at the very end of the
+process: tracebacks, error files and exit codes are unchanged.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.identity import TapeIdentity
 
 WAIT_S: Final = 2.0
-"""How long after a failure to wait for an agent that reads: its notice comes half a second after a death."""
+"""Seconds to wait after a failure for a running agent. Its notice comes half a second after a death."""
 START_S: Final = 4.0
-"""How long to wait for an agent that is only starting: it takes a second or two, and the ranks had none until then."""
+"""Seconds to wait for an agent that is starting, which takes a second or two."""
 _STARTS_NS: Final = 10_000_000_000
 _PAUSE_S: Final = 0.02
 _GRACE_NS: Final = 30_000_000_000
@@ -35,37 +35,38 @@ _WHERE: Final = "the end of a launch"
 
 
 Codes: TypeAlias = Mapping[int, "int | None"]
-"""By pid, the exit code of a process as `multiprocessing` has it: negative for a signal, None while it runs."""
+"""Exit codes by pid, as in `multiprocessing`: negative for a signal, None while the process runs."""
 
 
 class LaunchEnd:
-    """The end of a process whose ranks have failed."""
+    """The delayed end of a launcher whose ranks have failed."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Initialize without a delay."""
         self._failed_s = 0.0
         self._wait: Callable[[], object] | None = None
 
     def hold(self, codes: Codes, since_ns: int) -> None:
-        """Write down how the ranks ended, and have the end of this process wait for what is said of it.
+        """Record how the ranks ended, and delay the end of this process until the cause is announced.
 
         Args:
             codes: Their exit codes, by pid.
-            since_ns: Since when they may have been there, by the monotonic clock.
+            since_ns: Earliest start of the ranks, on the monotonic clock.
         """
         self._failed_s = time.monotonic()
         config = Config.from_environment()
-        found = _tapes_of(codes, since_ns, config) if config.announce and not config.sdk_disabled else {}
-        if not found:
+        tapes = _tapes_of(codes, since_ns, config) if config.announce and not config.sdk_disabled else {}
+        if not tapes:
             return
-        directory, created_ns = next(iter(found)).parent, max(one.monotonic_ns for one in found.values())
-        _record_ends(found, codes, since_ns)
+        directory = next(iter(tapes)).parent
+        created_ns = max(identity.monotonic_ns for identity in tapes.values())
+        _record_ends(tapes, codes, since_ns)
         if self._wait is None:
             ProcessEnd(self._end).arm()
         self._wait = functools.partial(_wait, directory, created_ns, self._failed_s, config)
 
     def _end(self) -> None:
-        if self._wait is None or time.monotonic() - self._failed_s > WAIT_S:  # the program has handled it
+        if self._wait is None or time.monotonic() - self._failed_s > WAIT_S:  # the program has handled the failure
             return
         try:
             with guard.guarded(_WHERE):
@@ -75,7 +76,7 @@ class LaunchEnd:
 
 
 def _tapes_of(codes: Codes, since_ns: int, config: Config) -> dict[Path, TapeIdentity]:
-    """Return the tapes of processes that this one has started, all of one job directory."""
+    """Return the tapes of processes that this process has started, all in one job directory."""
     from otel_torchdist.errors import TapeError
     from otel_torchdist.node.job.directory import job_directories, tapes_in
     from otel_torchdist.node.job.runs.runs import tape_directory
@@ -83,11 +84,11 @@ def _tapes_of(codes: Codes, since_ns: int, config: Config) -> dict[Path, TapeIde
     from otel_torchdist.tape.identity import decode_identity, shares_pids
     from otel_torchdist.tape.layout import IDENTITY_SIZE
 
-    found: dict[Path, TapeIdentity] = {}
+    tapes: dict[Path, TapeIdentity] = {}
     try:
         base = tape_directory(config)
-    except TapeError:  # the ranks have warned of it
-        return found
+    except TapeError:  # the ranks have warned
+        return tapes
     for directory in job_directories(base):
         for tape in tapes_in(directory):
             try:
@@ -95,14 +96,14 @@ def _tapes_of(codes: Codes, since_ns: int, config: Config) -> dict[Path, TapeIde
             except (OSError, TapeError):
                 continue
             if identity.pid in codes and identity.monotonic_ns >= since_ns and shares_pids(identity):
-                found[tape] = identity
-        if found:
+                tapes[tape] = identity
+        if tapes:
             break
-    return found
+    return tapes
 
 
 def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int) -> None:
-    """Record how ranks ended that no agent has watched; in which order is not known."""
+    """Record how ranks ended that no agent has watched. Their order is unknown."""
     from otel_torchdist.model.lives import Death
     from otel_torchdist.node.job.runs.lives import read_death, write_death
 
@@ -112,19 +113,19 @@ def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int
         if code is None or read_death(tape) is not None:
             continue
         status = -code if code < 0 else code << 8
-        # Launchers send SIGKILL only to ranks that have outlived SIGTERM for half a minute.
+        # Launchers send SIGKILL only to ranks that survived SIGTERM for half a minute.
         outlives_request = now_ns - since_ns > _GRACE_NS
         with contextlib.suppress(OSError):  # no space
             write_death(tape, Death(now_ns, now_ns - since_ns, status, outlives_request=outlives_request))
 
 
 def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> None:
-    """Wait for what an agent says of an attempt, and write what it cannot write itself.
+    """Wait for an agent's announcement of an attempt, and print notices that the agent cannot print.
 
     Args:
         directory: The job directory.
-        created_ns: When the newest tape of the attempt was created.
-        failed_s: When its failure was reported to this process, by the monotonic clock.
+        created_ns: Creation time of the attempt's newest tape.
+        failed_s: Time at which this process learned of the failure, on the monotonic clock.
         config: The settings.
     """
     from otel_torchdist.node.job.agent_notes import concluded_ns
@@ -133,15 +134,19 @@ def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> 
     if not patience_s:
         _judge(directory, created_ns, config)
         return
-    while not _say(directory) and concluded_ns(directory) < created_ns and time.monotonic() < failed_s + patience_s:
+    while (
+        not _print_notices(directory)
+        and concluded_ns(directory) < created_ns
+        and time.monotonic() < failed_s + patience_s
+    ):
         time.sleep(_PAUSE_S)
-    _say(directory)
+    _print_notices(directory)
 
 
 def _patience_s(directory: Path, config: Config) -> float:
-    """Return how long to wait for what an agent says; 0 if there is none.
+    """Return the seconds to wait for an agent; 0 without an agent.
 
-    One is started if the ranks had no time to do so.
+    Starts an agent if the ranks had no time to do so.
     """
     from otel_torchdist.agent.launch.keeper import is_read, newest_start_ns, start_agent
     from otel_torchdist.config import ReaderHome
@@ -157,7 +162,7 @@ def _patience_s(directory: Path, config: Config) -> float:
 
 
 def _judge(directory: Path, created_ns: int, config: Config) -> None:
-    """Announce the verdict that `diagnose` gives, if all ranks were here and none of them has announced one."""
+    """Announce the verdict of `diagnose`, if all ranks ran on this node and none has announced a verdict."""
     from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
     from otel_torchdist.judge.stall.reporting.attributes import notice_lines
     from otel_torchdist.judge.verdict.rules import StallRules
@@ -169,13 +174,13 @@ def _judge(directory: Path, created_ns: int, config: Config) -> None:
     ]
     if not runs or has_announced_since(directory, max(tape.identity.realtime_ns for tape in runs[0].tapes)):
         return
-    found = diagnose_run(runs[0], StallRules.from_config(config))
-    if found.found.verdict is not None and not found.found.unseen:
-        _print("".join(f"{line}\n" for line in notice_lines(found.verdict_text, runs[0].run_id, directory)))
+    diagnosis = diagnose_run(runs[0], StallRules.from_config(config))
+    if diagnosis.found.verdict is not None and not diagnosis.found.unseen:
+        _print("".join(f"{line}\n" for line in notice_lines(diagnosis.verdict_text, runs[0].run_id, directory)))
 
 
-def _say(directory: Path) -> bool:
-    """Write what an agent could not write; returns whether there was something."""
+def _print_notices(directory: Path) -> bool:
+    """Print notices that an agent could not print. Return whether there were any."""
     from otel_torchdist.node.job.agent_notes import take_notices
 
     texts = take_notices(directory) if _has_stderr() else []

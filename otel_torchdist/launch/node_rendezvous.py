@@ -1,6 +1,6 @@
-"""Says in a launcher's log which nodes its rendezvous waits for: there are no ranks yet, whose tapes could show it.
+"""Logs the nodes that a launcher's rendezvous waits for. There are no ranks, and so no tapes, yet.
 
-torchrun imports torch, and so comes by here. Of a rendezvous that is over within seconds, only a thread has slept.
+torchrun imports torch, and so loads this. For a rendezvous that takes seconds, it only starts a thread that sleeps.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from otel_torchdist import guard
 
 _DYNAMIC: Final = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 PATIENCE_S: Final = 3.0
-"""A rendezvous that has not taken longer is not looked at."""
+"""Seconds until a rendezvous is examined."""
 MAX_NODES: Final = 8
-"""Nodes that a line lists."""
+"""Maximum number of nodes in a log line."""
 _logger = logging.getLogger("otel_torchdist")
 
 
 def watch(imported: object) -> None:
-    """Watch the rendezvous of a module that has just been imported, dynamic or static."""
+    """Watch the rendezvous handler of an imported module, dynamic or static."""
     module: Any = imported
     with guard.guarded("rendezvous of nodes"):
         if module.__name__ == _DYNAMIC:
@@ -51,7 +51,7 @@ def _follow(handler_class: Any, describe: Callable[[Any], str]) -> None:
 
 
 def _wait(describe: Callable[[], str], is_over: threading.Event) -> None:
-    """Say after the stall timeout who is there, and again each time the wait has doubled."""
+    """Log the state of the rendezvous after the stall timeout, and again whenever the wait has doubled."""
     begun_s = time.monotonic()
     if is_over.wait(PATIENCE_S):
         return
@@ -65,26 +65,26 @@ def _wait(describe: Callable[[], str], is_over: threading.Event) -> None:
 
 
 def _threshold_s() -> float:
-    # Imported only where it is waited for.
+    # A late import: most rendezvous are over within seconds.
     from otel_torchdist.config import Config
 
     return Config.from_environment().stall_timeout
 
 
 def _describe_dynamic(handler: Any) -> str:
-    """Who has come to a rendezvous of which all nodes hold the state (c10d, etcd-v2); '' if no node is missing."""
+    """Describe a dynamic rendezvous (c10d, etcd-v2), whose state all nodes share; '' if no node is missing."""
     state, settings = handler._state_holder.state, handler.settings
-    there, least, most = list(state.participants), int(settings.min_nodes), int(settings.max_nodes)
-    if state.complete or len(there) >= least:
+    joined, least, most = list(state.participants), int(settings.min_nodes), int(settings.max_nodes)
+    if state.complete or len(joined) >= least:
         return ""
     of = f"{least}" if least == most else f"at least {least}"
-    nodes = f"{len(there)} of {of} node{'' if least == 1 else 's'} {'has' if len(there) == 1 else 'have'} come"
-    missing = f"{least - len(there)} {'is' if least - len(there) == 1 else 'are'} missing"
-    return f"{nodes} to the rendezvous {settings.run_id!r}{_endpoint(handler)}: {_names(there)}; {missing}"
+    nodes = f"{len(joined)} of {of} node{'' if least == 1 else 's'} {'has' if len(joined) == 1 else 'have'} joined"
+    missing = f"{least - len(joined)} {'is' if least - len(joined) == 1 else 'are'} missing"
+    return f"{nodes} the rendezvous {settings.run_id!r}{_endpoint(handler)}: {_names(joined)}; {missing}"
 
 
 def _names(nodes: Sequence[Any]) -> str:
-    """`node0 (pid 4711), node1 (pid 815)`."""
+    """Format nodes as `node0 (pid 4711), node1 (pid 815)`."""
     shown = [f"{node.addr} (pid {node.pid})" for node in sorted(nodes, key=lambda node: (node.addr, node.pid))]
     more = [f"{len(shown) - MAX_NODES} more"] if len(shown) > MAX_NODES else []
     return ", ".join([*shown[:MAX_NODES], *more]) or "none"
@@ -99,9 +99,9 @@ def _endpoint(handler: Any) -> str:
 
 
 def _describe_static(handler: Any) -> str:
-    """Who waits at the address of a static rendezvous: there, no node sees which others have come."""
+    """Describe a static rendezvous, where no node knows which others have joined."""
     at = f"{handler.master_addr}:{handler.master_port}"
     if handler.rank == 0:
         others = "node 1" if handler.world_size == 2 else f"nodes 1-{handler.world_size - 1}"
-        return f"not all of {handler.world_size} nodes have come to node 0 at {at}, which waits for {others}"
+        return f"not all of {handler.world_size} nodes have joined node 0 at {at}, which waits for {others}"
     return f"node {handler.rank} of {handler.world_size} has not found node 0 at {at}"

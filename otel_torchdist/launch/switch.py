@@ -1,6 +1,6 @@
-"""Switches recording on and off in this process, as OpenTelemetry's instrumentor or the environment asks for it.
+"""Switches recording on and off in this process, for OpenTelemetry's instrumentor or by the environment.
 
-Where an agent exports, a rank needs nothing of OpenTelemetry, and saves the 1.4 MB that its instrumentors take.
+If an agent exports, a rank does not import OpenTelemetry, which saves 1.4 MB.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("otel_torchdist")
 _HOOKS: Final = frozenset({"hooks", "before_operation", "after_operation"})
-"""Arguments of `instrument`."""
+"""Arguments of `instrument` with hooks."""
 
 
 class Switch:
-    """What is on in this process.
+    """The recording of this process, on or off.
 
     Attributes:
-        is_on: Whether it has been turned on, even if there was nothing to record.
+        is_on: Whether it is turned on, even if it records nothing.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class Switch:
         self._cancel: Callable[[], object] | None = None
 
     def turn_on(self, config: Config, outputs: Callable[[], Outputs], given: dict[str, Any]) -> None:
-        """Record from now on if torch.distributed is loaded, else from the first process group on.
+        """Start recording now if torch.distributed is loaded, else with the first process group.
 
         Args:
             config: The settings.
-            outputs: Returns where a thread of this process exports to.
+            outputs: Returns the outputs of an exporting thread in this process.
             given: The other arguments of `instrument`.
         """
         self.is_on = True
@@ -81,7 +81,7 @@ class Switch:
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
         with guard.guarded("switching on"):
-            make_room_for_descriptors()  # it goes on while modules are imported
+            make_room_for_descriptors()  # runs while modules are imported
             from otel_torchdist.capture.core.run.description import SelfDescription
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
@@ -133,7 +133,7 @@ class Switch:
             self._thread.follow(tape)
 
     def turn_off(self) -> None:
-        """Restore torch; what has been recorded is exported first."""
+        """Stop recording and restore torch. Recorded data is exported first."""
         self.is_on = False
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
@@ -154,16 +154,16 @@ class Switch:
 
 
 SWITCH: Final = Switch()
-"""That of this process."""
+"""The switch of this process."""
 
 
 def in_this_process(config: Config) -> Config:
-    """Return the settings for outputs that only this process has: the program's providers, or its terminal."""
+    """Return settings for outputs that only this process has: the program's providers, or its terminal."""
     return dataclasses.replace(config, reader=ReaderHome.THREAD) if config.reader is ReaderHome.AGENT else config
 
 
 def _has_gil() -> bool:
-    """Return whether the GIL is enabled, which may or may not be so in a free-threaded build."""
+    """Return whether the GIL is enabled. In a free-threaded build it may be disabled."""
     is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return is_enabled()
 
@@ -183,7 +183,7 @@ def _directory(config: Config, cleaning: RankCleaning) -> Path:
 
 
 def _observing(config: Config, given: dict[str, Any]) -> Observing | None:
-    """What looks at tensors; nothing of it is imported where nothing does, to save memory."""
+    """Return the observers of tensors, or None. Without observers, their modules are not imported, to save memory."""
     if not (config.observes_tensors or given.keys() & _HOOKS):
         return None
     from otel_torchdist.capture.tensors.choice import chosen_observers
@@ -192,7 +192,7 @@ def _observing(config: Config, given: dict[str, Any]) -> Observing | None:
 
 
 def _rescue_plan(config: Config) -> RescuePlan | None:
-    """How ranks are rescued; None if they are not, or no agent could ask them to."""
+    """Return the settings of rescues, or None if they are off, or no agent could request them."""
     target = next((action.target for action in config.on_stall if action.kind is ActionKind.RESCUE), "")
     if not target or config.reader is ReaderHome.THREAD:
         return None
@@ -209,7 +209,7 @@ def _outputs_from_environment(describes_launch: bool) -> Outputs:
 
 
 def switch_on_from_environment() -> None:
-    """Switch on as configured in the environment; called with the first process group. Never raises."""
+    """Switch on as configured by the environment. Called with the first process group. Never raises."""
     with guard.guarded("switching on"):
         config = Config.from_environment()
         if not config.switched_on or SWITCH.is_on or not _is_new_enough(sys.modules["torch"]):
@@ -220,7 +220,7 @@ def switch_on_from_environment() -> None:
 
 
 def _is_new_enough(torch: Any) -> bool:
-    """Return whether this torch is supported; one that is not is reported once, as instrumentors of OpenTelemetry do."""
+    """Return whether this torch is supported. Log an error otherwise, as OpenTelemetry's instrumentors do."""
     if torch.__version__ >= OLDEST_TORCH:
         return True
     oldest = ".".join(map(str, OLDEST_TORCH))
@@ -229,7 +229,7 @@ def _is_new_enough(torch: Any) -> bool:
 
 
 def _can_start_an_agent(config: Config) -> bool:
-    """Return whether an agent could run; if one is configured and cannot, a warning states what happens instead."""
+    """Return whether an agent can run, if the settings require one. Warn otherwise."""
     if config.reader is not ReaderHome.AGENT:
         return True
     from otel_torchdist.agent.launch.interpreter import find_interpreter, why_none

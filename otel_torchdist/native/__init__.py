@@ -1,1 +1,1 @@
-"""The library in C++ that records calls without Python, and what Python needs to build, load and control it."""
+"""The native library, which records calls in C++ without Python, and the code that builds, loads and controls it."""

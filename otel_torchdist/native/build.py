@@ -1,4 +1,4 @@
-"""Builds the library in C++ for one torch, with this machine's compiler. Never inside a rank."""
+"""Builds the native library for the installed torch, with this machine's compiler. Never inside a rank."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from otel_torchdist.native.library import Library, NativeError, library_name
 
 SOURCES: Final = Path(__file__).parent / "source"
 TORCH_LIBRARIES: Final = ("c10", "torch_cpu")
-"""What the library is linked against."""
-# No warnings: what a compiler that is newer than ours warns of is no reason to record in Python.
+"""Libraries of torch that the native library links."""
+# No warnings: those of a newer compiler are no reason to record in Python.
 _FLAGS: Final = ("-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _STANDARDS: Final = ("c++17", "c++20")
-"""Ours is C++17; torch's own headers need C++20 from 2.15 on."""
+"""Our code is C++17. torch's headers need C++20 from 2.15 on."""
 _LIMIT_S: Final = 600.0
 _POLL_S: Final = 0.02
 
 
 class NoToolError(NativeError):
-    """There is no compiler, or no torch to build for."""
+    """There is no compiler, or no torch."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class TorchFiles:
     """The torch files that the library is compiled and linked against.
 
     Attributes:
-        include: Torch's headers.
-        libraries: The folder of its shared libraries.
+        include: Folder of torch's headers.
+        libraries: Folder of torch's shared libraries.
     """
 
     include: Path
@@ -48,39 +48,39 @@ class TorchFiles:
 
 
 def find_compiler() -> list[str]:
-    """Return the C++ compiler that CXX names, with its options, or else this machine's.
+    """Return the C++ compiler in CXX, with its options, else this machine's compiler.
 
     Raises:
-        NoToolError: There is none.
+        NoToolError: There is no compiler.
     """
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen and not shutil.which(chosen[0]):
         raise NoToolError(f"there is no C++ compiler {chosen[0]}, which CXX names")
-    found = shutil.which("g++") or shutil.which("clang++")
-    if not chosen and not found:
+    default = shutil.which("g++") or shutil.which("clang++")
+    if not chosen and not default:
         raise NoToolError("there is no C++ compiler (g++, clang++, or what CXX names)")
-    return chosen or [str(found)]
+    return chosen or [str(default)]
 
 
 def compile_library(compiler: Sequence[str], torch: TorchFiles, scratch: Path) -> Path:
-    """Compile and link the library, without symbols for a debugger.
+    """Compile and link the library, without debug symbols.
 
     Args:
-        compiler: With its options.
-        torch: What it is for.
-        scratch: A folder for all files of the compiler; they may stay there if this process is killed.
+        compiler: The compiler, with its options.
+        torch: The torch to build for.
+        scratch: Folder for temporary files. They stay if this process is killed.
 
     Returns:
-        The library, in `scratch`.
+        Path of the library, in `scratch`.
 
     Raises:
-        NativeError: It cannot be compiled; the message has the first error.
+        NativeError: Compilation failed. The message has the first error.
         OSError: There is no space.
     """
     flags = [*_FLAGS, *include_flags(torch)]
-    # Torch's headers put their paths into messages.
+    # torch's headers embed their paths in messages.
     flags += [f"-ffile-prefix-map={torch.include}=torch/include", f"-ffile-prefix-map={SOURCES}=otel_torchdist"]
-    # Named in the library in any case: torch has loaded them, and symbols are looked for in what is named.
+    # Link torch's libraries even if unused: symbols are only looked up in linked libraries.
     linked = ["-Wl,--no-as-needed", f"-L{torch.libraries}", *(f"-l{name}" for name in TORCH_LIBRARIES)]
     library = scratch / "library.so"
     _run([*compiler, *flags, str(all_sources(scratch)), "-shared", "-s", "-o", str(library), *linked], scratch)
@@ -88,14 +88,14 @@ def compile_library(compiler: Sequence[str], torch: TorchFiles, scratch: Path) -
 
 
 def all_sources(scratch: Path) -> Path:
-    """Return a source that includes all others: torch's headers take seconds to read, and are read once."""
+    """Return a source file that includes all others, so that torch's headers (seconds) are parsed once."""
     path = scratch / "library.cc"
     path.write_text("".join(f'#include "{source.name}"\n' for source in sorted(SOURCES.glob("*.cc"))))
     return path
 
 
 def include_flags(torch: TorchFiles) -> list[str]:
-    """Return the compiler's options for our sources and the headers of a torch."""
+    """Return the compiler options for our sources and torch's headers."""
     headers = [f"-isystem{torch.include}", f"-isystem{torch.include}/torch/csrc/api/include"]
     return [f"-std={_STANDARDS[_needs_20(torch)]}", *_labels(torch), *headers, f"-I{SOURCES}"]
 
@@ -110,7 +110,7 @@ def _labels(torch: TorchFiles) -> list[str]:
 
 
 def _run(command: Sequence[str], scratch: Path) -> None:
-    """Run the compiler, whose messages are kept in memory, for the disk may be full."""
+    """Run the compiler. Its messages are kept in memory, because the disk may be full."""
     with open(os.memfd_create("compiler"), "w+b") as output, ExitStack() as ended:
         with _no_interrupt():
             running = _start(command, output, scratch)
@@ -125,17 +125,17 @@ def _run(command: Sequence[str], scratch: Path) -> None:
 
 @contextmanager
 def _no_interrupt() -> Generator[None, None, None]:
-    """Let Ctrl-C wait, so that no compiler is started that is not ended again."""
+    """Defer Ctrl-C, so that every started compiler is ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocks it also where it raises one that came before
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocks it even if an earlier one raises here
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(command: Sequence[str], output: IO[bytes], scratch: Path) -> subprocess.Popen[bytes]:
-    """Start a compiler in a session of its own, so that it can be killed with all that it starts."""
+    """Start a compiler in a new session, so that it can be killed with its children."""
     environ = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch)}
     try:
         return subprocess.Popen(
@@ -151,10 +151,10 @@ def _start(command: Sequence[str], output: IO[bytes], scratch: Path) -> subproce
 
 
 def _wait(running: subprocess.Popen[bytes]) -> int | None:
-    """Wait for a compiler, which Ctrl-C interrupts; returns its exit code, None if it takes too long.
+    """Wait for a compiler, unless Ctrl-C interrupts. Return its exit code, or None after the timeout.
 
-    `Popen.wait` cannot be interrupted for certain: where Ctrl-C comes just after it has locked the process, it leaves
-    it locked, and the next one waits for ever.
+    `Popen.wait` is not safe to interrupt: a Ctrl-C just after it has taken its lock leaves the lock taken, and the next
+    call waits for ever.
     """
     deadline_s = time.monotonic() + _LIMIT_S
     while time.monotonic() < deadline_s:
@@ -183,16 +183,16 @@ def _failure(compiler: str, text: str, scratch: Path) -> Exception:
 
 _SCRATCH: Final = ".build-"
 _ABANDONED_S: Final = 3600.0
-"""Longer than any build may take."""
+"""Age in seconds of abandoned files. No build may take that long."""
 _RANK_VARIABLES: Final = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
-"""What launchers such as torchrun set for each rank. RANK is not among them: some clusters set it for a node."""
+"""Variables that launchers such as torchrun set in each rank. Not RANK, which some clusters set for a node."""
 
 
 def build(folder: Path) -> Path:
-    """Build the library, check that it can be used here, and put it into a folder; return its path.
+    """Build the library, check that it is usable, and move it to a folder. Return its path.
 
-    It gets its name only when it is complete, so builds at the same time, or one that was killed, do no harm. What a
-    killed one has left is removed an hour later.
+    The file gets its name when it is complete, so concurrent or killed builds do no harm. Files of a killed build are
+    removed an hour later.
 
     Raises:
         NoToolError: There is no compiler or no torch.
@@ -205,39 +205,39 @@ def build(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch:
-        made = compile_library(compiler, torch, Path(scratch))
+        library = compile_library(compiler, torch, Path(scratch))
         finished = folder / library_name(installed_version())
-        Library(made)
-        _settle(made)
-        made.replace(finished)
+        Library(library)
+        _write_out(library)
+        library.replace(finished)
     return finished
 
 
-def _settle(made: Path) -> None:
-    """Write a library out, so that its name never stands for half of it, and keep others from changing it."""
-    made.chmod(0o755)
-    with made.open("rb") as file:
+def _write_out(library: Path) -> None:
+    """Flush a library to disk before it gets its name, and make it writable for its owner only."""
+    library.chmod(0o755)
+    with library.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def installed_torch() -> TorchFiles:
-    """Return the headers and libraries of the torch that is installed, which takes seconds to import.
+    """Return the headers and libraries of the installed torch, without importing it, which takes seconds.
 
     Raises:
-        NoToolError: There is none.
+        NoToolError: torch is not installed.
     """
-    found = importlib.util.find_spec("torch")
-    if found is None or not found.origin:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin:
         raise NoToolError("torch is not installed")
-    home = Path(found.origin).parent
+    home = Path(spec.origin).parent
     return TorchFiles(home / "include", home / "lib")
 
 
 def installed_version() -> str:
-    """Return the version of the torch that is installed, which is imported.
+    """Import torch, and return its version.
 
     Raises:
-        NoToolError: It cannot be imported.
+        NoToolError: torch cannot be imported.
     """
     try:
         import torch
@@ -247,7 +247,7 @@ def installed_version() -> str:
 
 
 def _refuse_ranks(environ: Mapping[str, str]) -> None:
-    """All ranks of a job would compile at the same time, on processors that train."""
+    """Raise in a rank: all ranks would compile at the same time, on CPUs that train."""
     for name in _RANK_VARIABLES:
         if name in environ:
             rank = f"this is a rank of a job ({name}={environ[name]})"
@@ -255,7 +255,7 @@ def _refuse_ranks(environ: Mapping[str, str]) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what builds have left that were killed."""
+    """Remove the files of killed builds."""
     for scratch in folder.glob(f"{_SCRATCH}*"):
         try:
             is_abandoned = time.time() - scratch.stat().st_mtime > _ABANDONED_S

@@ -1,4 +1,4 @@
-"""Operations that the library follows on devices, as the thread that polls the devices sees them."""
+"""The library's operations on devices, as used by the polling thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ IS_VOID: Final = 2
 IS_ELSEWHERE: Final = 4
 RESULT_SHIFT: Final = 8
 RESULT_FAILED: Final = 100
-"""Bits of `NativeDevices.state`, the shift of the watchdog's result in it, which counts from 1, and the first of the
-results of a watchdog that has failed itself, in the order of `FAILURES`; see source/devices.h."""
+"""Bits of `NativeDevices.state`, the shift of the watchdog's result in it (counted from 1), and the first result of a
+failed watchdog (in the order of `FAILURES`); see source/devices.h."""
 
 _TAKEN_AT_ONCE: Final = 256
 
@@ -32,7 +32,7 @@ class CudaFunctions(ctypes.Structure):
 
 
 class DeviceItem(ctypes.Structure):
-    """An operation, or a stream's wait for one; see source/devices.h."""
+    """An operation, or a stream's wait for an operation; see source/devices.h."""
 
     _fields_ = (
         *(("number", ctypes.c_uint64), ("entered_ns", ctypes.c_uint64), ("took_ns", ctypes.c_uint64)),
@@ -57,15 +57,15 @@ class DeviceItem(ctypes.Structure):
 
 
 class NativeDevices:
-    """The operations that the library follows on the devices of this process.
+    """The library's operations on the devices of this process.
 
     Attributes:
-        handle: The library's handle of it.
-        has_watchdog: Whether PyTorch reports how asynchronous operations end.
+        handle: The library's handle.
+        has_watchdog: Whether PyTorch reports the ends of asynchronous operations.
     """
 
     def __init__(self, library: Library, functions: CudaFunctions, most_events: int, has_watchdog: bool) -> None:
-        """Begin with nothing in flight.
+        """Initialize without operations.
 
         Args:
             library: The library.
@@ -74,7 +74,7 @@ class NativeDevices:
             has_watchdog: See above.
 
         Raises:
-            NativeError: There is no memory.
+            NativeError: The library could not allocate memory.
         """
         self._library = library
         self.handle: int = library.devices(ctypes.byref(functions), most_events) or 0
@@ -84,20 +84,20 @@ class NativeDevices:
         self._items = (DeviceItem * _TAKEN_AT_ONCE)()
 
     def take(self) -> list[DeviceItem]:
-        """Return the items handed over since the last call; they are valid until the next call."""
+        """Return the items since the last call. They are valid until the next call."""
         count: int = self._library.devices_take(self.handle, self._items, _TAKEN_AT_ONCE)
         return self._items[:count]
 
     def state(self, place: int) -> int:
-        """Return the state of an operation, as flags: see `IS_ISSUED` and the following."""
+        """Return the state of an operation, as flags such as `IS_ISSUED`."""
         return self._library.devices_state(self.handle, place)
 
     def release(self, place: int) -> None:
-        """Free the place of an operation that is over, and its events."""
+        """Free the place of a completed operation, and its events."""
         self._library.devices_release(self.handle, place)
 
     def give_back(self, device: int, events: Iterable[int | None]) -> None:
-        """Return events that no one will query."""
+        """Return events to the pool. Nobody may query them any more."""
         for event in events:
             self._library.devices_give_back(self.handle, device, event)
 
@@ -111,19 +111,19 @@ class NativeDevices:
 
     @property
     def failure(self) -> int:
-        """The first error that a device has reported; 0 if there was none."""
+        """The first error of a device; 0 for none."""
         return self._library.devices_failure(self.handle)
 
     def stop(self) -> None:
-        """From now on, leave all operations on devices to Python."""
+        """Stop recording operations on devices natively. Python records them."""
         self._library.devices_stop(self.handle)
 
 
 class NativeWake:
-    """Has a thread wait in the library, where it is woken without the GIL; used like `threading.Event`."""
+    """An event like `threading.Event`. The thread waits in the library, where it is woken without the GIL."""
 
     def __init__(self, library: Library, devices: NativeDevices) -> None:
-        """Initialize: no one waits."""
+        """Initialize without a waiting thread."""
         self._library = library
         self._handle = devices.handle
 
@@ -132,18 +132,18 @@ class NativeWake:
         self._library.devices_wake(self._handle)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until woken, or for `timeout` seconds; without one also until something is handed over."""
+        """Wait until woken, or for `timeout` seconds. Without a timeout, new items also end the wait."""
         self._library.devices_sleep(self._handle, -1 if timeout is None else int(timeout * 1e9))
 
     def clear(self) -> None:
-        """Do nothing: waking once ends one wait."""
+        """Do nothing: each wake-up ends one wait."""
 
 
 def address_of(library: Any, name: str) -> int:
-    """Address of a function in a library that is loaded.
+    """Return the address of a function in a loaded library.
 
     Raises:
-        NativeError: There is none of this name.
+        NativeError: There is no such function.
     """
     try:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0

@@ -22,7 +22,7 @@ def header() -> str:
     """Return the text of the header.
 
     Raises:
-        ValueError: The payload's fields are not those that are known here.
+        ValueError: The payload's fields differ from `_FIELDS`.
     """
     if layout.PAYLOAD.format != "=" + "".join(kind for kind, _ in _FIELDS):
         raise ValueError(f"the payload is {layout.PAYLOAD.format}: change its fields here too")

@@ -1,7 +1,7 @@
-"""The library in C++ that records calls without Python: finds it, checks that it fits, and calls it through ctypes.
+"""Finds the native library, checks its compatibility, and calls it through ctypes.
 
-It is built for one minor version of torch, whose C++ interface it uses. Where frames lie in each Python is a table in
-the library, and a look at our own frame shows whether it is right.
+It is built for one minor version of torch, whose C++ interface it uses. It has a table of the memory layout of frames
+in each Python version, which is verified with our own frame.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAILURES: Final = (
     *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
     *("IndexError", "ValueError", "TypeError", "OutOfMemoryError", "NotImplementedError"),
 )
-"""What Python calls the exceptions of C++ that the library tells apart, in its order."""
+"""Python's names of the C++ exceptions that the library distinguishes, in its order."""
 
 _Handle = ctypes.c_void_p
 _U64 = ctypes.c_uint64
@@ -42,11 +42,11 @@ _OBJECT = ctypes.py_object
 
 
 class NativeError(TorchDistError):
-    """The library is not there, or cannot be used here; the message says why."""
+    """The native library is missing or unusable."""
 
 
 class NoLibraryError(NativeError):
-    """There is none for this torch."""
+    """There is no native library for this torch."""
 
 
 class OperationLayout(ctypes.Structure):
@@ -110,27 +110,27 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "call_on_failed_wait": (None, (_OBJECT,)),
 }
 _WAITING: Final[dict[str, tuple[Any, Sequence[Any]]]] = {"devices_sleep": (None, (_Handle, _I64))}
-"""Functions that take long: the GIL is given up during them."""
+"""Functions that block. They release the GIL."""
 
 
 class Library:
-    """The functions of the library, by their names without `otd_`.
+    """The functions of the library, named without `otd_`.
 
-    Nearly all are short, so the GIL is kept during them: giving it up and taking it again would cost more.
+    Nearly all are short, so they keep the GIL: releasing and taking it would cost more.
     """
 
     def __init__(self, path: Path) -> None:
-        """Load the library; torch must have been imported.
+        """Load the library. torch must be imported.
 
         Raises:
-            NativeError: It is not one, or is for another torch or Python.
+            NativeError: The file is not a library, or is for another torch or Python.
         """
         self.path = path
         _check_python()
         try:
             kept, released = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
             self._declare(kept, {"abi": _FUNCTIONS["abi"]})
-            self._check_abi()  # before functions are looked for that another version may lack
+            self._check_abi()  # before looking up functions that another version may lack
             self._declare(kept, _FUNCTIONS)
             self._declare(released, _WAITING)
         except (OSError, AttributeError) as error:
@@ -161,7 +161,7 @@ class Library:
             raise NativeError(f"{self.path} does not know the frames of Python {platform.python_version()}")
 
     def _sees_frames(self) -> bool:
-        """Return whether the library finds the frame that calls it where it looks for it."""
+        """Return whether the library finds the frame of its caller."""
         code, instruction = _U64(), _I64()
         self.innermost_frame(ctypes.byref(code), ctypes.byref(instruction))
         frame = sys._getframe()  # pyright: ignore[reportPrivateUsage]  # its only name
@@ -183,15 +183,15 @@ def _minor(version: str) -> tuple[str, ...]:
 
 
 def library_name(torch_version: str, machine: str = "") -> str:
-    """Return the file name of the library for a torch, and for an architecture if it is not this one's."""
+    """Return the file name of the library for a torch version and an architecture, by default this machine's."""
     return f"otel_torchdist-torch{'.'.join(_minor(torch_version))}-{machine or platform.machine()}.so"
 
 
 def library_cache() -> Path:
-    """Return the folder of this user's own libraries.
+    """Return the folder of libraries that this user has built.
 
     Raises:
-        NoLibraryError: This user has no home.
+        NoLibraryError: This user has no home directory.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -201,14 +201,14 @@ def library_cache() -> Path:
 
 
 def chosen_library(kernel: CaptureKernel) -> Library | None:
-    """Return the library with which calls are recorded; None for the kernel in Python.
+    """Return the library that records calls, or None to record in Python.
 
-    What is used is logged, as a warning if there is a library that cannot be used, or none although it was asked for.
+    Logs the choice, as a warning if the library is unusable, or missing although the setting requires it.
     """
     if kernel is CaptureKernel.PYTHON:
         return None
     try:
-        library = find_library(_own_cache())
+        library = find_library(_cache_or_none())
     except NoLibraryError as error:
         if kernel is CaptureKernel.NATIVE:
             _warn(error)
@@ -226,7 +226,7 @@ def _warn(error: NativeError) -> None:
     _logger.warning("%s: recording in Python, which takes longer (%s)", error, OTEL_PYTHON_TORCHDIST_CAPTURE)
 
 
-def _own_cache() -> Path | None:
+def _cache_or_none() -> Path | None:
     try:
         return library_cache()
     except NoLibraryError:
@@ -234,25 +234,25 @@ def _own_cache() -> Path | None:
 
 
 def find_library(cache: Path | None) -> Library:
-    """Load the library for this torch: a library that was built here, or else the wheel's.
+    """Load the library for this torch: the library that was built here, else the wheel's.
 
-    One that was built here and cannot be used, such as one of an older version, is a warning if there is another.
+    If the library that was built here is unusable, such as of an older version, warn and use the wheel's.
 
     Args:
-        cache: Where `build-native` puts libraries; None if there is no such folder.
+        cache: The folder of `build-native`, or None.
 
     Raises:
-        NativeError: It cannot be used.
-        NoLibraryError: There is none.
+        NativeError: The library is unusable.
+        NoLibraryError: There is no library.
     """
     import torch
 
     name = library_name(torch.__version__)
     shipped = _SHIPPED / name
-    has_shipped = shipped.is_file()  # who can change it can change this file, too
+    has_shipped = shipped.is_file()  # not checked: who can change it can change this file, too
     if cache is not None:
         try:
-            if _is_there(cache / name):
+            if _has_library(cache / name):
                 return Library(cache / name)
         except NativeError as error:
             if not has_shipped:
@@ -266,8 +266,8 @@ def find_library(cache: Path | None) -> Library:
     )
 
 
-def _is_there(path: Path) -> bool:
-    """Return whether a cache has a library.
+def _has_library(path: Path) -> bool:
+    """Return whether a library exists in the cache.
 
     Raises:
         NativeError: It cannot be read, is damaged, or others may have written it.

@@ -1,4 +1,4 @@
-"""Recording by the native library: the tape that C++ and Python both write to, a run's groups, and its code."""
+"""Controls native recording: the tape that C++ and Python share, and a run's groups, plans and code objects."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ _OPEN_AT_ONCE: Final = 1024
 
 
 class NativeTapeWriter(TapeWriter):
-    """Writes one rank's tape through the library.
+    """Writer of one rank's tape through the library.
 
     Attributes:
-        library: The library.
-        session: Its handle of this tape.
+        session: The library's handle of this tape.
     """
 
     def __init__(self, library: Library, directory: Path, identity: TapeIdentity, names_bytes: int = MAX_BYTES) -> None:
-        """Create the files, and map them for the library too.
+        """Create the files, and map them for the library, too.
 
         Raises:
-            TapeError: There is no room, the files cannot be created, or the identity is invalid.
+            TapeError: There is no space, the files cannot be created, or the identity is invalid.
         """
         super().__init__(directory, identity, names_bytes)
         self.library = library
@@ -46,11 +45,11 @@ class NativeTapeWriter(TapeWriter):
             for path in (self.path, self.path.with_suffix(".names")):
                 os.unlink(path)
             raise TapeError(f"cannot map {self.path} a second time")
-        # In a forked child too: only its own copy of the map goes.
+        # In a forked child, too: this only unmaps its own copy.
         weakref.finalize(self, library.release, self.session).atexit = False
 
     def begin_prepared(self, entered_ns: int, step: int, sequence: int, tail: bytes) -> int:
-        """Publish an operation; see `TapeWriter`."""
+        """Record an operation as entered; see `TapeWriter`."""
         return self.library.tape_begin(self.session, entered_ns, step, sequence, tail)
 
     def _append(self, payload: bytes, own_words: bytes) -> int:
@@ -97,9 +96,9 @@ class NativeTapeWriter(TapeWriter):
 
 
 _UNUSED: Final = 16_384
-"""Forgotten counters that are kept back before the first is used again."""
+"""Number of forgotten counters to keep before the first is reused."""
 _ALL_FORGOTTEN: Final = 2
-"""The library had too many plans, and has forgotten all others of the thread."""
+"""Result of `plan`: the library had too many plans, and has dropped the thread's other plans."""
 
 
 class PlanFlag(enum.IntFlag):
@@ -131,23 +130,23 @@ class NativeGroup:
         self.handle = handle
 
     def set_default(self) -> None:
-        """Make it the default group."""
+        """Mark the group as the default group."""
         self._library.set_default(self.handle)
 
     def set_coalescing(self, is_coalescing: bool) -> None:
-        """Leave its calls to Python while several of them end together."""
+        """Start or end a coalescing block. Python records its calls."""
         self._library.set_coalescing(self.handle, is_coalescing)
 
     def next_bucket(self) -> MutableSequence[int]:
-        """Return the place of one number in the library's memory: which bucket of gradients comes next."""
+        """Return the index of the next gradient bucket, as a sequence of one number in the library's memory."""
         return _number_at(self._library.next_bucket(self.handle))
 
     def set_buckets(self, label: int, sizes: Sequence[int]) -> None:
-        """Say how many bytes each of the buckets has whose number is recorded, and the name id of the label."""
+        """Set the sizes in bytes of the numbered buckets, and the name id of their label."""
         self._library.set_buckets(self.handle, label, (ctypes.c_uint64 * len(sizes))(*sizes), len(sizes))
 
     def is_synchronized(self) -> bool:
-        """Return whether a collective has ended that proves that every member was there."""
+        """Return whether a collective has ended whose end proves that every member entered it."""
         return bool(self._library.is_synchronized(self.handle))
 
 
@@ -155,14 +154,14 @@ class NativePlan(NamedTuple):
     """The plan for recording calls of one kind from one call site.
 
     Attributes:
-        group: Their group.
-        counter: What `new_counter` returned for operations like them.
-        devices: The library's handle of what is in flight on devices; None if they run on the CPU.
-        tail: The constant part of their records.
-        kind: Comes back with a wait that raises, and with what becomes of operations on devices.
+        group: The group.
+        counter: The counter of the calls, from `new_counter`.
+        devices: The library's handle of operations on devices; None for the CPU.
+        tail: The constant part of the records.
+        kind: Python's number for the plan. The library reports it with waits that raise and operations on devices.
         flags: See `PlanFlag`.
-        ragged_factor: By what the bytes of a call's tensors are multiplied to get the size of its message, if calls of
-            all sizes share this plan; None if they do not.
+        ragged_factor: If calls of all sizes share this plan: the ratio of message size to the bytes of the call's
+            tensors. Otherwise None.
     """
 
     group: NativeGroup
@@ -175,10 +174,10 @@ class NativePlan(NamedTuple):
 
 
 class NativePlaces:
-    """Counters in the library's memory, identified by their addresses; see `Places` in capture/core/message_counters.
+    """Counters in the library's memory, identified by their addresses; see `CounterMemory` in capture/core.
 
-    Memory of a tape is not given back. A counter that no plan refers to any more is used again, but late: a thread may
-    have taken a plan and be about to count.
+    Memory of a tape is not freed. A counter without plans is reused, but late: a thread may have read a plan and be
+    about to count.
     """
 
     def __init__(self, library: Library, session: int) -> None:
@@ -195,41 +194,41 @@ class NativePlaces:
         return address
 
     def counter(self, place: object) -> MutableSequence[int]:
-        """Return the number at an address."""
+        """Return the counter at an address, as a sequence of one number."""
         assert isinstance(place, int)
         return _number_at(place)
 
     def forget(self, place: object) -> None:
-        """Use an address again, when many others have been forgotten."""
+        """Reuse an address, once many others have been forgotten."""
         assert isinstance(place, int)
         self._free.append(place)
 
 
 class NativeRecording:
-    """Controls what the library records on one tape.
+    """The library's recording on one tape.
 
     Attributes:
-        generation: Counts how often all plans have become void, from 1.
+        generation: Generation of plans, from 1. It increases when all plans become void.
     """
 
     def __init__(self, tape: NativeTapeWriter) -> None:
-        """Prepare; `begin` starts it."""
+        """Initialize without recording. `begin` starts it."""
         self._tape = tape
         self._library = tape.library
         self._session = tape.session
         self.generation = 1
 
     def begin(self, window: int) -> None:
-        """Start recording; every `window` collectives of the default group are a step, which Python ends."""
+        """Start recording. Python ends a step after every `window` collectives of the default group."""
         failures = (ctypes.c_uint32 * len(FAILURES))(*map(self._tape.names.intern, FAILURES))
         self._library.begin(self._session, window, failures)
 
     def end(self) -> None:
-        """Stop recording; ends of operations are still recorded."""
+        """Stop recording calls. Ends of operations are still recorded."""
         self._library.end(self._session)
 
     def stop_windows(self) -> None:
-        """From now on, steps end in other ways."""
+        """Stop ending steps by windows of collectives."""
         self._library.stop_windows(self._session)
 
     def add_group(self, has_one_channel: bool) -> NativeGroup:
@@ -237,32 +236,32 @@ class NativeRecording:
         return NativeGroup(self._library, self._library.add_group(self._session, has_one_channel))
 
     def new_counter(self) -> MutableSequence[int]:
-        """Return a number in the library's memory, which lives as long as the tape."""
+        """Return a sequence of one number in the library's memory. It lives as long as the tape."""
         return _number_at(self._library.add_counter(self._session))
 
     def counter_places(self) -> NativePlaces:
-        """Return memory for counters that are used again."""
+        """Return memory for reusable counters."""
         return NativePlaces(self._library, self._session)
 
     def learn_code(self, code: int, kind: int) -> None:
-        """Note what the walk to a call site does at a code object; see `CodeKind`."""
+        """Add the kind of a code object; see `CodeKind`."""
         self._library.learn_code(self._session, code, kind)
 
     def forget_code(self) -> None:
-        """Forget all code objects, whose addresses may be used again."""
+        """Drop all code objects, whose addresses may be reused."""
         self._library.forget_code(self._session)
         self.generation += 1
 
     def void_plans(self) -> None:
-        """Plan all calls anew."""
+        """Drop all plans."""
         self._library.void_plans(self._session)
         self.generation += 1
 
     def plan(self, planned: NativePlan | None) -> bool:
-        """Say how calls like this thread's last one are recorded; returns whether the library takes it.
+        """Set the plan for calls like this thread's last call. Return whether the library has accepted it.
 
         Args:
-            planned: None to leave them to Python.
+            planned: The plan; None to record such calls in Python.
         """
         if planned is None:
             answer = self._library.plan(self._session, None, None, None, bytes(layout.PAYLOAD_TAIL.size), 0, 0, 0)

@@ -1,7 +1,6 @@
-"""Checks whether a library may be loaded: loading runs it, and a truncated file would end the process.
+"""Checks whether a library may be loaded: its owner, permissions and completeness. Loading a library runs its code.
 
-`dlopen` itself does not look: it maps segments beyond the end of a truncated file, and the first access to them is a
-SIGBUS.
+`dlopen` does not check for truncation: it maps segments beyond the end of the file, and the first access raises SIGBUS.
 """
 
 from __future__ import annotations
@@ -16,33 +15,34 @@ from pathlib import Path
 from typing import Final
 
 _HEADER: Final = struct.Struct("<4s36xQ10xHH2x")
-"""Of a 64-bit ELF file: magic; where its section headers begin, the size of each, and how many. They come last."""
+"""Header of a 64-bit ELF file: magic; offset, size and number of the section headers, which are last in the file."""
 _MAGIC: Final = b"\x7fELF"
 _NOBODY: Final = 65_534
-"""To whom files of root seem to belong in a user namespace that lacks root, such as a container's."""
+"""Apparent owner of root's files in a user namespace without root, such as a container's."""
 
 
 def why_not_trusted(path: Path) -> str:
-    """Say why a library must not be loaded, in words that follow its path; '' if nothing speaks against it.
+    """Return why a library must not be loaded, as a text that follows its path; '' if it may be loaded.
 
-    It and its folder must belong to this user or root; neither they nor any folder above may be writable by others.
+    The file and its folder must belong to this user or root. Others must not be able to write to them or to any folder
+    above.
 
     Raises:
-        OSError: It cannot be examined.
+        OSError: The file cannot be examined.
     """
-    own = {0, os.geteuid()}
-    for place in _on_the_way(path):
+    trusted = {0, os.geteuid()}
+    for place in _places_on(path):
         status = os.lstat(place)
         is_above = place not in (path, path.parent) and not stat.S_ISREG(status.st_mode)
-        if status.st_uid not in own and not (is_above and status.st_uid == _NOBODY):
+        if status.st_uid not in trusted and not (is_above and status.st_uid == _NOBODY):
             return f"may be another user's: {place} belongs to user {status.st_uid}"
         if not stat.S_ISLNK(status.st_mode) and _others_can_write(status):
             return f"may be another user's: others can write to {place}"
     return "" if _is_whole(path) else "is truncated"
 
 
-def _on_the_way(path: Path) -> Iterator[Path]:
-    """Yield every folder and link that a path leads through, from the root on, and the file itself."""
+def _places_on(path: Path) -> Iterator[Path]:
+    """Yield all folders and links on a path, from the root on, and the file."""
     place, rest = Path("/"), [*reversed(path.absolute().parts[1:])]
     yield place
     while rest:
@@ -57,14 +57,14 @@ def _on_the_way(path: Path) -> Iterator[Path]:
 
 def _others_can_write(status: os.stat_result) -> bool:
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
-        return False  # such as /tmp: nobody can replace what belongs to others there
+        return False  # such as /tmp: nobody can replace the files of others there
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _has_only_this_user(status.st_gid)
 
 
 def _has_only_this_user(group_id: int) -> bool:
-    """Return whether a group is this user's own, as many systems have one for each user."""
+    """Return whether a group has no members but this user. Many systems have a group for each user."""
     try:
         group, user = grp.getgrgid(group_id), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -79,4 +79,4 @@ def _is_whole(path: Path) -> bool:
     if len(head) < _HEADER.size:
         return False
     magic, begin, each, count = _HEADER.unpack(head)
-    return magic != _MAGIC or 0 < begin <= size - each * count  # what is no ELF file at all, dlopen refuses by itself
+    return magic != _MAGIC or 0 < begin <= size - each * count  # dlopen rejects other files than ELF itself

@@ -1,1 +1,1 @@
-"""Observers of tensors."""
+"""Observers of the tensors of operations: hooks, numerics, replicas, synchronized timing."""

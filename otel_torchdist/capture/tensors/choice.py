@@ -1,4 +1,4 @@
-"""What is to look at the tensors of operations."""
+"""Chooses the observers of tensors from the settings and the arguments of `instrument`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def given_hooks(given: dict[str, Any]) -> tuple[Hooks, ...]:
-    """Read the hooks among the arguments of `instrument`; what is none is left out, with a warning."""
+    """Read the hooks in the arguments of `instrument`. Skip invalid values with a warning."""
     hooks: Any = given.get("hooks", ())
     several: list[Any] = [*hooks] if isinstance(hooks, Iterable) else [hooks]
     functions = {name: given[name] for name in ("before_operation", "after_operation") if given.get(name) is not None}
     usable = {name: function for name, function in functions.items() if callable(function)}
-    for one in [one for one in several if not isinstance(one, Hooks)]:
-        _logger.warning("instrument(hooks=%.100r) is not Hooks: it is not called", one)
+    for value in [value for value in several if not isinstance(value, Hooks)]:
+        _logger.warning("instrument(hooks=%.100r) is not Hooks: it is not called", value)
     for name in functions.keys() - usable.keys():
         _logger.warning("instrument(%s=%.100r) is not a function: it is not called", name, functions[name])
-    found = [one for one in several if isinstance(one, Hooks)]
+    valid = [value for value in several if isinstance(value, Hooks)]
     if usable:
-        found.append(Hooks(usable.get("before_operation"), usable.get("after_operation")))
-    return tuple(found)
+        valid.append(Hooks(usable.get("before_operation"), usable.get("after_operation")))
+    return tuple(valid)
 
 
 def load_hooks(targets: Sequence[str]) -> tuple[Hooks, ...]:
-    """Import what is named by `module:name`; what cannot be used is left out, with a warning."""
+    """Import hooks by `module:name`. Skip invalid targets with a warning."""
     return tuple(_load(targets))
 
 
@@ -43,16 +43,16 @@ def _load(targets: Sequence[str]) -> Iterator[Hooks]:
     for target in targets:
         module, _, name = target.partition(":")
         try:
-            found: Any = getattr(importlib.import_module(module), name)
+            target_object: Any = getattr(importlib.import_module(module), name)
         except Exception as error:
             guard.pass_on(error)
             reason = f"{type(error).__name__}: {error}"
             _logger.warning("%s=%.100r cannot be imported (%s): no hook is called", *_setting(target), reason)
             continue
-        if isinstance(found, Hooks):
-            yield found
-        elif callable(found):
-            yield Hooks(before_operation=found)
+        if isinstance(target_object, Hooks):
+            yield target_object
+        elif callable(target_object):
+            yield Hooks(before_operation=target_object)
         else:
             _logger.warning("%s=%.100r is neither Hooks nor a function: no hook is called", *_setting(target))
 
@@ -63,13 +63,13 @@ def _setting(target: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Observing:
-    """What looks at tensors.
+    """The chosen observers of tensors.
 
     Attributes:
-        hooks: Functions of the user's.
-        synchronizes: Whether devices are synchronised around collectives.
-        numerics: Records the values of tensors; None for nothing.
-        compare_parameters: Parameters of replicas are compared before each so-many-th step; 0 for never.
+        hooks: The user's hooks.
+        synchronizes: Whether devices are synchronized around collectives.
+        numerics: Observer of the values of tensors, or None.
+        compare_parameters: Interval in steps at which replicas' parameters are compared; 0 for never.
     """
 
     hooks: tuple[Hooks, ...] = ()
@@ -79,24 +79,24 @@ class Observing:
 
     @property
     def looks_at_tensors(self) -> bool:
-        """Whether something needs the tensors themselves."""
+        """Whether an observer needs the tensors."""
         return bool(self.hooks) or self.numerics is not None
 
     def checks_values(self, rank: int) -> bool:
-        """Return whether the inputs of all operations of a rank are checked."""
+        """Return whether all inputs of a rank's operations are checked for finiteness."""
         numerics = self.numerics
         return numerics is not None and numerics.mode is NumericsMode.ALL and numerics.is_for(rank)
 
     @property
     def is_none(self) -> bool:
-        """Whether there is nothing to call at operations."""
+        """Whether operations call no observer."""
         return not self.looks_at_tensors and not self.synchronizes
 
 
 def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
-    """Return what the settings and the arguments of `instrument` ask for, and warn of what that excludes.
+    """Return the observers in the settings and the arguments of `instrument`. Warn if they rule out native recording.
 
-    It need not be called, nor this module be imported, where they name nothing: see `Config.observes_tensors`.
+    Not called, nor is this module imported, without observers: see `Config.observes_tensors`.
     """
     is_off = config.numerics is NumericsMode.OFF
     observing = Observing(

@@ -1,7 +1,7 @@
-"""Values of tensors on CUDA devices: computed on the caller's stream, and read by our thread when they have arrived.
+"""Computes statistics of tensors on CUDA devices: on the caller's stream, and read by our thread once they arrive.
 
-Kernels are only enqueued. Nothing waits for the device: no element is read, no shape depends on values, and nothing is
-copied from the host. A row of results has 64 bits for each: `_EXTREMES`, behind them of sampled inputs `_MOMENTS` and
+Kernels are only enqueued, without synchronization: no element is read, no shape depends on values, and nothing is
+copied from the host. A row of results has 64 bits for each value: `_EXTREMES`, and for sampled inputs `_MOMENTS` and
 the checksum.
 """
 
@@ -40,16 +40,16 @@ _EXTREMES: Final = struct.Struct("=2d")
 _MOMENTS: Final = struct.Struct("=4d")
 _CHECKSUM: Final = struct.Struct("=Q")
 _PARAMETERS: Final = struct.Struct(f"={1 + WORDS}q")
-"""Bytes of the longest row."""
+"""Layout of the longest row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the host knows of inputs.
+    """The element counts of inputs, which the host knows.
 
     Attributes:
-        elements: How many elements they have.
-        sampled: How many of these are in the sample.
+        elements: Number of elements.
+        sampled: Number of elements in the sample.
     """
 
     elements: int
@@ -57,14 +57,16 @@ class Counts:
 
 
 def row_of_inputs(tensors: Sequence[torch.Tensor], is_sampled: bool) -> tuple[torch.Tensor, Counts]:
-    """Enqueue what the inputs of an operation are described by; returns a row on their device."""
-    parts = [torch.stack([one.double() for one in torch.aminmax(tensor)]) for tensor in tensors]
+    """Enqueue the statistics of an operation's inputs. Return a row on their device."""
+    parts = [torch.stack([extreme.double() for extreme in torch.aminmax(tensor)]) for tensor in tensors]
     elements = sum(tensor.numel() for tensor in tensors)
     if not is_sampled:
         return _extremes(parts).view(torch.int64), Counts(elements, 0)
     with _without_autocast(tensors[0].device.type):
         samples = [sample_of(tensor) for tensor in tensors]
-        moments = torch.stack([_moments(*both) for both in zip(tensors, samples, strict=True)]).sum(0)
+        moments = torch.stack([_moments(tensor, sample) for tensor, sample in zip(tensors, samples, strict=True)]).sum(
+            0
+        )
         checksum = checksum_tensor(tensors)
     row = torch.cat([_extremes(parts).view(torch.int64), moments.view(torch.int64), checksum.view(1)])
     return row, Counts(elements, sum(sample.numel() for sample in samples))
@@ -76,7 +78,7 @@ def row_of_outputs(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def row_of_parameters(tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> torch.Tensor:
-    """Enqueue what `summed` makes of the mixed checksums of parameters: the sum of all, and the words behind it."""
+    """Enqueue the checksums of parameters, combined as by `summed`: the total, and the words."""
     pairs = zip(tensors, salts, strict=True)
     value = torch.stack([checksum_tensor([tensor]) + signed((salt + 1) * FACTORS[0]) for tensor, salt in pairs])
     for shift, factor in ((30, FACTORS[1]), (27, FACTORS[2])):
@@ -87,30 +89,30 @@ def row_of_parameters(tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> 
     words = [torch.zeros((), dtype=torch.int64, device=value.device) for _ in range(WORDS)]
     for bit in range(bits):
         word, shift, modulus = position_of(bit, bits)
-        one = (value * (places >> bit & 1)).sum() & (modulus - 1)
-        words[word] = words[word] + (one << shift)
+        part = (value * (places >> bit & 1)).sum() & (modulus - 1)
+        words[word] = words[word] + (part << shift)
     return torch.stack([value.sum() & SUM_MASK, *words])
 
 
 def parameters_in(row: bytes) -> tuple[int, tuple[int, ...]]:
-    """Return the sum of all and the words, from a row that has come from the device."""
+    """Return the total and the words in a row from the device."""
     total, *words = _PARAMETERS.unpack(row)
     return total, tuple(words)
 
 
 def _shifted(value: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shift 64-bit words to the right, without their sign."""
+    """Shift 64-bit words to the right, without sign extension."""
     return value >> bits & ((1 << 64 - bits) - 1)
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[object]:
-    """Autocast would copy whole halves as float32 for a norm."""
+    """Disable autocast, which would copy whole half-precision tensors to float32 for a norm."""
     is_on = torch.is_autocast_enabled(device_type)
     return torch.autocast(device_type, enabled=False) if is_on else contextlib.nullcontext()
 
 
 def _extremes(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the extremes of all, from those of each; NaN if one is."""
+    """Combine the extremes of several tensors; NaN if any is NaN."""
     if len(parts) == 1:
         return parts[0]
     smallest, largest = torch.stack(list(parts)).unbind(1)
@@ -118,7 +120,7 @@ def _extremes(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _moments(tensor: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-    """Sum, sum of squares, and in the sample the numbers of zeros and of subnormal numbers."""
+    """Return sum, sum of squares, and the numbers of zeros and subnormal numbers in the sample."""
     count = tensor.numel()
     if tensor.dtype is torch.float16:
         squares = sample.float().square().mean().double() * count
@@ -132,7 +134,7 @@ def _moments(tensor: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
 
 
 def words_of_inputs(row: bytes, counts: Counts) -> dict[int, int]:
-    """What a record's words hold, from a row that has come from the device: the extremes last."""
+    """Return the words of a record from a row from the device, with the extremes last."""
     smallest, largest = _EXTREMES.unpack_from(row)
     if math.isnan(smallest) or math.isnan(largest):
         smallest = largest = math.nan
@@ -150,35 +152,34 @@ def words_of_inputs(row: bytes, counts: Counts) -> dict[int, int]:
 
 
 def checksum_in(row: bytes) -> int:
-    """What a record's word holds of the checksum of outputs."""
+    """Return a record's word for the checksum of outputs."""
     return checksum_word(_CHECKSUM.unpack_from(row)[0])
 
 
 MAX_TENSORS: Final = 64
-"""Of an operation; each costs the host some launches. Parameters are looked at in few steps."""
+"""Maximum number of tensors of an operation: each costs the host several kernel launches."""
 
 
 class DeviceValues:
-    """Enqueues what is to be known of tensors.
+    """The computation of statistics on devices.
 
-    The kernels run where the operation's own place is: inputs are read on the stream on which the operation waits for
-    them, outputs on the stream that has waited for it. Both are in use there, so their memory is not given to anyone
-    else before our kernels have run, and no further stream has to be recorded with the allocator, which would keep it
-    for longer.
+    The kernels run on the operation's streams: inputs are read on the stream that the operation waits for, outputs on
+    the stream that waited for it. The allocator knows these streams, so it does not reuse the memory before our kernels
+    have run. Recording another stream would keep the memory longer.
     """
 
     def __init__(self, find_cuda: Callable[[], DeviceOperations | None]) -> None:
-        """Initialize; `find_cuda` returns what follows operations on devices, if anything does."""
+        """Initialize with `find_cuda`, which returns the follower of CUDA operations, or None."""
         self._find_cuda = find_cuda
 
     def inputs(self, tensors: Sequence[torch.Tensor], is_sampled: bool) -> tuple[Reading, Counts] | Unseen:
-        """Enqueue what describes the inputs of an operation; see `eligible.sort`."""
+        """Enqueue the statistics of inputs that `eligible.select_inputs` has selected."""
         counts: list[Counts] = []
 
         def row() -> torch.Tensor:
-            found, count = row_of_inputs(tensors, is_sampled)
+            values, count = row_of_inputs(tensors, is_sampled)
             counts.append(count)
-            return found
+            return values
 
         reading = self._enqueue(tensors, row)
         return reading if isinstance(reading, Unseen) else (reading, counts[0])
@@ -192,7 +193,7 @@ class DeviceValues:
         return self._enqueue(tensors, lambda: row_of_parameters(tensors, salts), most=len(tensors))
 
     def read(self, reading: Reading, arrived: Callable[[bytes], object]) -> None:
-        """Have a function called with a result, on our thread, when it has arrived."""
+        """Call a function with a result, on our thread, once it arrives."""
         cuda = self._find_cuda()
         if cuda is not None:
             reading.arrived = arrived

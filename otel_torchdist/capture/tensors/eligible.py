@@ -1,6 +1,7 @@
-"""Which tensors are looked at, decided without reading them, and which outputs are the same on all members of a group.
+"""Selects the tensors that can be examined, without reading them, and the outputs that can be compared.
 
-Where a backend does not promise the same outputs bit by bit, outputs that differ prove nothing, and are not compared.
+Outputs are only compared if the backend promises bitwise equality on all members. Otherwise a difference proves
+nothing.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from otel_torchdist.model.collectives import operations_where
 from otel_torchdist.model.numerics import Unseen
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Subclasses may run code of their own for each function of torch."""
+"""Classes of tensors that are read. Subclasses may run custom code in each torch function."""
 _COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """The inputs of an operation.
+class SelectedInputs:
+    """The selected inputs of an operation.
 
     Attributes:
-        described: Those that have statistics, all on the device of the first; complex ones as pairs of numbers.
-        unseen: Why another one that may be infinite or not a number is left out; None if none is.
+        described: Inputs with statistics, on one device. Complex tensors are viewed as pairs of real numbers.
+        unseen: Why another input that may be non-finite was left out; None if all were selected.
     """
 
     described: tuple[torch.Tensor, ...]
     unseen: Unseen | None
 
 
-def sort(tensors: Sequence[torch.Tensor]) -> Sorted:
-    """Sort inputs: integers and empty tensors are left out too, and have nothing that could be missed."""
+def select_inputs(tensors: Sequence[torch.Tensor]) -> SelectedInputs:
+    """Select the inputs that can be examined. Integers and empty tensors are always finite, and are skipped."""
     described: list[torch.Tensor] = []
     unseen: Unseen | None = None
     for tensor in tensors:
@@ -50,7 +51,7 @@ def sort(tensors: Sequence[torch.Tensor]) -> Sorted:
         if reason is None:
             described.append(tensor)
         unseen = unseen or reason
-    return Sorted(tuple(described), unseen)
+    return SelectedInputs(tuple(described), unseen)
 
 
 def _has_statistics(tensor: torch.Tensor) -> bool:
@@ -58,7 +59,7 @@ def _has_statistics(tensor: torch.Tensor) -> bool:
 
 
 def why_not(tensor: torch.Tensor) -> Unseen | None:
-    """Why the memory of a tensor cannot be read; None if it can."""
+    """Return why the memory of a tensor cannot be read, or None."""
     if tensor.__class__ not in _PLAIN or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return Unseen.TYPE
     if tensor.layout is not torch.strided:
@@ -66,12 +67,12 @@ def why_not(tensor: torch.Tensor) -> Unseen | None:
     if not (tensor.is_cpu or tensor.is_cuda):
         return Unseen.DEVICE
     if tensor.is_cuda and not is_dense(tensor):
-        return Unseen.LAYOUT  # it would have to be copied, and there may be no memory for that
+        return Unseen.LAYOUT  # a copy may not fit into memory
     return None
 
 
 def why_no_checksum(tensors: Sequence[torch.Tensor]) -> Unseen | None:
-    """Why outputs have no checksum; None if they have one."""
+    """Return why outputs have no checksum, or None."""
     for tensor in tensors:
         reason = why_not(tensor)
         if reason is None and tensor.device != tensors[0].device:
@@ -84,17 +85,17 @@ def why_no_checksum(tensors: Sequence[torch.Tensor]) -> Unseen | None:
 REDUCED_TO_ALL: Final = operations_where(lambda row: row.family.name == "all_reduce")
 COPIED_TO_ALL: Final = operations_where(lambda row: row.family.name in ("all_gather", "broadcast"))
 MUST_BE_EQUAL: Final = REDUCED_TO_ALL | COPIED_TO_ALL
-"""Operations whose outputs are meant to be equal on all members; of these, a backend may promise all bits."""
+"""Operations whose outputs should be equal on all members. A backend may promise bitwise equality."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What is known of backends.
+    """The promise of backends about bitwise equality.
 
     Attributes:
-        backends: Their names, as they report them.
+        backends: Names that the backends report.
         operations: Operations whose outputs are compared.
-        reason: Why they may be, or why not.
+        reason: Evidence for the promise, or why there is none.
     """
 
     backends: tuple[str, ...]
@@ -112,7 +113,7 @@ PROMISES: Final = (
     Promise(("mpi", "ucc", "xccl", "hccl"), frozenset(), "not known"),
     Promise(("fake",), frozenset(), "it does not communicate"),
 )
-"""A backend that is not listed promises nothing. With ROCm, `nccl` is RCCL, of which it is not known either."""
+"""An unlisted backend promises nothing, nor does RCCL, which ROCm calls `nccl`."""
 
 _PROMISED: Final = {backend: promise.operations for promise in PROMISES for backend in promise.backends}
 _IS_ROCM: Final = torch.version.hip is not None
@@ -120,7 +121,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def makes_equal(operation: str, backend: str, is_rocm: bool = _IS_ROCM) -> bool:
-    """Return whether a backend promises that an operation leaves outputs of the same bits on all members."""
+    """Return whether a backend promises bitwise equal outputs of an operation on all members."""
     if is_rocm and backend.startswith("nccl"):
         return False
     return operation in _PROMISED.get(backend, _NOTHING)

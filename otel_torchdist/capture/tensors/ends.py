@@ -1,9 +1,9 @@
-"""The ends of operations that have observers: awaited without holding anything, and passed on once.
+"""Detects the ends of observed operations, and calls their hooks once, without holding tensors or Works.
 
-Which arguments of an operation are sent and which are written to follows from its schema. Outputs are found again by
-weak references, which stay alive as long as the program or torch's C++ has the tensor (DDP's buckets too). An operation
-has ended for its observers where a wait for it returns. Where C++ waits, the optimizer's step is the first point at
-which all that the backward pass has issued is over.
+The schema of an operation shows which arguments are sent and which are written. Outputs are kept as weak references,
+which live as long as the program or torch's C++ code holds the tensor (such as DDP's buckets). An observed operation
+ends when a wait for it returns. If C++ code waits, the optimizer's step is the first point at which all operations of
+the backward pass are over.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class TensorRoles:
 
     Attributes:
         sent: Index of the argument whose values are sent; -1 for none.
-        written: Index of the argument that is written to; -1 for none.
-        sent_by_root: Whether only the root's values are sent.
-        written_by_root: Whether only the root's are written to.
+        written: Index of the argument that is written; -1 for none.
+        sent_by_root: Whether only the root sends values.
+        written_by_root: Whether only the root's tensors are written.
     """
 
     sent: int
@@ -54,12 +54,12 @@ class TensorRoles:
         return () if self.sent < 0 or (self.sent_by_root and not is_root) else tuple(flat(args[self.sent]))
 
     def outputs(self, args: tuple[Any, ...], is_root: bool) -> tuple[torch.Tensor, ...]:
-        """Return the tensors of this rank that are written to."""
+        """Return the tensors that this rank's operation writes."""
         return () if self.written < 0 or (self.written_by_root and not is_root) else tuple(flat(args[self.written]))
 
 
 def tensor_roles(operation: OperationSchema) -> TensorRoles:
-    """Read an operation's schema: its outputs are called so, and the tensors of the others are both."""
+    """Derive the roles of tensors from an operation's schema. Arguments without `input` or `output` are in place."""
     name, sent, written = operation.name, -1, -1
     for position, argument in enumerate(operation.overload._schema.arguments):
         if argument.name.startswith("output") and "Tensor" in str(argument.type):
@@ -74,28 +74,28 @@ def tensor_roles(operation: OperationSchema) -> TensorRoles:
 
 
 def flat(given: Any) -> Iterator[torch.Tensor]:
-    """Return the tensors of an argument: one, a list, or a list of lists."""
+    """Yield the tensors of an argument: a tensor, a list, or a list of lists."""
     if type(given) is not LIST:
         yield given
         return
-    for one in given:
-        yield from flat(one)
+    for element in given:
+        yield from flat(element)
 
 
 MAX_PENDING: Final = 1_024
-"""Operations whose end is awaited; those that are never waited for must not accumulate."""
+"""Maximum number of pending operations. Operations that are never waited for must not accumulate."""
 
 
 class AwaitedOperation:
-    """An operation that has not ended for its observers.
+    """A pending observed operation.
 
     Attributes:
-        call: What hooks receive, without tensors.
-        hooks: Called when it has ended.
-        outputs: References to what it writes to.
+        call: The argument of hooks, without tensors.
+        hooks: Hooks to call after it has ended.
+        outputs: Weak references to its outputs.
         in_backward: Whether a backward pass has issued it.
         on_host: Whether it runs on the CPU.
-        work: Reference to its Work; None if it has none, or not yet.
+        work: Weak reference to its Work; None if it has none (yet).
     """
 
     __slots__ = ("call", "hooks", "in_backward", "on_host", "outputs", "work")
@@ -112,12 +112,12 @@ class AwaitedOperation:
 
     @guard.calls_plug_ins
     def may_be_awaited(self) -> bool:
-        """Return whether its Work exists, which has not ended: then the program may still wait for it."""
+        """Return whether its Work is alive and incomplete, so that the program may still wait for it."""
         work = self.work() if self.work is not None else None
         try:
             if work is None or work.is_completed():
                 return False
-            # Of gloo, C++ waits for the future, which is complete a moment before the Work; of NCCL that says nothing.
+            # With gloo, C++ waits for the future, which completes just before the Work. With NCCL, it proves nothing.
             return not (self.on_host and work.get_future().done())
         except Exception as error:
             guard.pass_on(error)
@@ -125,7 +125,7 @@ class AwaitedOperation:
 
 
 class AwaitedEnds:
-    """Operations whose observers wait for their ends."""
+    """The pending observed operations."""
 
     def __init__(
         self,
@@ -133,12 +133,12 @@ class AwaitedEnds:
         patches: Patches,
         call_hooks: Callable[[tuple[Hook, ...], OperationCall], None],
     ) -> None:
-        """Await nothing yet.
+        """Initialize without operations.
 
         Args:
-            find_group: Finds or registers a group; returns None if nothing is recorded.
+            find_group: Returns the state of a group, or None if nothing can be recorded. Registers new groups.
             patches: Replaces methods, and restores them later.
-            call_hooks: Calls hooks with an operation that is over.
+            call_hooks: Calls hooks with a completed operation.
         """
         self._find_group = find_group
         self._patches = patches
@@ -147,37 +147,37 @@ class AwaitedEnds:
         self._pending: OrderedDict[AwaitedOperation, None] = OrderedDict()
         self._by_work: dict[int, tuple[weakref.ref[Any], list[AwaitedOperation]]] = {}
         self._by_memory: dict[int, AwaitedOperation] = {}
-        # The Work of each thread's last operation, until its next call or wait: its caller then gets this very object,
-        # by which a wait is recognized. (`Works` lets go of one that is over, perhaps before its caller has it.)
+        # The Work of each thread's last operation, until its next call or wait, so that its caller receives the same
+        # Python object. Waits are recognized by it. (`Works` may release a completed Work before its caller has it.)
         self._last_works: dict[int, Any] = {}
         self._blocks: dict[int, list[AwaitedOperation]] = {}
 
     def hook(self) -> Any:
-        """Follow blocks of coalesced operations, and the steps of optimizers; returns the handle of the latter."""
+        """Hook coalescing blocks and optimizer steps. Return the handle of the optimizer hook."""
         self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
         skip_in_dynamo(AwaitedEnds.settle.__code__)
         return hook_before_optimizers(self.settle)
 
     def forget_all(self) -> None:
-        """Forget what has not ended."""
+        """Drop all pending operations."""
         for table in (self._pending, self._by_work, self._by_memory, self._blocks, self._last_works):
             table.clear()
 
     def call_begins(self) -> None:
-        """Let go of the Work of this thread's last operation."""
+        """Release the Work of this thread's last operation."""
         self._last_works.pop(get_native_id(), None)
 
     @property
     def are_found_by_memory(self) -> bool:
-        """Whether there are operations that a wait for tensors may end."""
+        """Whether a wait for tensors may end a pending operation."""
         return bool(self._by_memory)
 
     def issued(self, pending: AwaitedOperation, operation: OperationSchema, args: tuple[Any, ...], result: Any) -> None:
-        """Await the end of an operation that the backend has accepted."""
+        """Wait for the end of an operation that the backend has accepted."""
         boxed = result[1] if operation.work > 0 else None if operation.work < 0 else result
         work = None
         with guard.guarded("hooks"):
-            # NCCL boxes nothing for a synchronous operation, which runs on the caller's stream.
+            # NCCL returns no Work for a synchronous operation, which runs on the caller's stream.
             work = Work.unbox(boxed) if boxed is not None else None
             if work is not None:
                 self._await(pending)
@@ -188,7 +188,7 @@ class AwaitedEnds:
                     self._by_work_of([pending], work)
                 self._last_works[get_native_id()] = work
                 return
-        if work is None:  # the call blocked until the operation was over, or what comes next on the stream waits for it
+        if work is None:  # the operation is over, or later work on the stream waits for it
             self._end(pending)
 
     def _await(self, pending: AwaitedOperation) -> None:
@@ -202,11 +202,11 @@ class AwaitedEnds:
             self._forget(oldest)
 
     def _by_work_of(self, several: list[AwaitedOperation], work: Any) -> None:
-        """Have a wait for a Work end operations. Its object lives as long as the program can wait for it."""
+        """Let a wait for a Work end operations. The Python object lives as long as the program can wait for it."""
         if work.__class__ not in self._patched:
             self._patch(work.__class__)
         if len(self._by_work) > MAX_PENDING:
-            self._by_work = {key: known for key, known in self._by_work.items() if known[0]() is not None}
+            self._by_work = {key: entry for key, entry in self._by_work.items() if entry[0]() is not None}
         self._by_work[id(work)] = reference = (weakref.ref(work), several)
         for pending in several:
             pending.work = reference[0]
@@ -221,9 +221,9 @@ class AwaitedEnds:
         def observed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(work, *args, **kwargs)
             self._last_works.pop(get_native_id(), None)
-            known = self._by_work.pop(id(work), None)
-            if known is not None and known[0]() is work:
-                for pending in known[1]:
+            entry = self._by_work.pop(id(work), None)
+            if entry is not None and entry[0]() is work:
+                for pending in entry[1]:
                     self._end(pending)
             return result
 
@@ -246,7 +246,7 @@ class AwaitedEnds:
         return end_coalescing
 
     def waited_for(self, given: Any) -> None:
-        """End the operations that write to the memory of some tensors."""
+        """End the operations that write to the memory of these tensors."""
         self._last_works.pop(get_native_id(), None)
         several: list[AwaitedOperation | None] = []
         with guard.guarded("hooks"):
@@ -256,11 +256,11 @@ class AwaitedEnds:
                 self._end(pending)
 
     def settle(self, optimizer: Optimizer) -> None:
-        """End what backward passes have issued and C++ waits for: that is over where an optimizer steps."""
+        """End the operations of backward passes that C++ code waits for. They are over when an optimizer steps."""
         self._last_works.clear()
-        for pending in [one for one in self._pending if one.in_backward]:
+        for pending in [operation for operation in self._pending if operation.in_backward]:
             if pending.may_be_awaited():
-                pending.in_backward = False  # what it writes to may be written to again by the next step
+                pending.in_backward = False  # the next step may write to the same outputs
             else:
                 self._end(pending)
 
@@ -271,7 +271,7 @@ class AwaitedEnds:
                 del self._by_memory[tensor.data_ptr()]
 
     def _end(self, pending: AwaitedOperation) -> None:
-        """Call the hooks of an operation that is over, once, unless the program has dropped all of its outputs."""
+        """Call the hooks of a completed operation once, unless the program has dropped all of its outputs."""
         if self._pending:
             self._pending.pop(pending, None)
         self._forget(pending)

@@ -1,4 +1,4 @@
-"""Functions of the user's that are called before and after operations, with their tensors.
+"""Hooks: the user's functions that are called before and after operations, with their tensors.
 
     from otel_torchdist import Hooks, OperationCall
 
@@ -8,7 +8,7 @@
 
     hooks = Hooks(before_operation=check, operations=("all_reduce",), ranks=(3,))
 
-`OTEL_PYTHON_TORCHDIST_HOOKS=my_module:hooks` uses them without a change of the training script.
+`OTEL_PYTHON_TORCHDIST_HOOKS=my_module:hooks` uses them without changes to the training script.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationCall:
-    """A call of a collective, a send or a receive, as a hook sees it.
+    """A call of a collective, a send or a receive: the argument of a hook.
 
     Attributes:
-        operation: `all_reduce`, `send`, and so on, as in the span.
-        group: The process group: its name, its description and the global ranks of its members.
-        sequence: Position among the group's collectives; of a send or receive, among those with the same source,
-            destination and tag. Counted from 1, as in the span.
+        operation: Name of the operation, such as `all_reduce` or `send`, as in the span.
+        group: The process group: name, description and global ranks of its members.
+        sequence: Sequence number among the group's collectives, or among messages with the same source, destination
+            and tag. Counted from 1, as in the span.
         rank: The global rank of this process.
         step: Number of the training step.
-        peer: Global rank of the root, or of the other side of a send or receive; -1 if there is none.
-        reduce_op: `sum`, `avg`, and so on; '' if there is none, or this torch (2.8) does not show it.
-        call_site: The innermost frame of the user's code; None if there is none, as on autograd's threads.
-        inputs: Before the operation: the tensors whose values it sends, themselves and not copies. Otherwise empty.
-        outputs: After the operation: the tensors that it has written to, as far as the program still has them.
-            Otherwise empty.
+        peer: Global rank of the root, or of the peer of a send or receive; -1 if there is none.
+        reduce_op: Reduce op, such as `sum` or `avg`; '' if there is none. Always '' in torch 2.8, which hides it.
+        call_site: The innermost frame of user code; None if there is none, as on autograd's threads.
+        inputs: Before the operation: the tensors that it sends, not copies. Otherwise empty.
+        outputs: After the operation: the tensors that it has written, unless the program has dropped them. Otherwise
+            empty.
     """
 
     operation: str
@@ -60,16 +60,16 @@ Hook: TypeAlias = Callable[[OperationCall], object]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What is called, and for which operations; an empty filter lets all of them pass.
+    """Hooks, with filters for operations. An empty filter matches everything.
 
-    A hook is called in the rank, on the thread that makes the call, and what it raises goes to the program. Operations
-    that it issues itself are recorded, and no hook is called for them.
+    A hook is called in the rank, on the thread of the operation. Its exceptions go to the program. Operations that a
+    hook issues are recorded, without calling hooks.
 
     Attributes:
-        before_operation: Called before the operation is issued. What it changes in the inputs is sent.
-        after_operation: Called when the operation has ended and its outputs can be read: where a wait for it returns,
-            or before the next step of an optimizer if C++ waits, as DDP does. Not called for an operation that is
-            never waited for, or that fails.
+        before_operation: Called before the operation is issued. Changes to the inputs are sent.
+        after_operation: Called when the operation has ended and its outputs can be read: when a wait for it returns,
+            or before the next optimizer step if C++ code waits, as in DDP. Not called for an operation that fails or
+            is never waited for.
         operations: Names of operations.
         groups: Patterns (`*`, `?`) for the group's description or name.
         ranks: Global ranks.
@@ -82,11 +82,11 @@ class Hooks:
     ranks: Collection[int] = field(default=())
 
     def wants_operation(self, operation: str) -> bool:
-        """Return whether the filter lets an operation pass."""
+        """Return whether the filter matches an operation."""
         return not self.operations or operation in self.operations
 
     def wants(self, group: GroupName, rank: int) -> bool:
-        """Return whether the filter lets a group and a rank pass."""
+        """Return whether the filter matches a group and a rank."""
         if self.ranks and rank not in self.ranks:
             return False
         texts = (group.description, group.name)

@@ -1,8 +1,8 @@
-"""Records the values of operations' tensors: which are not finite, and statistics of a sample of the operations.
+"""Records numerics of operations' tensors: non-finite values, and statistics of a sample of the operations.
 
-Members of a group look at the same operations, without a word between them: the choice depends on nothing but the
-operation's sequence and a size that all of them know, and large messages are chosen more rarely. Nothing is held,
-copied or synchronised, no random numbers are drawn, and no gradient is recorded.
+All members of a group sample the same operations without communication: the choice only depends on the sequence number
+and on a size that all of them know. Large messages are sampled more rarely. Nothing is held, copied or synchronized, no
+random numbers are drawn, and no gradient is recorded.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter
 
 CHUNK: Final = 1 << 16
-"""Elements that are looked at together: where all are bad, as in a training that has diverged, only the first."""
+"""Number of elements that are searched at once for the first non-finite value."""
 _DDP_REDUCES: Final = "all_reduce"
 
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """The parameters that may have brought a value.
+    """The parameters that may contain a non-finite value.
 
     Attributes:
-        names: Id of the name of the one that has, or of the first and the last that may have; 0 if they are not known.
-        count: How many parameters the message holds.
+        names: Name id of the culprit, or of the first and the last candidate; 0 if unknown.
+        count: Number of parameters in the message.
     """
 
     names: int = OTHER
@@ -57,13 +57,13 @@ UNKNOWN: Final = Culprits()
 
 
 def culprits_in(group: GroupState, operation: str, inputs: Sequence[torch.Tensor], is_found: bool) -> Culprits:
-    """Find the parameters that brought a value that is not finite.
+    """Find the parameters that contain a non-finite value.
 
     Args:
         group: The group.
-        operation: The name of the operation.
-        inputs: What it sends.
-        is_found: Whether such a value was found on the host; else a device may find one, but not where.
+        operation: Name of the operation.
+        inputs: The sent tensors.
+        is_found: Whether the host found the value. Otherwise a device may find one, without its position.
     """
     if len(inputs) != 1 or why_not(inputs[0]) is not None or not inputs[0].is_contiguous():
         return UNKNOWN
@@ -78,7 +78,7 @@ def _find(group: GroupState, operation: str, message: torch.Tensor, is_found: bo
     held: MessageParameters | None = None
     if operation == _DDP_REDUCES and group.buckets is not None and backward_id() >= 0:
         held = group.buckets.parameters_of_next(message.nbytes)
-    if held is None and is_found:  # what a device may find can have the unit's name only, which is recorded anyway
+    if held is None and is_found:  # for a device, only the unit would be known, which is recorded anyway
         held = parameters_of_unit(message.numel(), len(group.name.ranks))
     if held is None:
         return UNKNOWN
@@ -88,21 +88,21 @@ def _find(group: GroupState, operation: str, message: torch.Tensor, is_found: bo
 
 
 def _first_bad(message: torch.Tensor) -> int:
-    """Where the first element is that is not finite; there is one."""
+    """Return the index of the first non-finite element. There must be one."""
     flat = message.detach().view(-1)
-    for at in range(0, flat.numel(), CHUNK):
-        chunk = flat.narrow(0, at, min(CHUNK, flat.numel() - at))
+    for offset in range(0, flat.numel(), CHUNK):
+        chunk = flat.narrow(0, offset, min(CHUNK, flat.numel() - offset))
         parts = torch.view_as_real(chunk) if chunk.is_complex() else chunk
         if not extremes_of([parts]).is_finite:
             is_bad = ~torch.isfinite(chunk if chunk.element_size() > 1 else chunk.float())
-            return at + int(is_bad.to(torch.uint8).argmax())
+            return offset + int(is_bad.to(torch.uint8).argmax())
     return 0
 
 
 _SUMS: Final = frozenset({"sum", "avg", "premul_sum"})
-"""Reduce ops whose inputs should be finite; MIN and MAX are often given infinities to start with."""
+"""Reduce ops whose inputs should be finite. MIN and MAX often start with infinities."""
 _NOT_SHOWN: Final = ""
-"""The reduce op in torch 2.8: it may be any."""
+"""The reduce op in torch 2.8, which does not expose it."""
 _REDUCES: Final = operations_where(lambda row: row.family.reduces)
 _SENDS: Final = operations_where(
     lambda row: row.family.moves_data and not row.family.reduces and row.has_input_everywhere
@@ -110,38 +110,38 @@ _SENDS: Final = operations_where(
 _HASH: Final = 0x9E3779B1
 _ROOM: Final = 1 << 32
 BYTES_PER_SAMPLE: Final = 1 << 20
-"""Of messages of this size one in `every` is sampled, of larger ones as many bytes."""
+"""Messages up to this size are sampled one in `every`; larger ones at the same rate of bytes."""
 
 
 def is_chosen(sequence: int, every: int, size: int) -> bool:
     """Return whether an operation is sampled: the same on every member, and spread evenly over steps of any length.
 
     Args:
-        sequence: Its sequence.
-        every: One in so many.
+        sequence: Its sequence number.
+        every: Sampling interval.
         size: Bytes of its tensors.
     """
     return (sequence * _HASH) % _ROOM < _ROOM // (every * max(1, size // BYTES_PER_SAMPLE))
 
 
 def has_values(operation: str, reduce_op: str, in_backward: bool = False) -> bool:
-    """Return whether an operation sends values that should be finite; reduce ops that are not shown add up gradients only."""
+    """Return whether an operation sends values that should be finite. A hidden reduce op counts in backward passes."""
     if operation in _REDUCES:
         return reduce_op in _SUMS or (reduce_op == _NOT_SHOWN and in_backward)
     return operation in _SENDS
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What was found in the inputs of an operation.
+class _Examined:
+    """The examination of an operation's inputs.
 
     Attributes:
-        elements: How many floating numbers they have.
-        words: What is known of them.
-        is_finite: Whether those that were looked at are finite, as far as it is known.
-        unseen: Why others were not looked at; None if all were.
-        pending: What a device finds out.
-        number_format: The type of those that were looked at; see `NumberFormat`.
+        elements: Number of floating-point elements.
+        words: Statistics, by word of the record.
+        is_finite: Whether all examined elements are finite; True if a device is still computing it.
+        unseen: Why other inputs were not examined; None if all were.
+        pending: The result that a device is computing.
+        number_format: The type of the examined inputs; see `NumberFormat`.
     """
 
     elements: int = 0
@@ -161,17 +161,17 @@ class _Look:
         )
 
 
-_NOTHING: Final = _Look()
+_NOTHING: Final = _Examined()
 
 
 @dataclass(frozen=True, slots=True)
 class NumericsObserver:
-    """Looks at tensors before operations, and at those of a sample after them.
+    """Observer of the values of tensors, before operations, and of sampled operations also after them.
 
     Attributes:
-        mode: What is looked at.
-        every: One in so many operations is sampled.
-        ranks: Ranks that look at their tensors; empty for all.
+        mode: The examined values.
+        every: Sampling interval, in operations.
+        ranks: Ranks that examine their tensors; empty for all.
     """
 
     mode: NumericsMode
@@ -179,8 +179,8 @@ class NumericsObserver:
     ranks: tuple[range, ...] = ()
 
     def is_for(self, rank: int) -> bool:
-        """Return whether a rank looks at its tensors."""
-        return not self.ranks or any(rank in some for some in self.ranks)
+        """Return whether a rank examines its tensors."""
+        return not self.ranks or any(rank in ranks for ranks in self.ranks)
 
     def before(
         self,
@@ -193,7 +193,7 @@ class NumericsObserver:
         outputs: Sequence[torch.Tensor],
         devices: DeviceValues,
     ) -> Callable[[OperationCall], object] | None:
-        """Record what the inputs of an operation are like.
+        """Record the inputs of an operation.
 
         Args:
             call: The operation.
@@ -201,29 +201,29 @@ class NumericsObserver:
             channel: Its channel.
             tag: Its tag.
             thread: Native id of the calling thread.
-            inputs: What it sends.
-            outputs: What it writes to.
-            devices: Looks at tensors on devices.
+            inputs: The sent tensors.
+            outputs: The written tensors.
+            devices: Computes statistics of tensors on devices.
 
         Returns:
-            What to call with its outputs; None if they are not needed.
+            A function to call with the outputs, or None if they are not needed.
         """
         must_be_equal = call.operation in MUST_BE_EQUAL
-        # Only the root of a broadcast has inputs, so its members have no other size in common than that of the outputs.
+        # Only the root of a broadcast has inputs. The size of the outputs is the same on all members.
         size = sum(tensor.nbytes for tensor in (outputs if must_be_equal else inputs))
         is_sampled = is_chosen(call.sequence, self.every, size)
         if not (is_sampled or (self.mode is NumericsMode.ALL and inputs)):
             return None
         is_comparable = is_sampled and must_be_equal and bool(outputs) and group.name.aligned
         is_comparable = is_comparable and makes_equal(call.operation, group.backend_on(outputs[0].device.type))
-        looked = _NOTHING
+        examined = _NOTHING
         if has_values(call.operation, call.reduce_op, backward_id() >= 0):
             with torch.no_grad():
-                looked = _look(inputs, is_sampled, devices)
-        if not (looked.flags or is_comparable or (is_sampled and looked.elements)):
+                examined = _examine(inputs, is_sampled, devices)
+        if not (examined.flags or is_comparable or (is_sampled and examined.elements)):
             return None
-        may_be_bad = not looked.is_finite or looked.pending is not None
-        culprits = culprits_in(group, call.operation, inputs, not looked.is_finite) if may_be_bad else UNKNOWN
+        may_be_bad = not examined.is_finite or examined.pending is not None
+        culprits = culprits_in(group, call.operation, inputs, not examined.is_finite) if may_be_bad else UNKNOWN
         tape = group.recorder.tape
         payload = pack_numerics(
             taken_ns=time.monotonic_ns(),
@@ -233,59 +233,59 @@ class NumericsObserver:
             peer=call.peer,
             tag=tag,
             thread=thread,
-            elements=looked.elements,
-            flags=looked.flags
+            elements=examined.elements,
+            flags=examined.flags
             | (NumericsFlag.SAMPLED if is_sampled else 0)
             | (NumericsFlag.COMPARABLE if is_comparable else 0),
-            number_format=looked.number_format,
-            unseen=looked.unseen or 0,
+            number_format=examined.number_format,
+            unseen=examined.unseen or 0,
             culprits=culprits.names,
             held=culprits.count,
         )
-        number = tape.write_numerics(payload, looked.words)
-        if looked.pending is not None:
-            _fill_in(tape, number, looked.pending, devices)
+        number = tape.write_numerics(payload, examined.words)
+        if examined.pending is not None:
+            _fill_in(tape, number, examined.pending, devices)
         if not is_comparable:
             return None
         count = len(outputs)
 
         def after(ended: OperationCall) -> None:
-            if len(ended.outputs) == count:  # what the program has dropped cannot be compared, nor can the rest
+            if len(ended.outputs) == count:  # without dropped outputs, the rest cannot be compared
                 with guard.guarded("numerics"), torch.no_grad():
                     _compare(tape, number, ended.outputs, devices)
 
         return after
 
 
-def _look(inputs: Sequence[torch.Tensor], is_sampled: bool, devices: DeviceValues) -> _Look:
-    """Look at the inputs of an operation; an error leaves it open what they are like."""
+def _examine(inputs: Sequence[torch.Tensor], is_sampled: bool, devices: DeviceValues) -> _Examined:
+    """Examine the inputs of an operation. After an error, they count as unseen."""
     try:
-        found = eligible.sort(inputs)
-        if not found.described:
-            return _Look(unseen=found.unseen)
-        if not found.described[0].is_cuda:
-            return _look_on_host(found, is_sampled)
-        pending = devices.inputs(found.described, is_sampled)
+        selected = eligible.select_inputs(inputs)
+        if not selected.described:
+            return _Examined(unseen=selected.unseen)
+        if not selected.described[0].is_cuda:
+            return _examine_on_host(selected, is_sampled)
+        pending = devices.inputs(selected.described, is_sampled)
         if isinstance(pending, Unseen):
-            return _Look(unseen=pending)
-        kind = format_of(found.described)
-        return _Look(pending[1].elements, unseen=found.unseen, pending=pending, number_format=kind)
+            return _Examined(unseen=pending)
+        kind = format_of(selected.described)
+        return _Examined(pending[1].elements, unseen=selected.unseen, pending=pending, number_format=kind)
     except Exception as error:
         guard.report("numerics", error)
-        return _Look(unseen=Unseen.FAILED)
+        return _Examined(unseen=Unseen.FAILED)
 
 
-def _look_on_host(found: eligible.Sorted, is_sampled: bool) -> _Look:
-    extremes = extremes_of(found.described)
+def _examine_on_host(selected: eligible.SelectedInputs, is_sampled: bool) -> _Examined:
+    extremes = extremes_of(selected.described)
     words: dict[int, int] = {}
     if is_sampled or not extremes.is_finite:
-        words = _statistics(found.described, extremes.smallest, extremes.largest, is_sampled)
-    kind = format_of(found.described)
-    return _Look(extremes.elements, words, extremes.is_finite, found.unseen, number_format=kind)
+        words = _statistics(selected.described, extremes.smallest, extremes.largest, is_sampled)
+    kind = format_of(selected.described)
+    return _Examined(extremes.elements, words, extremes.is_finite, selected.unseen, number_format=kind)
 
 
 def _fill_in(tape: TapeWriter, number: int, pending: tuple[Reading, Counts], devices: DeviceValues) -> None:
-    """Have a record filled in when a device has found out what its operation's inputs are like."""
+    """Complete a record when a device has computed the statistics of the inputs."""
     reading, counts = pending
 
     def arrived(row: bytes) -> None:
@@ -313,7 +313,7 @@ def _compare(tape: TapeWriter, number: int, outputs: Sequence[torch.Tensor], dev
 
 
 def _statistics(tensors: Sequence[torch.Tensor], smallest: float, largest: float, is_sampled: bool) -> dict[int, int]:
-    """Return the words of a record, of an operation that is not sampled only its range."""
+    """Return the words of a record; only the range for an operation that is not sampled."""
     if not is_sampled:
         return {NumericsWord.SMALLEST: float_word(smallest), NumericsWord.LARGEST: float_word(largest)}
     moments = moments_of(tensors)

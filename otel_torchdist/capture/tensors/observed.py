@@ -1,7 +1,6 @@
-"""Calls observers before each operation, and when it has ended, with its tensors.
+"""Calls observers before each operation and after its end, with its tensors.
 
-It stands in front of the kernels in Python, and only where there is an observer: without one nothing is in the way.
-When an operation has ended for its observers is the matter of `ends`.
+The Python kernels are wrapped only if there are observers. See `ends` for the detection of ends.
 """
 
 from __future__ import annotations
@@ -48,12 +47,10 @@ class _Thread(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A call.
+    """A described call.
 
     Attributes:
-        known: What hooks receive, without tensors.
-        group: Its group.
-        channel: Its channel.
+        known: The argument of hooks, without tensors.
         tag: Its tag; 0 for none.
         on_host: Whether it runs on the CPU.
     """
@@ -66,7 +63,7 @@ class _Described:
 
 
 class ObservedCalls(SessionPart):
-    """Puts observers in front of the kernels."""
+    """The session part that wraps kernels with calls of observers."""
 
     def __init__(
         self,
@@ -79,11 +76,11 @@ class ObservedCalls(SessionPart):
         """Initialize the observers.
 
         Args:
-            observing: What looks at tensors.
-            find_group: Finds or registers a group; returns None if nothing is recorded.
+            observing: The chosen observers.
+            find_group: Returns the state of a group, or None if nothing can be recorded. Registers new groups.
             patches: Replaces methods, and restores them later.
-            current: Returns the recorder in use; None if there is none.
-            find_cuda: Returns what follows operations on CUDA devices; None if nothing does.
+            current: Returns the current recorder, or None.
+            find_cuda: Returns the follower of CUDA operations, or None.
         """
         self._hooks = observing.hooks
         self._observing = observing
@@ -101,7 +98,7 @@ class ObservedCalls(SessionPart):
         self._handles: list[Any] = []
 
     def hook(self, patches: Patches) -> None:
-        """Follow blocks of coalesced operations, and the steps of optimizers."""
+        """Hook coalescing blocks and optimizer steps."""
         if self._replicas is not None:
             self._replicas.hook(patches)
         if not self._looks_at_tensors:
@@ -111,7 +108,7 @@ class ObservedCalls(SessionPart):
         self._handles.append(self._ends.hook())
 
     def begins(self, recorder: Recorder) -> None:
-        """Look at values only if this rank is among those that do so; one rank warns of what the settings do."""
+        """Enable numerics on the configured ranks. Rank 0 warns about the settings."""
         rank, world_size = recorder.tape.identity.rank, recorder.tape.identity.world_size
         if self._synchronizer is not None and rank == 0:
             warn_of_distortion()
@@ -119,14 +116,16 @@ class ObservedCalls(SessionPart):
         self._numerics = numerics if numerics is not None and numerics.is_for(rank) else None
         if numerics is not None and rank == 0 and not any(map(numerics.is_for, range(world_size))):
             _logger.warning(
-                "%s=%s names none of the %d ranks: no rank looks at its tensors",
+                "%s=%s names none of the %d ranks: no rank examines its tensors",
                 OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS,
-                ",".join(f"{one.start}-{one[-1]}" if len(one) > 1 else str(one.start) for one in numerics.ranks),
+                ",".join(
+                    f"{ranks.start}-{ranks[-1]}" if len(ranks) > 1 else str(ranks.start) for ranks in numerics.ranks
+                ),
                 world_size,
             )
 
     def unhook(self) -> None:
-        """Stop following, and forget what has not ended."""
+        """Remove the hooks, and drop pending operations."""
         if self._replicas is not None:
             self._replicas.unhook()
         self._rehearsals.unfollow()
@@ -135,11 +134,11 @@ class ObservedCalls(SessionPart):
         self.forget_in_child()
 
     def ends(self, recorder: Recorder) -> None:
-        """Forget what has not ended."""
+        """Drop pending operations."""
         self.forget_in_child()
 
     def forget_in_child(self) -> None:
-        """Forget what has not ended."""
+        """Drop pending operations."""
         self._ends.forget_all()
         self._wanted.clear()
         self._thread = _Thread()
@@ -149,8 +148,8 @@ class ObservedCalls(SessionPart):
     # --- kernels -----------------------------------------------------------------------------------------------------
 
     def observe(self, operation: OperationSchema, kernel: Kernel) -> Kernel:
-        """Return a kernel that calls observers around another one; that one itself if none wants the operation."""
-        hooks = tuple(one for one in self._hooks if one.wants_operation(operation.name))
+        """Wrap a kernel with calls of observers, if any observer wants the operation."""
+        hooks = tuple(hook for hook in self._hooks if hook.wants_operation(operation.name))
         synchronizer = self._synchronizer
         looks_at_tensors = bool(hooks) or self._numerics is not None
         if not looks_at_tensors and synchronizer is None:
@@ -173,7 +172,7 @@ class ObservedCalls(SessionPart):
         return observed
 
     def observe_wait(self, kernel: Kernel) -> Kernel:
-        """Return the same for `wait_tensor` and `wait_tensors`."""
+        """Wrap the kernel of `wait_tensor` or `wait_tensors`, if an observer needs tensors."""
         if not self._looks_at_tensors:
             return kernel
 
@@ -191,7 +190,7 @@ class ObservedCalls(SessionPart):
     def _begin(
         self, operation: OperationSchema, roles: TensorRoles, hooks: tuple[Hooks, ...], args: tuple[Any, ...]
     ) -> AwaitedOperation | None:
-        """Call the hooks before an operation; returns it if there are some to call after it."""
+        """Call the hooks before an operation. Return the operation if there are hooks after it."""
         if self._thread.is_inside:
             return None
         self._ends.call_begins()
@@ -221,16 +220,16 @@ class ObservedCalls(SessionPart):
     ) -> tuple[tuple[Hook, ...], tuple[Hook, ...]]:
         """Return the functions to call before and after an operation of a group."""
         key = (operation.index, group.name_id)
-        found = self._wanted.get(key)
-        if found is None:
-            wanted = [one for one in hooks if one.wants(group.name, group.rank)]
-            before = tuple(one.before_operation for one in wanted if one.before_operation is not None)
-            after = tuple(one.after_operation for one in wanted if one.after_operation is not None)
-            found = self._wanted[key] = (before, after)
-        return found
+        functions = self._wanted.get(key)
+        if functions is None:
+            wanted = [hook for hook in hooks if hook.wants(group.name, group.rank)]
+            before = tuple(hook.before_operation for hook in wanted if hook.before_operation is not None)
+            after = tuple(hook.after_operation for hook in wanted if hook.after_operation is not None)
+            functions = self._wanted[key] = (before, after)
+        return functions
 
     def _describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> _Described | None:
-        """Describe a call; None for meta and fake tensors, which only pretend to communicate, and unknown groups."""
+        """Describe a call. Return None for unrecorded groups, and for meta and fake tensors."""
         group = self._find_group(ProcessGroup.unbox(args[operation.group]))
         if group is None:
             return None
@@ -260,7 +259,7 @@ class ObservedCalls(SessionPart):
         return _Described(known, group, channel, tag, device == "cpu")
 
     def _call(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
-        """Call hooks; what they raise is the program's."""
+        """Call hooks. Their exceptions propagate to the program."""
         thread = self._thread
         thread.is_inside = True
         try:

@@ -1,7 +1,6 @@
-"""When a pipeline's stages rehearse: before its first step each runs its module on uninitialized memory.
+"""Detects rehearsals of pipeline stages: before the first step, each runs its module on uninitialized memory.
 
-From that `PipelineStage` learns shapes. What is sent meanwhile, by tensor parallelism for example, may hold anything,
-and is thrown away.
+`PipelineStage` infers shapes this way. Messages sent meanwhile, for example by tensor parallelism, contain garbage.
 """
 
 from __future__ import annotations
@@ -22,36 +21,36 @@ if TYPE_CHECKING:
 
 STAGES: Final = "torch.distributed.pipelining.stage"
 _REHEARSE: Final = ("_prepare_forward_infra", "_prepare_backward_infra")
-"""Private to torch, and only the first is in all versions. Without them garbage may be found that means nothing."""
+"""Private methods of torch. Only the first exists in all versions. Without them, garbage may be reported as NaN."""
 
 
 class Rehearsals:
-    """Knows whether a stage rehearses."""
+    """The rehearsals in progress."""
 
     def __init__(self, patches: Patches) -> None:
-        """None is followed yet; `patches` replaces methods, and restores them later."""
+        """Initialize without hooks. `patches` replaces methods, and restores them later."""
         self._patches = patches
         self._is_followed = False
         self._threads: set[int] = set()
 
     @property
     def are_on(self) -> bool:
-        """Whether one is in progress, in whichever thread: autograd's threads take part in it."""
+        """Whether a rehearsal is in progress in any thread: autograd's threads take part."""
         return bool(self._threads)
 
     def follow(self) -> None:
-        """Follow them from now on, also once pipelines are imported."""
+        """Follow rehearsals, also if pipelines are imported later."""
         self._is_followed = True
         when_imported(STAGES, functools.partial(_imported, weakref.ref(self)))
 
     def unfollow(self) -> None:
-        """Follow none any more; what is replaced is restored with all patches."""
+        """Stop following rehearsals. `patches` restores the methods."""
         self._is_followed = False
         self._threads.clear()
 
     def imported(self, module: ModuleType) -> None:
-        """Follow those of the module of stages."""
-        for owner in [one for one in vars(module).values() if isinstance(one, type)] if self._is_followed else ():
+        """Patch the classes of stages in their module."""
+        for owner in [value for value in vars(module).values() if isinstance(value, type)] if self._is_followed else ():
             for name in _REHEARSE:
                 if owner.__module__ == module.__name__ and name in vars(owner):
                     self._patches.replace(owner, name, self._make)
@@ -69,8 +68,8 @@ class Rehearsals:
         return rehearse
 
 
-def _imported(rehearsals: weakref.ref[Rehearsals], module: ModuleType) -> None:
+def _imported(reference: weakref.ref[Rehearsals], module: ModuleType) -> None:
     with guard.guarded("rehearsals"):
-        this = rehearsals()
-        if this is not None:
-            this.imported(module)
+        rehearsals = reference()
+        if rehearsals is not None:
+            rehearsals.imported(module)

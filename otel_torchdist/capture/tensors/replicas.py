@@ -1,9 +1,9 @@
-"""Checksums of the parameters that replicas share, before some steps: agents compare them, without a collective.
+"""Records checksums of replicated parameters before some steps. Agents compare them, without a collective.
 
-Divergence persists, so comparing one step in a hundred delays the finding and misses nothing. DDP checks its parameters
-once where a model is wrapped, by a function that is given both the group and the parameters; DTensors are found in the
-optimizers that update them. They are compared before a step, not after it: ZeRO's optimizers distribute what one rank
-has updated only after the step of the inner optimizer.
+Divergence persists, so comparing one step in a hundred delays the finding and misses nothing. DDP models are found in
+the function that verifies the parameters of a new model, which receives both the group and the parameters. DTensors are
+found in the optimizers that update them. The comparison comes before a step, not after it: ZeRO's optimizers distribute
+the updates of a rank only after the step of the inner optimizer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _CHECKS_SHAPES: Final = "_verify_param_shape_across_processes"
 _LOW_32: Final = (1 << 32) - 1
 MAX_LETTERS: Final = 32_768
-"""Letters of a set's names; parameters beyond have a number."""
+"""Maximum total length of a set's names. Further parameters are shown by number."""
 MAX_NAMED: Final = 256
-"""Sets whose names are known to be written."""
+"""Maximum number of sets with cached name ids."""
 
 
 class Replicas:
-    """The parameters of this process that have replicas in others."""
+    """The session part that records checksums of replicated parameters."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Replicas:
         current: Callable[[], Recorder | None],
         devices: DeviceValues,
     ) -> None:
-        """Compare parameters.
+        """Initialize without models.
 
         Args:
-            every: Before each step whose number is a multiple of this.
-            find_group: Finds or registers a group.
-            current: Returns the recorder in use.
-            devices: Looks at tensors on devices.
+            every: Interval in steps at which parameters are compared.
+            find_group: Returns the state of a group, or None if nothing can be recorded.
+            current: Returns the current recorder, or None.
+            devices: Computes checksums of tensors on devices.
         """
         self._every = every
         self._find_group = find_group
@@ -75,18 +75,18 @@ class Replicas:
         self._handles: list[Any] = []
 
     def hook(self, patches: Patches) -> None:
-        """Learn of models where they are wrapped, and compare before steps of optimizers."""
+        """Hook the wrapping of models and the steps of optimizers."""
         patches.replace(ddp, _CHECKS_SHAPES, self._make_check)
         skip_in_dynamo(Replicas._before_step.__code__)
         self._handles.append(hook_before_optimizers(self._before_step))
 
     def unhook(self) -> None:
-        """Compare no more."""
+        """Stop comparing."""
         while self._handles:
             self._handles.pop().remove()
 
     def forget_steps(self) -> None:
-        """Forget what was compared, because the tape ends; models may outlive it."""
+        """Reset the comparison, because the tape ends. Models may outlive it."""
         self._compared_step = 0
         self._named.clear()
 
@@ -94,8 +94,8 @@ class Replicas:
         def check(process_group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(process_group, tensors, *args, **kwargs)
             with guard.guarded("replicas"):
-                # It is called by the constructor of the wrapper, which is not among its arguments.
-                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
+                # The caller is the constructor of the wrapper, which is not an argument.
+                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `inspect` calls it
                 self._models.learn(caller.f_locals.get("self"), process_group, tensors)
             return result
 
@@ -109,7 +109,7 @@ class Replicas:
             self._tensors.learn(optimizer)
 
     def _compare(self, recorder: Recorder) -> None:
-        """Take checksums before the first step of an optimizer in a training step, of DTensors as soon as possible."""
+        """Record checksums before a training step's first optimizer step; of DTensors, once step counts are even."""
         if recorder.step != self._compared_step:
             self._compared_step = recorder.step
             for model in self._models.sets():
@@ -118,22 +118,22 @@ class Replicas:
             return
         tensors = self._tensors.sets()
         self._awaits_tensors = tensors is None
-        for found in tensors or ():
-            self._record(recorder, found)
+        for parameters in tensors or ():
+            self._record(recorder, parameters)
 
-    def _record(self, recorder: Recorder, found: ParameterSet) -> None:
-        group = self._find_group(found.process_group)
-        if group is None or not group.name.aligned or not 0 < len(found.tensors) <= MAX_COMPARED:
+    def _record(self, recorder: Recorder, replicated: ParameterSet) -> None:
+        group = self._find_group(replicated.process_group)
+        if group is None or not group.name.aligned or not 0 < len(replicated.tensors) <= MAX_COMPARED:
             return
-        if len({tensor.device for tensor in found.tensors}) > 1:
+        if len({tensor.device for tensor in replicated.tensors}) > 1:
             return
         reading: Reading | Unseen | None = None
         total, sums = 0, tuple[int, ...]()
         with torch.no_grad():
-            if found.tensors[0].is_cuda:
-                reading = self._devices.parameters(found.tensors, found.salts)
+            if replicated.tensors[0].is_cuda:
+                reading = self._devices.parameters(replicated.tensors, replicated.salts)
             else:
-                pairs = zip(found.tensors, found.salts, strict=True)
+                pairs = zip(replicated.tensors, replicated.salts, strict=True)
                 total, sums = summed([mixed(checksum_of([tensor]), salt) for tensor, salt in pairs])
         if isinstance(reading, Unseen):
             return
@@ -141,13 +141,13 @@ class Replicas:
         payload = pack_parameters(
             taken_ns=time.monotonic_ns(),
             step=step,
-            sequence=(step & _LOW_32) << 32 | found.number,
+            sequence=(step & _LOW_32) << 32 | replicated.number,
             group=group.name_id,
             thread=threading.get_native_id(),
-            elements=sum(tensor.numel() for tensor in found.tensors),
+            elements=sum(tensor.numel() for tensor in replicated.tensors),
             parameters=Parameters(
-                count=len(found.tensors),
-                names=self._name(recorder, found.names),
+                count=len(replicated.tensors),
+                names=self._name(recorder, replicated.names),
                 left_out=self._models.left_out + self._tensors.left_out,
                 sums=sums,
             ),
@@ -160,7 +160,7 @@ class Replicas:
             self._devices.read(reading, lambda row: _fill_in(tape, number, row))
 
     def _name(self, recorder: Recorder, given: Sequence[str]) -> int:
-        """Id of the names of parameters, of as many as there is room for."""
+        """Return the id of the names of parameters, truncated to fit."""
         names = tuple(given)
         known = self._named.get(names)
         if known is not None:
@@ -173,12 +173,12 @@ class Replicas:
             shown.append(name)
         if len(self._named) >= MAX_NAMED:
             self._named.clear()
-        self._named[names] = found = recorder.tape.names.find_room(ParameterNames(tuple(shown)), SPARE_OF_SHAPES)
-        return found
+        self._named[names] = name_id = recorder.tape.names.find_room(ParameterNames(tuple(shown)), SPARE_OF_SHAPES)
+        return name_id
 
 
 def _fill_in(tape: TapeWriter, number: int, row: bytes) -> None:
-    """Complete a record when a device has found out the checksums of its parameters: the sum of all last."""
+    """Complete a record with the checksums that a device has computed. The total is written last."""
     total, sums = parameters_in(row)
     for word, value in enumerate(sums):
         tape.mark(number, word, value, How.EVENT)

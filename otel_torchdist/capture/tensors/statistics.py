@@ -1,11 +1,11 @@
-"""Statistics and checksums of tensors, by functions of torch that read memory once and allocate nothing of their size.
+"""Computes statistics and checksums of tensors, with torch functions that read memory once, without large temporaries.
 
-`aminmax` passes NaN and infinities through and has no false alarm: norms and sums of finite halves may be infinite.
-What needs temporaries (zeros, subnormal numbers, means of halves) is taken from a sample of 65,536 elements.
+`aminmax` propagates NaN and infinities without false alarms. Norms and sums of finite half-precision tensors may be
+infinite. Statistics that need temporaries (zeros, subnormal numbers, means of halves) use a sample of 65,536 elements.
 
-For float8 tensors torch has no `aminmax`, no sums and no norms. Seen as integers, positive numbers are in the order of
-their values and negative ones in the reverse. So two passes over the memory show the extremes exactly, without a
-temporary; all else comes from a sample's exact histogram.
+torch has no `aminmax`, sums or norms for float8 tensors. Viewed as integers, positive float8 numbers are in the order
+of their values, and negative ones in reverse order. So two passes give the exact extremes without temporaries. Other
+statistics use the exact histogram of a sample.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ FLOAT8: Final = frozenset(
     {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
 )  # fmt: skip
 _NO_NEGATIVE_ZERO: Final = frozenset({torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
-"""Types in which what would be the negative zero is the only value that is not a number."""
+"""Types without negative zero. Its code is their only NaN."""
 _CODES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """What is in a sample.
+    """The statistics of a sample of a float8 tensor.
 
     Attributes:
         mean: Mean of its numbers.
         mean_square: Mean of their squares.
-        zeros: How many are zero.
-        subnormals: How many are subnormal.
-        saturated: How many are the largest finite number of their type, to which casts clip.
+        zeros: Number of zeros.
+        subnormals: Number of subnormal numbers.
+        saturated: Number of elements with the largest finite magnitude, to which casts clip.
     """
 
     mean: float
@@ -48,10 +48,10 @@ class Histogram:
 
 
 def extremes_of_float8(tensor: torch.Tensor) -> tuple[float, float]:
-    """Its smallest and largest number; NaN for either if one is not a number. It is not empty."""
+    """Return the smallest and largest number of a non-empty float8 tensor; NaN if it contains NaN."""
     values = _values(tensor.dtype)
-    lowest_code, highest_code = (int(one) for one in torch.aminmax(tensor.view(torch.uint8)))
-    most_negative, most_positive = (int(one) for one in torch.aminmax(tensor.view(torch.int8)))
+    lowest_code, highest_code = (int(code) for code in torch.aminmax(tensor.view(torch.uint8)))
+    most_negative, most_positive = (int(code) for code in torch.aminmax(tensor.view(torch.int8)))
     if tensor.dtype in _NO_NEGATIVE_ZERO and most_negative == -_CODES // 2:
         return math.nan, math.nan
     smallest = values[highest_code if most_negative < 0 else lowest_code]
@@ -60,29 +60,29 @@ def extremes_of_float8(tensor: torch.Tensor) -> tuple[float, float]:
 
 
 def histogram_of(sample: torch.Tensor) -> Histogram:
-    """What is in a sample of a float8 tensor, which is not empty."""
+    """Return the statistics of a non-empty sample of a float8 tensor."""
     values, finfo = _values(sample.dtype), torch.finfo(sample.dtype)
     counted: Any = torch.bincount(sample.flatten().view(torch.uint8), minlength=_CODES)
     counts: list[int] = counted.tolist()
-    found = [(abs(value), value, count) for value, count in zip(values, counts, strict=True) if count]
+    bins = [(abs(value), value, count) for value, count in zip(values, counts, strict=True) if count]
     return Histogram(
-        mean=sum(value * count for _, value, count in found) / sample.numel(),
-        mean_square=sum(value * value * count for _, value, count in found) / sample.numel(),
-        zeros=sum(count for size, _, count in found if size == 0),
-        subnormals=sum(count for size, _, count in found if 0 < size < finfo.tiny),
-        saturated=sum(count for size, _, count in found if size == finfo.max),
+        mean=sum(value * count for _, value, count in bins) / sample.numel(),
+        mean_square=sum(value * value * count for _, value, count in bins) / sample.numel(),
+        zeros=sum(count for size, _, count in bins if size == 0),
+        subnormals=sum(count for size, _, count in bins if 0 < size < finfo.tiny),
+        saturated=sum(count for size, _, count in bins if size == finfo.max),
     )
 
 
 @functools.cache
 def _values(dtype: torch.dtype) -> tuple[float, ...]:
-    """Return the numbers of a type, by their code."""
+    """Return the numbers of a type, in the order of their codes."""
     values: Any = torch.arange(_CODES, dtype=torch.uint8).view(dtype).float()
     return tuple(values.tolist())
 
 
 FLOATING: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-"""Types that `aminmax` takes and that can be infinite or not a number; but for these and `FLOAT8`, nothing is known."""
+"""Types that `aminmax` supports. For types other than these and `FLOAT8`, nothing is recorded."""
 HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 SAMPLE: Final = 65_536
 BLOCK: Final = 1_024
@@ -90,7 +90,7 @@ LANES: Final = 64
 _WORD: Final = 8
 MASK: Final = (1 << 64) - 1
 _FACTOR: Final = 0x9E3779B97F4A7C15
-"""Odd, so that multiplying by it loses nothing modulo 2^64."""
+"""Odd, so that multiplication by it is reversible modulo 2^64."""
 _SIGN: Final = 1 << 63
 _torch: Any = torch
 _vector_norm: Final = _torch.linalg.vector_norm
@@ -98,12 +98,12 @@ _vector_norm: Final = _torch.linalg.vector_norm
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """The range of some tensors.
+    """The range of tensors.
 
     Attributes:
-        smallest: The smallest element; NaN if one is not a number.
-        largest: The largest.
-        elements: How many there are.
+        smallest: The smallest element; NaN if any element is NaN.
+        largest: The largest element; NaN if any element is NaN.
+        elements: Number of elements.
     """
 
     smallest: float
@@ -118,14 +118,14 @@ class Extremes:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What else is known of them.
+    """Further statistics of tensors.
 
     Attributes:
-        mean: Their mean; of halves, that of the sample.
-        norm: Their L2 norm; of float16, extrapolated from the sample.
+        mean: Their mean; for halves, the mean of the sample.
+        norm: Their L2 norm; for float16, extrapolated from the sample.
         zero_share: Share of zeros in the sample.
         subnormal_share: Share of subnormal numbers in the sample.
-        saturated_share: Share of numbers in the sample that are the largest of their type, if they are float8.
+        saturated_share: For float8, share of elements in the sample with the largest finite magnitude; else None.
     """
 
     mean: float
@@ -136,7 +136,7 @@ class Moments:
 
 
 def extremes_of(tensors: Sequence[torch.Tensor]) -> Extremes:
-    """Return the range of tensors that have one: see `eligible.sort`; there is at least one."""
+    """Return the range of one or more tensors that `eligible.select_inputs` has selected."""
     smallest, largest, elements = math.inf, -math.inf, 0
     is_nan = False
     for tensor in tensors:
@@ -154,34 +154,34 @@ def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
 
 
 def format_of(tensors: Sequence[torch.Tensor]) -> NumberFormat:
-    """Return the type of such tensors, if it is one."""
+    """Return the number format of tensors, or `UNKNOWN` if they have several."""
     dtypes = {tensor.dtype for tensor in tensors}
     name = str(dtypes.pop()).removeprefix("torch.").upper() if len(dtypes) == 1 else ""
     return NumberFormat[name] if name in NumberFormat.__members__ else NumberFormat.UNKNOWN
 
 
 def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
-    """What else is known of such tensors."""
+    """Return further statistics of tensors that `eligible.select_inputs` has selected."""
     squares, total, elements = 0.0, 0.0, 0
     zeros, subnormals, saturated, sampled = 0, 0, 0, 0
     for tensor in tensors:
         count, is_half, sample = tensor.numel(), tensor.dtype in HALVES, sample_of(tensor)
         sampled, elements = sampled + sample.numel(), elements + count
         if tensor.dtype in FLOAT8:
-            found = histogram_of(sample)
-            squares, total = squares + found.mean_square * count, total + found.mean * count
-            zeros, subnormals = zeros + found.zeros, subnormals + found.subnormals
-            saturated += found.saturated
+            histogram = histogram_of(sample)
+            squares, total = squares + histogram.mean_square * count, total + histogram.mean * count
+            zeros, subnormals = zeros + histogram.zeros, subnormals + histogram.subnormals
+            saturated += histogram.saturated
             continue
-        if tensor.dtype is torch.float16:  # whose own norm may be infinite, and in float32 takes 40 times as long
+        if tensor.dtype is torch.float16:  # its norm may overflow, and takes 40 times as long in float32
             squares += float(sample.float().square().mean()) * count
         else:
             squares += float(_vector_norm(tensor)) ** 2
         total += float(sample.mean(dtype=torch.float32)) * count if is_half else float(tensor.sum())
         magnitude = sample.abs()
-        none = int(torch.count_nonzero(magnitude == 0))
-        zeros += none
-        subnormals += int(torch.count_nonzero(magnitude < torch.finfo(tensor.dtype).tiny)) - none
+        zeros_here = int(torch.count_nonzero(magnitude == 0))
+        zeros += zeros_here
+        subnormals += int(torch.count_nonzero(magnitude < torch.finfo(tensor.dtype).tiny)) - zeros_here
     is_float8 = all(tensor.dtype in FLOAT8 for tensor in tensors)
     return Moments(
         mean=total / elements,
@@ -193,7 +193,7 @@ def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
 
 
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:
-    """At most `SAMPLE` elements of a tensor: blocks that lie next to each other, spread over all of it."""
+    """Return at most `SAMPLE` elements of a tensor: contiguous blocks, spread evenly."""
     count = tensor.numel()
     if count <= SAMPLE or not is_dense(tensor):
         return tensor.flatten().narrow(0, 0, min(count, SAMPLE))
@@ -203,7 +203,7 @@ def sample_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's elements fill a piece of memory, in whichever order."""
+    """Return whether a tensor's elements fill a contiguous range of memory, in any order."""
     if tensor.is_contiguous():
         return True
     reach = 1
@@ -215,28 +215,28 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
-    """Return a checksum of the bits of some tensors, in which any one flipped bit shows; the same on every rank.
+    """Return a checksum of the bits of tensors, the same on every rank. It detects any single flipped bit.
 
-    Each tensor is summed as 64-bit words in 64 lanes, with an odd factor for each, so that exchanged parts show too.
+    Each tensor is summed as 64-bit words in 64 lanes, with an odd factor for each, so that swapped parts are detected.
     """
     result = 0
     for tensor in tensors:
-        result = (result * _FACTOR + tensor.nbytes * _FACTOR + sum(int(one) for one in _sums(tensor))) & MASK
+        result = (result * _FACTOR + tensor.nbytes * _FACTOR + sum(int(part) for part in _sums(tensor))) & MASK
     return result
 
 
 def checksum_tensor(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the same as an int64 of no dimension where the tensors are, computed without waiting for their device."""
+    """Compute `checksum_of` as a scalar int64 tensor on the tensors' device, without waiting for it."""
     result = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
     for tensor in tensors:
         result = result * signed(_FACTOR) + signed(tensor.nbytes * _FACTOR)
-        for one in _sums(tensor):
-            result = result + one
+        for part in _sums(tensor):
+            result = result + part
     return result
 
 
 def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Return the weighted sums of a tensor's lanes, and of the bytes behind them, as int64."""
+    """Yield the weighted sums of a tensor's lanes, and of the remaining bytes, as int64."""
     flat = _in_order(tensor.detach()).view(torch.uint8)
     weights = _weights(tensor.device)
     lane = flat.numel() // (_WORD * LANES) * _WORD
@@ -247,7 +247,7 @@ def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if not lane:
         return
     if flat.data_ptr() % _WORD or flat.storage_offset() % _WORD:
-        # Words must be aligned, and their sum must not depend on where the tensor lies: one lane is copied at once.
+        # Words must be aligned, and the sum must not depend on the address: copy one lane at a time.
         pieces = [flat.narrow(0, at, lane).clone().view(torch.int64).sum() for at in range(0, whole, lane)]
         lanes = torch.stack(pieces)
     else:
@@ -256,13 +256,13 @@ def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements of a tensor as they lie in memory, which is the order in which c10d sees them."""
+    """Return all elements of a tensor in memory order, the order that c10d uses."""
     dense = tensor if is_dense(tensor) else tensor.contiguous()
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
 
 
 def _weights(device: torch.device) -> torch.Tensor:
-    """Return an odd factor for each byte or lane. On a device they are made anew: its streams do not wait for each other."""
+    """Return an odd factor for each byte or lane. Not cached on devices, whose streams are not synchronized."""
     return _weights_on_host() if device.type == "cpu" else _make_weights(device)
 
 
@@ -276,6 +276,6 @@ def _make_weights(device: torch.device) -> torch.Tensor:
 
 
 def signed(value: int) -> int:
-    """Return the int64 with the same 64 bits."""
+    """Convert 64 bits to an int64."""
     value &= MASK
     return value - (value & _SIGN) * 2

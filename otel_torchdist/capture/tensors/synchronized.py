@@ -1,4 +1,4 @@
-"""Waits for the device before and after collectives, so that their times are the device's own. For debugging only."""
+"""Synchronizes with the device around collectives, so that their times are exact. For debugging only."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _is_capturing() -> bool:
 
 
 class Synchronizer:
-    """Synchronises devices around collectives.
+    """Synchronizer of devices around collectives.
 
-    Not around sends and receives, nor within blocks of coalesced operations: the other half of a pair may not have been
-    issued, and waiting for the first would deadlock. Not while a graph is captured, where CUDA forbids it.
+    It excludes sends, receives and coalesced operations: waiting for one half of a pair before the other is issued
+    would deadlock. It also excludes graph capture, where CUDA forbids synchronization.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Synchronizer:
         """Initialize the synchronizer.
 
         Args:
-            find_group: Finds or registers a group.
-            synchronize: Waits for all that was enqueued on a device, without the GIL.
-            is_capturing: Whether the current stream is being captured into a graph.
+            find_group: Returns the state of a group, or None if nothing can be recorded.
+            synchronize: Waits for all enqueued work of a device, without the GIL.
+            is_capturing: Returns whether the current stream is being captured into a graph.
         """
         self._find_group = find_group
         self._synchronize = synchronize
         self._is_capturing = is_capturing
 
     def before(self, operation: OperationSchema, args: tuple[Any, ...]) -> tuple[int, ...]:
-        """Wait for the device of an operation; returns the devices to wait for after it, at most one."""
+        """Wait for the device of an operation. Return the devices to wait for after it, at most one."""
         devices: tuple[int, ...] = ()
         with guard.guarded("synchronised timing"):
             devices = self._devices_of(operation, args)
@@ -58,7 +58,7 @@ class Synchronizer:
         return devices
 
     def after(self, devices: tuple[int, ...]) -> None:
-        """Wait for devices; an error that one reports is the program's."""
+        """Wait for devices. Their errors belong to the program."""
         for device in devices:
             self._synchronize(device)
 
@@ -73,7 +73,7 @@ class Synchronizer:
 
 
 def warn_of_distortion() -> None:
-    """Warn that timing is synchronised."""
+    """Warn that synchronized timing distorts the program."""
     _logger.warning(
         "%s=true: the host waits for the device before and after each collective. This ends the overlap of computation "
         "and communication, so steps take longer than without it; use it to find out how long single operations take, "

@@ -1,8 +1,8 @@
-"""Tells PyInstaller what an application needs of us: it asks the entry point ``pyinstaller40`` of each package."""
+"""The PyInstaller plug-in, found through the entry point ``pyinstaller40``."""
 
 from pathlib import Path
 
 
 def hook_directories() -> list[str]:
-    """Where the hooks for PyInstaller lie."""
+    """Return the folders of our PyInstaller hooks."""
     return [str(Path(__file__).parent)]

@@ -1,6 +1,6 @@
-"""What PyInstaller cannot see: torch finds us by our metadata, modules are imported by name, libraries are loaded.
+"""Collects files that PyInstaller cannot detect: package metadata, modules imported by name, and native libraries.
 
-The command line stays out: an application has none, and would get typer and rich.
+The command line is excluded: an application does not need it, nor typer and rich.
 """
 
 from PyInstaller.utils.hooks import (  # pyright: ignore  # installed where applications are made

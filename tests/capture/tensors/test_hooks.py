@@ -145,12 +145,12 @@ def test_without_hooks_nothing_is_in_the_way() -> None:
     def kernel() -> None:
         """A kernel."""
 
-    def meet(group: ProcessGroup) -> GroupState | None:
+    def find_group(group: ProcessGroup) -> GroupState | None:
         raise AssertionError(group)
 
     schemas = {schema.name: schema for schema in collective_schemas()}
     choices = Observing(), Observing((Hooks(operations=("send",)),))
-    none, some = (ObservedCalls(choice, meet, Patches(), lambda: None, lambda: None) for choice in choices)
+    none, some = (ObservedCalls(choice, find_group, Patches(), lambda: None, lambda: None) for choice in choices)
     assert choices[0].is_none
     assert none.observe(schemas["all_reduce"], kernel) is kernel
     assert none.observe_wait(kernel) is kernel

@@ -86,7 +86,7 @@ def test_node_that_is_late(nodes: Nodes) -> None:
     first = nodes.start(*arguments)
     said = first_line_of_ours(first)
     assert re.fullmatch(
-        rf"otel_torchdist: after \d+ s 1 of 2 nodes has come to the rendezvous 'job7' at localhost:{nodes.port}: "
+        rf"otel_torchdist: after \d+ s 1 of 2 nodes has joined the rendezvous 'job7' at localhost:{nodes.port}: "
         rf"\S+ \(pid {first.pid}\); 1 is missing\n",
         said,
     )
@@ -100,7 +100,7 @@ def test_node_that_is_late(nodes: Nodes) -> None:
     ("node", "expected"),
     [
         pytest.param(
-            *("0", "not all of 2 nodes have come to node 0 at {at}, which waits for node 1"),
+            *("0", "not all of 2 nodes have joined node 0 at {at}, which waits for node 1"),
             marks=pytest.mark.thorough,
         ),
         ("1", "node 1 of 2 has not found node 0 at {at}"),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.capture.tensors.eligible import sort
+from otel_torchdist.capture.tensors.eligible import select_inputs
 from otel_torchdist.capture.tensors.statistics import (
     FLOAT8,
     extremes_of,
@@ -56,7 +56,7 @@ def test_statistics_of_several() -> None:
     """Large, strided and mixed tensors are described; the share of saturated numbers only where all are float8."""
     large = torch.full((300_000,), 2.0).to(torch.float8_e4m3fn)
     strided = torch.full((4, 6), -448.0).to(torch.float8_e4m3fn).t()[1:]
-    assert sort([large, strided, torch.empty(0).to(torch.float8_e4m3fn)]).described == (large, strided)
+    assert select_inputs([large, strided, torch.empty(0).to(torch.float8_e4m3fn)]).described == (large, strided)
     found = extremes_of([large, strided])
     assert (found.smallest, found.largest, found.elements, found.is_finite) == (-448.0, 2.0, 300_020, True)
     moments = moments_of([large, strided])

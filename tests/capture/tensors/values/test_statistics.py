@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.capture.tensors.device_values import parameters_in, row_of_parameters
-from otel_torchdist.capture.tensors.eligible import sort
+from otel_torchdist.capture.tensors.eligible import select_inputs
 from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, moments_of, sample_of
 from otel_torchdist.tape.records.numerics import mixed, summed
 
@@ -79,8 +79,10 @@ def test_what_is_not_described() -> None:
         inference = torch.ones(3)
     pairs = torch.ones(3, dtype=torch.complex64)
     usual = [torch.ones(3), torch.ones(4, 4).t()[1:], inference, torch.ones((), dtype=torch.float16), pairs]
-    assert [tensor.data_ptr() for tensor in sort(others + usual).described] == [tensor.data_ptr() for tensor in usual]
-    assert extremes_of(sort(usual).described).elements == 3 + 12 + 3 + 1 + 6
+    assert [tensor.data_ptr() for tensor in select_inputs(others + usual).described] == [
+        tensor.data_ptr() for tensor in usual
+    ]
+    assert extremes_of(select_inputs(usual).described).elements == 3 + 12 + 3 + 1 + 6
 
 
 def test_nothing_is_recorded_for_autograd() -> None:

@@ -165,7 +165,7 @@ def odd_inputs() -> None:
 def mixed_devices() -> None:
     """Tensors of one operation on two devices, whose results could not be put into one row."""
     both = [cuda.on_device(torch.ones(4), device) for device in (0, 1)]
-    found = eligible.sort(both)
+    found = eligible.select_inputs(both)
     say(
         part="mixed_devices", described=len(found.described), unseen=found.unseen, output=eligible.why_no_checksum(both)
     )
