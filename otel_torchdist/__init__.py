@@ -80,9 +80,9 @@ Before a stalled run is ended, each responsive rank can save its state, from whi
         rescue.save(copied, stalled, "/shared/rescue", step=copied["steps"])
         return copied["steps"]
 
-    found = rescue.latest("/shared/rescue", dist.get_rank(), dist.get_world_size())
-    if found is not None:
-        shards.load(torch.load(found))
+    saved = rescue.latest("/shared/rescue", dist.get_rank(), dist.get_world_size())
+    if saved is not None:
+        shards.load(torch.load(saved))
 
 Hooks
 -----

@@ -9,9 +9,9 @@
         rescue.save(copied, stalled, DIRECTORY, step=copied["steps"])
         return copied["steps"]
 
-    found = rescue.latest(DIRECTORY, rank, world_size)   # before training begins
-    if found is not None:
-        shards.load(torch.load(found))
+    saved = rescue.latest(DIRECTORY, rank, world_size)   # before training begins
+    if saved is not None:
+        shards.load(torch.load(saved))
 
 Nothing here issues a collective, which would hang in a stall.
 """
@@ -210,10 +210,10 @@ class LocalShards:
         tensors = [*self._tensors.values(), *filter(torch.is_tensor, state)]
         return (self.steps, *(_local(tensor)._version for tensor in tensors))
 
-    def _all_on_cpu(self, values: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Copy values of an optimizer to the CPU. Values in `known` are already copied."""
-        others = {key: self._on_cpu(value) for key, value in values.items() if key not in known and key != "params"}
-        return {**others, **{key: _to_tensors(value) for key, value in known.items()}}
+    def _all_on_cpu(self, values: dict[str, Any], on_host: dict[str, Any]) -> dict[str, Any]:
+        """Copy values of an optimizer to the CPU. Values in `on_host` are already copied."""
+        others = {key: self._on_cpu(value) for key, value in values.items() if key not in on_host and key != "params"}
+        return {**others, **{key: _to_tensors(value) for key, value in on_host.items()}}
 
     def _on_cpu(self, value: Any) -> Any:
         if isinstance(value, tuple):  # betas, which may be tensors

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.groups.groups import GroupState
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches
-    from otel_torchdist.capture.tensors.choice import Observing
+    from otel_torchdist.capture.tensors.choice import Observers
     from otel_torchdist.capture.tensors.observed import ObservedCalls
     from otel_torchdist.native.library import Library
 
@@ -78,15 +78,15 @@ class LoneBackendCreation(SessionPart):
 
 
 def observed_calls(
-    observing: Observing | None,
+    observers: Observers | None,
     find_group: Callable[[ProcessGroup], GroupState | None],
     patches: Patches,
     current: Callable[[], Recorder | None],
     devices: Devices,
 ) -> ObservedCalls | None:
     """Return the calls of tensor observers, or None without observers."""
-    if observing is None:
+    if observers is None:
         return None
     from otel_torchdist.capture.tensors.observed import ObservedCalls
 
-    return ObservedCalls(observing, find_group, patches, current, devices.find_cuda)
+    return ObservedCalls(observers, find_group, patches, current, devices.find_cuda)

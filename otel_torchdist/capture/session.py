@@ -39,7 +39,7 @@ from otel_torchdist.system.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.part import SessionPart
-    from otel_torchdist.capture.tensors.choice import Observing
+    from otel_torchdist.capture.tensors.choice import Observers
     from otel_torchdist.native.library import Library
 
 
@@ -53,7 +53,7 @@ class Capture:
         exchange_host: str | None = None,
         has_abort_hooks: bool = False,
         library: Library | None = None,
-        observing: Observing | None = None,
+        observers: Observers | None = None,
     ) -> None:
         """Initialize the capture. Nothing is recorded until `install`.
 
@@ -64,14 +64,14 @@ class Capture:
                 automatically, None if the agents do not exchange data.
             has_abort_hooks: Whether to install abort hooks; see `AbortHooks`.
             library: The native library; None to record in Python. Observers of tensors always require Python.
-            observing: The observers of tensors; None without observers.
+            observers: The observers of tensors; None without observers.
         """
         self._directory = directory
         self._capacity = capacity
-        self._observing = observing
+        self._observers = observers
         names = names_with_kernels("c10d", "symm_mem")
         schemas = collective_schemas(names)
-        self._library = usable_library(library, schemas) if observing is None or observing.is_none else None
+        self._library = usable_library(library, schemas) if observers is None or observers.is_empty else None
         self._listeners: list[Callable[[Recorder], None]] = []
         self._beat_listeners: list[Callable[[], None]] = []
         self._end = ProcessEnd(self._at_end)
@@ -94,7 +94,7 @@ class Capture:
         if native is not None:
             native.follow_waits(works.waits)
             native.follow_devices(devices)
-        observed = observed_calls(self._observing, find_group, patches, self.current_recorder, devices)
+        observed = observed_calls(self._observers, find_group, patches, self.current_recorder, devices)
         loop = TrainingLoop(groups.issued_by_default, find_group, patches, library)
         forked = partial(_forget_in_child, weakref.ref(self))
         hot_path = HotPath(groups, loop.steps, works, devices, find_group, loop.labels, forked)
@@ -192,15 +192,15 @@ class Capture:
     # --- a tape ----------------------------------------------------------------------------------------------
 
     def _make_recorder(self, rank: int, world_size: int, world: str) -> Recorder:
-        observing = self._observing
+        observers = self._observers
         return Recorder(
             self._directory(),
             max(rank, 0),  # a fake group may have neither a rank nor a size
             max(world_size, 1),
             self._capacity,
             self._library,
-            observing is not None and observing.synchronizes,
-            observing is not None and observing.checks_values(rank),
+            observers is not None and observers.synchronizes,
+            observers is not None and observers.checks_values(rank),
             world,
         )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
     from otel_torchdist.capture.parts.rescue import RescuePlan
     from otel_torchdist.capture.session import Capture
-    from otel_torchdist.capture.tensors.choice import Observing
+    from otel_torchdist.capture.tensors.choice import Observers
     from otel_torchdist.telemetry.export.outputs import Outputs
 
 _logger = logging.getLogger("otel_torchdist")
@@ -86,7 +86,7 @@ class Switch:
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
 
-            observing = _observing(config, given)
+            observers = _observers(config, given)
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
             cleaning = RankCleaning(config.keep_runs, config.keep_bytes, config.reader is ReaderHome.AGENT)
@@ -95,8 +95,8 @@ class Switch:
                 config.tape_records,
                 exchange_host,
                 config.abort_hooks,
-                chosen_library(config.capture) if observing is None or observing.is_none else None,
-                observing,
+                chosen_library(config.capture) if observers is None or observers.is_empty else None,
+                observers,
             )
             description = SelfDescription(config.describe_launch, lambda: capture.cuda_device)
             capture.on_tape(description.begin)
@@ -182,7 +182,7 @@ def _directory(config: Config, cleaning: RankCleaning) -> Path:
     return job_directory(base, job_key(os.environ))
 
 
-def _observing(config: Config, given: dict[str, Any]) -> Observing | None:
+def _observers(config: Config, given: dict[str, Any]) -> Observers | None:
     """Return the observers of tensors, or None. Without observers, their modules are not imported, to save memory."""
     if not (config.observes_tensors or given.keys() & _HOOKS):
         return None

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of
 from otel_torchdist.config import NumericsMode
@@ -27,7 +27,7 @@ STEPS = 5
 @pytest.fixture
 def looking(folder: Path) -> Iterator[World]:
     """A world of one that looks at everything, and compares parameters before each step."""
-    one = begin_world(folder, observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
+    one = begin_world(folder, observers=Observers(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
     yield one
     end_world(one)
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.session import Capture
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.native.library import Library
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -89,10 +89,10 @@ class World:
         return [operation for number, operation in sorted(self.operations.items()) if number > before]
 
 
-def begin_world(folder: Path, library: Library | None = None, observing: Observing | None = None) -> World:
+def begin_world(folder: Path, library: Library | None = None, observers: Observers | None = None) -> World:
     """Create the default group with capture switched on, and run a first collective; arguments as for `Capture`."""
     torch.cuda.set_device(DEVICE)
-    capture = Capture(lambda: folder, 4096, library=library, observing=observing)
+    capture = Capture(lambda: folder, 4096, library=library, observers=observers)
     capture.install()
     store = f"file://{folder}/store"
     dist.init_process_group("nccl", init_method=store, rank=0, world_size=1, device_id=DEVICE)

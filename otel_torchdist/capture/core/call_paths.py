@@ -23,7 +23,7 @@ MAX_PATHS: Final = 32
 _frame: Final = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
 
 
-class _Known(NamedTuple):
+class _LinePaths(NamedTuple):
     """The paths to one line.
 
     Attributes:
@@ -42,7 +42,7 @@ class CallPaths:
         """Intern paths into a name dictionary."""
         self._names = names
         self._call_sites = call_sites
-        self._known: dict[int, _Known] = {}
+        self._by_line: dict[int, _LinePaths] = {}
 
     def name_of(self, site: CallSiteKey) -> int:
         """Return the name id of the call path to a site that was just found.
@@ -56,19 +56,19 @@ class CallPaths:
         site_id = self._call_sites.name_of(site)
         if site_id == OTHER:
             return OTHER
-        known = self._known.get(site_id)
-        if known is None:
+        line_paths = self._by_line.get(site_id)
+        if line_paths is None:
             frames = self._ids(_callers(site))
-            known = self._known[site_id] = _Known(frames, {})
-        path = known.paths.get(site[2])
+            line_paths = self._by_line[site_id] = _LinePaths(frames, {})
+        path = line_paths.paths.get(site[2])
         if path is not None:
             return path
-        if len(known.paths) >= MAX_PATHS:
+        if len(line_paths.paths) >= MAX_PATHS:
             self._call_sites.leave_alone(site)
-            path = self._names.find_room(CallPathName(site_id, known.first, varies=True), SPARE_OF_LABELS)
+            path = self._names.find_room(CallPathName(site_id, line_paths.first, varies=True), SPARE_OF_LABELS)
             return path or site_id
         path = self._names.find_room(CallPathName(site_id, self._ids(_callers(site))), SPARE_OF_LABELS) or site_id
-        known.paths[site[2]] = path
+        line_paths.paths[site[2]] = path
         return path
 
     def _ids(self, frames: Iterator[FrameType]) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ class GradientSync(SessionPart):
         def initialize(model: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(model, *args, **kwargs)
             with guard.guarded("DDP's timers"):
-                self._models = [known for known in self._models if known() is not None][: MAX_MODELS - 1]
+                self._models = [reference for reference in self._models if reference() is not None][: MAX_MODELS - 1]
                 self._models.append(weakref.ref(model))
             return result
 
@@ -92,7 +92,7 @@ _REBUILT: Final = ("rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices")
 _ORDER: Final = "prev_iteration_grad_ready_order_indices"
 
 
-class Replicated:
+class DdpBuckets:
     """Reader of the buckets of DDP models, at the beginning of each forward."""
 
     def __init__(self, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
@@ -135,21 +135,21 @@ class Replicated:
         if buckets.is_of(model) and reads >= MAX_READS:
             buckets.begin()
             return
-        known: dict[str, Any] = model._get_ddp_logging_data()
-        self._reads[model] = MAX_READS if known.get("has_rebuilt_buckets") else reads + 1
+        logged: dict[str, Any] = model._get_ddp_logging_data()
+        self._reads[model] = MAX_READS if logged.get("has_rebuilt_buckets") else reads + 1
         is_rebuilt: bool | None = getattr(model, "_has_rebuilt_buckets", None)
-        sizes, assigned = _next_buckets(model, known, bool(is_rebuilt))
+        sizes, assigned = _next_buckets(model, logged, bool(is_rebuilt))
         buckets.learn(model, sizes, assigned, is_rebuilt is not False)
 
 
-def _next_buckets(model: Any, known: Mapping[str, Any], is_rebuilt: bool) -> tuple[list[int], str]:
+def _next_buckets(model: Any, logged: Mapping[str, Any], is_rebuilt: bool) -> tuple[list[int], str]:
     """Return sizes in bytes of the next buckets, and the parameters in them; empty if unknown."""
-    sizes, assigned = (str(known.get(name, "")) for name in _REBUILT)
+    sizes, assigned = (str(logged.get(name, "")) for name in _REBUILT)
     if sizes:
         return _numbers(sizes), assigned
     if is_rebuilt:
-        return _rebuilt(model, _numbers(known.get(_ORDER, "")))
-    return _numbers(known.get("bucket_sizes", "")), ""
+        return _rebuilt(model, _numbers(logged.get(_ORDER, "")))
+    return _numbers(logged.get("bucket_sizes", "")), ""
 
 
 def _numbers(text: object) -> list[int]:

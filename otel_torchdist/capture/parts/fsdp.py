@@ -102,13 +102,13 @@ class FlatParameters:
     def _unit_of(self, state: Any, handle: Any) -> LabelName | None:
         if not handle:
             return None
-        known = self._known.get(handle)
-        if known is None:
+        label = self._known.get(handle)
+        if label is None:
             unit = _module_of(handle.flat_param, state._exec_order_data.param_to_fqn)
             if unit is None:
                 return None
-            known = self._known[handle] = LabelName(LabelKind.FSDP, unit=unit[:MAX_UNIT])
-        return known
+            label = self._known[handle] = LabelName(LabelKind.FSDP, unit=unit[:MAX_UNIT])
+        return label
 
 
 def _module_of(flat_parameter: Any, names: Any) -> str | None:

@@ -19,7 +19,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import Patches, PatchTargets, resolve_group
 from otel_torchdist.capture.parts import fsdp, pipeline
-from otel_torchdist.capture.parts.ddp import Replicated
+from otel_torchdist.capture.parts.ddp import DdpBuckets
 from otel_torchdist.capture.parts.fsdp import FlatParameters, ParamGroups
 from otel_torchdist.capture.parts.pipeline import Stages
 from otel_torchdist.system.when_imported import when_imported
@@ -113,7 +113,7 @@ class LabelledParts(SessionPart):
         """
         self._patches: Patches | None = None
         self._meshes = Meshes(find_group)
-        self._replicated = Replicated(find_group)
+        self._ddp_buckets = DdpBuckets(find_group)
         units, flat, stages = ParamGroups(labels), FlatParameters(labels), Stages(labels)
         self._parts: dict[
             str, tuple[str, Callable[[ModuleType], PatchTargets], Callable[[Patches, ModuleType], None]]
@@ -130,8 +130,8 @@ class LabelledParts(SessionPart):
         self._patches = patches
         if _has_all("dimensions of device meshes", self._meshes.targets()):
             self._meshes.hook(patches)
-        if _has_all("DDP buckets", self._replicated.targets()):
-            self._replicated.hook(patches)
+        if _has_all("DDP buckets", self._ddp_buckets.targets()):
+            self._ddp_buckets.hook(patches)
         reference: weakref.ref[LabelledParts] = weakref.ref(self)
         for name in self._parts:
             when_imported(name, functools.partial(_imported, reference))

@@ -144,9 +144,9 @@ class OneSided(SessionPart):
         state = self._find_group(group)
         if state is None:
             return None
-        known = self._beside.get(id(group))
-        if known is not None and known[0] is state:
-            return known[1]
+        cached = self._beside.get(id(group))
+        if cached is not None and cached[0] is state:
+            return cached[1]
         name = replace(state.name, aligned=False, epoch=BESIDE)
         beside = GroupState(state.recorder, group, name, state.group_rank)
         self._beside[id(group)] = state, beside

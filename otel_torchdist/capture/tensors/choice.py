@@ -62,7 +62,7 @@ def _setting(target: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Observing:
+class Observers:
     """The chosen observers of tensors.
 
     Attributes:
@@ -78,7 +78,7 @@ class Observing:
     compare_parameters: int = 0
 
     @property
-    def looks_at_tensors(self) -> bool:
+    def needs_tensors(self) -> bool:
         """Whether an observer needs the tensors."""
         return bool(self.hooks) or self.numerics is not None
 
@@ -88,26 +88,26 @@ class Observing:
         return numerics is not None and numerics.mode is NumericsMode.ALL and numerics.is_for(rank)
 
     @property
-    def is_none(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether operations call no observer."""
-        return not self.looks_at_tensors and not self.synchronizes
+        return not self.needs_tensors and not self.synchronizes
 
 
-def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
+def chosen_observers(config: Config, given: dict[str, Any]) -> Observers:
     """Return the observers in the settings and the arguments of `instrument`. Warn if they rule out native recording.
 
     Not called, nor is this module imported, without observers: see `Config.observes_tensors`.
     """
     is_off = config.numerics is NumericsMode.OFF
-    observing = Observing(
+    observers = Observers(
         hooks=(*given_hooks(given), *load_hooks(config.hooks)),
         synchronizes=config.synchronize,
         numerics=None if is_off else NumericsObserver(config.numerics, config.numerics_every, config.numerics_ranks),
         compare_parameters=config.compare_parameters,
     )
-    if not observing.is_none and config.capture is CaptureKernel.NATIVE:
+    if not observers.is_empty and config.capture is CaptureKernel.NATIVE:
         _logger.warning(
             "%s=native: recording in Python, because hooks, numerics and synchronised timing are called from there",
             OTEL_PYTHON_TORCHDIST_CAPTURE,
         )
-    return observing
+    return observers

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.channels import GroupChannel
     from otel_torchdist.capture.core.calls.schemas import OperationSchema
     from otel_torchdist.capture.core.recorder import Recorder
-    from otel_torchdist.capture.tensors.choice import Observing
+    from otel_torchdist.capture.tensors.choice import Observers
 
 _logger = logging.getLogger("otel_torchdist")
 Kernel = Callable[..., Any]
@@ -46,16 +46,16 @@ class _Thread(threading.local):
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
+class _DescribedCall:
     """A described call.
 
     Attributes:
-        known: The argument of hooks, without tensors.
+        call: The argument of hooks, without tensors.
         tag: Its tag; 0 for none.
         on_host: Whether it runs on the CPU.
     """
 
-    known: OperationCall
+    call: OperationCall
     group: GroupState
     channel: GroupChannel
     tag: int
@@ -67,7 +67,7 @@ class ObservedCalls(SessionPart):
 
     def __init__(
         self,
-        observing: Observing,
+        observers: Observers,
         find_group: Callable[[ProcessGroup], GroupState | None],
         patches: Patches,
         current: Callable[[], Recorder | None],
@@ -76,19 +76,19 @@ class ObservedCalls(SessionPart):
         """Initialize the observers.
 
         Args:
-            observing: The chosen observers.
+            observers: The chosen observers.
             find_group: Returns the state of a group, or None if nothing can be recorded. Registers new groups.
             patches: Replaces methods, and restores them later.
             current: Returns the current recorder, or None.
             find_cuda: Returns the follower of CUDA operations, or None.
         """
-        self._hooks = observing.hooks
-        self._observing = observing
-        self._numerics = observing.numerics
+        self._hooks = observers.hooks
+        self._observers = observers
+        self._numerics = observers.numerics
         self._devices = DeviceValues(find_cuda)
-        self._looks_at_tensors = observing.looks_at_tensors
-        self._synchronizer = Synchronizer(find_group) if observing.synchronizes else None
-        every = observing.compare_parameters
+        self._needs_tensors = observers.needs_tensors
+        self._synchronizer = Synchronizer(find_group) if observers.synchronizes else None
+        every = observers.compare_parameters
         self._replicas = Replicas(every, find_group, current, self._devices) if every else None
         self._rehearsals = Rehearsals(patches)
         self._find_group = find_group
@@ -101,7 +101,7 @@ class ObservedCalls(SessionPart):
         """Hook coalescing blocks and optimizer steps."""
         if self._replicas is not None:
             self._replicas.hook(patches)
-        if not self._looks_at_tensors:
+        if not self._needs_tensors:
             return
         if self._numerics is not None:
             self._rehearsals.follow()
@@ -112,7 +112,7 @@ class ObservedCalls(SessionPart):
         rank, world_size = recorder.tape.identity.rank, recorder.tape.identity.world_size
         if self._synchronizer is not None and rank == 0:
             warn_of_distortion()
-        numerics = self._observing.numerics
+        numerics = self._observers.numerics
         self._numerics = numerics if numerics is not None and numerics.is_for(rank) else None
         if numerics is not None and rank == 0 and not any(map(numerics.is_for, range(world_size))):
             _logger.warning(
@@ -151,14 +151,14 @@ class ObservedCalls(SessionPart):
         """Wrap a kernel with calls of observers, if any observer wants the operation."""
         hooks = tuple(hook for hook in self._hooks if hook.wants_operation(operation.name))
         synchronizer = self._synchronizer
-        looks_at_tensors = bool(hooks) or self._numerics is not None
-        if not looks_at_tensors and synchronizer is None:
+        needs_tensors = bool(hooks) or self._numerics is not None
+        if not needs_tensors and synchronizer is None:
             return kernel
         roles = tensor_roles(operation)
         ends = self._ends
 
         def observed(keyset: Any, *args: Any) -> Any:
-            looks = looks_at_tensors and (hooks or self._numerics is not None)
+            looks = needs_tensors and (hooks or self._numerics is not None)
             pending = self._begin(operation, roles, hooks, args) if looks else None
             devices = synchronizer.before(operation, args) if synchronizer is not None else ()
             result = kernel(keyset, *args)
@@ -173,7 +173,7 @@ class ObservedCalls(SessionPart):
 
     def observe_wait(self, kernel: Kernel) -> Kernel:
         """Wrap the kernel of `wait_tensor` or `wait_tensors`, if an observer needs tensors."""
-        if not self._looks_at_tensors:
+        if not self._needs_tensors:
             return kernel
 
         ends = self._ends
@@ -194,26 +194,27 @@ class ObservedCalls(SessionPart):
         if self._thread.is_inside:
             return None
         self._ends.call_begins()
-        call = None
+        described = None
         with guard.guarded("hooks"):
-            call = self._describe(operation, args)
-        if call is None:
+            described = self._describe(operation, args)
+        if described is None:
             return None
-        before, after = self._hooks_for(operation, hooks, call.group)
-        known = call.known
-        is_root = known.peer < 0 or known.peer == known.rank
+        group = described.group
+        before, after = self._hooks_for(operation, hooks, group)
+        call = described.call
+        is_root = call.peer < 0 or call.peer == call.rank
         inputs = roles.inputs(args, is_root) if before or self._numerics is not None else ()
         if before:
-            self._call(before, replace(known, inputs=inputs))
+            self._call(before, replace(call, inputs=inputs))
         outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
         if self._numerics is not None and not self._rehearsals.are_on:
             record = None
             with guard.guarded("numerics"):
                 record = self._numerics.before(
-                    known, call.group, call.channel, call.tag, get_native_id(), inputs, outputs, self._devices
+                    call, group, described.channel, described.tag, get_native_id(), inputs, outputs, self._devices
                 )
             after = after if record is None else (record, *after)
-        return AwaitedOperation(known, after, outputs, call.on_host) if after else None
+        return AwaitedOperation(call, after, outputs, described.on_host) if after else None
 
     def _hooks_for(
         self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState
@@ -228,7 +229,7 @@ class ObservedCalls(SessionPart):
             functions = self._wanted[key] = (before, after)
         return functions
 
-    def _describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> _Described | None:
+    def _describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> _DescribedCall | None:
         """Describe a call. Return None for unrecorded groups, and for meta and fake tensors."""
         group = self._find_group(ProcessGroup.unbox(args[operation.group]))
         if group is None:
@@ -246,7 +247,7 @@ class ObservedCalls(SessionPart):
         sites = group.recorder.call_sites
         site = sites.find(2)
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
-        known = OperationCall(
+        call = OperationCall(
             operation=operation.name,
             group=group.name,
             sequence=counter[0] + 1,
@@ -256,7 +257,7 @@ class ObservedCalls(SessionPart):
             reduce_op=REDUCE_OPS.get(reduce_op, ""),
             call_site=sites.describe(site),
         )
-        return _Described(known, group, channel, tag, device == "cpu")
+        return _DescribedCall(call, group, channel, tag, device == "cpu")
 
     def _call(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
         """Call hooks. Their exceptions propagate to the program."""

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.core.calls.call import GroupState
 from otel_torchdist.capture.core.calls.schemas import collective_schemas
 from otel_torchdist.capture.core.torch_api import Patches
-from otel_torchdist.capture.tensors.choice import Observing, given_hooks, load_hooks
+from otel_torchdist.capture.tensors.choice import Observers, given_hooks, load_hooks
 from otel_torchdist.capture.tensors.hooks import Hooks
 from otel_torchdist.capture.tensors.observed import ObservedCalls
 from otel_torchdist.model.names import GroupName
@@ -149,9 +149,9 @@ def test_without_hooks_nothing_is_in_the_way() -> None:
         raise AssertionError(group)
 
     schemas = {schema.name: schema for schema in collective_schemas()}
-    choices = Observing(), Observing((Hooks(operations=("send",)),))
+    choices = Observers(), Observers((Hooks(operations=("send",)),))
     none, some = (ObservedCalls(choice, find_group, Patches(), lambda: None, lambda: None) for choice in choices)
-    assert choices[0].is_none
+    assert choices[0].is_empty
     assert none.observe(schemas["all_reduce"], kernel) is kernel
     assert none.observe_wait(kernel) is kernel
     assert some.observe(schemas["all_reduce"], kernel) is kernel

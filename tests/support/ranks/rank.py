@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.session import Capture
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.library import chosen_library
@@ -43,11 +43,11 @@ def world_size() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
-def start_capture(capacity: int = 4096, observing: Observing | None = None) -> Capture:
-    """Capture, switched on without a reader; `observing` is an argument of `Capture`."""
+def start_capture(capacity: int = 4096, observers: Observers | None = None) -> Capture:
+    """Capture, switched on without a reader; `observers` is an argument of `Capture`."""
     library = chosen_library(CaptureKernel(os.environ.get(OTEL_PYTHON_TORCHDIST_CAPTURE, "auto")))
     directory = Path(os.environ[TAPES])
-    capture = Capture(lambda: directory, capacity, library=library, observing=observing)
+    capture = Capture(lambda: directory, capacity, library=library, observers=observers)
     capture.install()
     return capture
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Coalescing(SessionPart):
-    """Follows the coalescing blocks of all groups."""
+    """The session part that follows coalescing blocks."""
 
     def __init__(
         self, groups: Groups, hot_path: HotPath, find_group: Callable[[ProcessGroup], GroupState | None]

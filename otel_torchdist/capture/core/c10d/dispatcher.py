@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 
-class Observed(Protocol):
+class KernelWrapper(Protocol):
     """Wrapper of kernels that shows the tensors of operations to observers."""
 
     def observe(self, operation: OperationSchema, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,14 +52,14 @@ class Observed(Protocol):
 
 
 class Dispatcher(SessionPart):
-    """Registers kernels for every c10d operation and removes them again."""
+    """The session part that registers kernels for every c10d operation."""
 
     def __init__(
         self,
         hot_path: HotPath,
         works: Works,
         native: NativeKernels | None = None,
-        observed: Observed | None = None,
+        observed: KernelWrapper | None = None,
         schemas: Iterable[OperationSchema] | None = None,
     ) -> None:
         """Register nothing until `hook`.

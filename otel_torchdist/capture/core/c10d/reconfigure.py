@@ -49,7 +49,7 @@ _SCHEMA: Final = OperationSchema(
 
 
 class Reconfigurations(SessionPart):
-    """Follows `ProcessGroup.reconfigure`."""
+    """The session part that follows `ProcessGroup.reconfigure`."""
 
     def __init__(self, groups: Groups, works: Works, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
         """Initialize the follower; `hook` patches torch.

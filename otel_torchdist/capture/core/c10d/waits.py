@@ -198,7 +198,7 @@ def is_in_flight(work: Any) -> bool:
 
 
 class FutureWaits(RecordingPart):
-    """Records waits for futures, such as `Work.get_future` returns. A future does not show its operation.
+    """The session part that records waits for futures, such as `Work.get_future` returns, without their operations.
 
     `torch.futures.Future` is a subclass. Its `wait` calls the method that is patched here.
     """

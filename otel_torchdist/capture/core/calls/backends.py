@@ -37,11 +37,11 @@ class Backends:
 
     def __call__(self, device: str) -> str:
         """Return the name of the backend for a device type; '' if the group has none."""
-        known = self.names.get(device, "")
-        group = None if known else self._reference()
+        name = self.names.get(device, "")
+        group = None if name else self._reference()
         if group is not None:
-            known = self.names[device] = backend_name(group, device)
-        return known
+            name = self.names[device] = backend_name(group, device)
+        return name
 
 
 def has_several_backends(group: ProcessGroup) -> bool:

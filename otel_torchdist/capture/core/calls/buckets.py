@@ -178,11 +178,11 @@ class Buckets:
         other = self._model() if self._model is not None else None
         self._is_shared = self._is_shared or (other is not None and other is not model)
         self._model = weakref.ref(model)
-        known = tuple(sizes) if not self._is_shared and len(sizes) <= MAX_BUCKETS else ()
-        if known != self._sizes:
-            self._sizes = known
+        counted = tuple(sizes) if not self._is_shared and len(sizes) <= MAX_BUCKETS else ()
+        if counted != self._sizes:
+            self._sizes = counted
             if self._native is not None:
-                self._native.set_buckets(self.label, known)
+                self._native.set_buckets(self.label, counted)
         self.begin()
 
     def begin(self) -> None:

@@ -100,10 +100,10 @@ class GroupChannels(GroupChannel):
 
     def add_dimension(self, name: str) -> None:
         """Record the name of the device mesh dimension that this group belongs to."""
-        known = self.name.dimensions
-        if name in known or len(known) == MAX_DIMENSIONS:
+        present = self.name.dimensions
+        if name in present or len(present) == MAX_DIMENSIONS:
             return
-        self.name = dataclasses.replace(self.name, dimensions=(*known, name))
+        self.name = dataclasses.replace(self.name, dimensions=(*present, name))
         names = self.recorder.tape.names
         names.replace(self.name_id, self.name, SPARE_OF_GROUPS)
         for device, channel in (self._channels or {}).items():

@@ -26,7 +26,7 @@ MAX_SUMMED: Final = 64
 """Maximum number of tensors whose bytes are summed."""
 
 
-class Described:
+class CallSignature:
     """A signature as the hot path needs it. Has slots, because its fields are read on every call.
 
     Attributes:
@@ -63,7 +63,9 @@ class Signatures:
         self._size = size
         self.only_wait_ends = False
 
-    def describe(self, operation: OperationSchema, args: tuple[Any, ...], has_shapes: bool = True) -> Described | None:
+    def describe(
+        self, operation: OperationSchema, args: tuple[Any, ...], has_shapes: bool = True
+    ) -> CallSignature | None:
         """Describe a call. Return None for meta and fake tensors, which do not communicate.
 
         Args:
@@ -92,7 +94,7 @@ class Signatures:
             flags |= Flag.SIGNATURE_CAPPED
         if signature == OTHER:  # names without shapes are few
             signature = self._names.intern(dataclasses.replace(name, shapes=()))
-        return Described(
+        return CallSignature(
             signature=signature,
             as_root=self.contributed(operation, size, is_root=True),
             as_member=self.contributed(operation, size, is_root=False),

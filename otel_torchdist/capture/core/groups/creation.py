@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class GroupCreation(SessionPart):
-    """Follows the creation of groups."""
+    """The session part that follows the creation of groups."""
 
     def __init__(self, events: GroupEvents) -> None:
         """Initialize without hooks. `events` receives the events."""

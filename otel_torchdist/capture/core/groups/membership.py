@@ -28,7 +28,7 @@ class Membership:
     group_rank: int
 
 
-def find_membership(before: Sequence[int], own: str, handles: Sequence[str], epoch: int) -> Membership:
+def find_membership(before: Sequence[int], own_handle: str, handles: Sequence[str], epoch: int) -> Membership:
     """Parse the handles, with the same result on all members.
 
     If the handles come from different memberships, as after a replacement, the global ranks are unknown on all members:
@@ -36,7 +36,7 @@ def find_membership(before: Sequence[int], own: str, handles: Sequence[str], epo
 
     Args:
         before: Global ranks of the previous members, by rank in the group.
-        own: This rank's handle.
+        own_handle: This rank's handle.
         handles: All handles, by rank in the new group.
         epoch: The id of the new membership.
     """
@@ -44,6 +44,6 @@ def find_membership(before: Sequence[int], own: str, handles: Sequence[str], epo
     places = [int(rank) for rank, _ in previous]
     is_one = len({membership for _, membership in previous}) == 1
     is_known = is_one and len(set(places)) == len(places) and all(0 <= place < len(before) for place in places)
-    group_rank = list(handles).index(own) if own in handles else -1
+    group_rank = list(handles).index(own_handle) if own_handle in handles else -1
     ranks = tuple(before[place] for place in places) if is_known else tuple(range(len(places)))
     return Membership(epoch, ranks, is_known, group_rank)

@@ -59,8 +59,8 @@ class PreemptionWatch:
         self._wakeup = self._write.fileno()
         os.set_blocking(self._wakeup, False)
         self._before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        this = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: (watch := this()) and watch.leave_in_child())
+        reference = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: (watch := reference()) and watch.leave_in_child())
         threading.Thread(target=self._run, name="otel-torchdist-signals", daemon=True).start()
 
     def stop(self) -> None:

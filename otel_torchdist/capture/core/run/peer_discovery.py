@@ -146,19 +146,19 @@ class PeerDiscovery:
         self._find_others(store, peers)
 
     def _find_others(self, store: Any, peers: Peers) -> None:
-        found: dict[int, Peer] = {}
+        agents: dict[int, Peer] = {}
         deadline, pause = time.monotonic() + self._bounds.discovery_s, self._bounds.first_pause_s
         while not self._stopping.wait(pause) and time.monotonic() < deadline:
             pause = min(pause * 1.5, self._bounds.longest_pause_s)
             count = min(store.add(store_key(peers.run, "count"), 0), self._bounds.max_peers)
-            new = [number for number in range(1, count + 1) if number not in found]
+            new = [number for number in range(1, count + 1) if number not in agents]
             new = [number for number in new if store.check([store_key(peers.run, str(number))])]
             if not new:
                 continue
-            found |= {number: peer_from_json(store.get(store_key(peers.run, str(number)))) for number in new}
-            others = tuple(peer for peer in found.values() if peer.agent_id != peers.own_id)
+            agents |= {number: peer_from_json(store.get(store_key(peers.run, str(number)))) for number in new}
+            others = tuple(peer for peer in agents.values() if peer.agent_id != peers.own_id)
             write_peers(self._directory, Peers(peers.run, peers.token, peers.own_id, peers.own_host, others))
-            if sum(peer.ranks for peer in found.values()) >= self._address.world_size:
+            if sum(peer.ranks for peer in agents.values()) >= self._address.world_size:
                 return
 
     def _is_alone(self) -> bool:

@@ -78,8 +78,8 @@ class Runs:
 
     def place_of(self, group: ProcessGroup) -> PlaceInWorld:
         """Return the world of a group, and this process's place in it."""
-        known = self._groups.find(group)
-        return PlaceInWorld(known.name.world, known.name.here) if known is not None else world_of(group)
+        state = self._groups.find(group)
+        return PlaceInWorld(state.name.world, state.name.here) if state is not None else world_of(group)
 
     def current_recorder(self) -> Recorder | None:
         """Return the current recorder, or None."""
@@ -120,9 +120,9 @@ class Runs:
 
     def find_group(self, group: ProcessGroup) -> GroupState | None:
         """Return the state of a group. Register it if it existed before capture was installed or is otherwise new."""
-        known = self._groups.find(group)
-        if known is not None:
-            return known
+        state = self._groups.find(group)
+        if state is not None:
+            return state
         place = world_of(group)
         if place.is_by_hand:
             recorder = self.world_begins(place, group.size())

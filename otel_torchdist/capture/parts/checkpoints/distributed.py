@@ -224,7 +224,7 @@ class DistributedCheckpoints(logging.Handler):
                     self._warn_if_silent()
                 return original(wrapper, step, map_fun, *args, **kwargs)
             key = object()
-            parts = _Parts(activities, map_fun)
+            parts = _CollectiveFunctions(activities, map_fun)
             with guard.guarded(_WHERE):
                 activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(step), key)
                 parts.name_storage()
@@ -247,7 +247,7 @@ class DistributedCheckpoints(logging.Handler):
         return collective
 
 
-class _Parts:
+class _CollectiveFunctions:
     """The functions that a collective of a checkpoint calls on this rank."""
 
     def __init__(self, activities: OpenActivities, map_fun: Callable[..., Any]) -> None:

@@ -253,8 +253,10 @@ class OpenActivities:
     def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
         """Record the ends of activities without an end message. Called once a second."""
         before_ns = time.monotonic_ns() - min_age_ns
-        known = [(thread, current, next(iter(current.open), None)) for thread, current in list(self._by_thread.items())]
-        old = [(thread, current, first) for thread, current, first in known if first and first.entered_ns < before_ns]
+        threads = [
+            (thread, current, next(iter(current.open), None)) for thread, current in list(self._by_thread.items())
+        ]
+        old = [(thread, current, first) for thread, current, first in threads if first and first.entered_ns < before_ns]
         frames = next(frames_by_thread()) if old else {}
         for thread, current, outermost in old:
             if outermost.is_left(_is_inside(frames.get(thread))):
@@ -267,9 +269,9 @@ class OpenActivities:
         Args:
             ends_left: Whether to record the ends of activities without an end message.
         """
-        known, self._by_thread = self._by_thread, dict[int, ThreadActivities]()
-        frames = next(frames_by_thread()) if ends_left and known else {}
-        for thread, current in known.items() if ends_left else ():
+        by_thread, self._by_thread = self._by_thread, dict[int, ThreadActivities]()
+        frames = next(frames_by_thread()) if ends_left and by_thread else {}
+        for thread, current in by_thread.items() if ends_left else ():
             if not _is_inside(frames.get(thread)):
                 self._leave(current, 0)
 

@@ -43,7 +43,7 @@ YOUNG_NS: Final = 10_000_000_000
 """Age in ns up to which a call is polled like operations. Older calls are polled once a second."""
 
 
-class _Next(threading.local):
+class _Announced(threading.local):
     """The announced call of the calling thread: function, mode, worker."""
 
     call: tuple[str, CallMode, Any] | None = None
@@ -70,7 +70,7 @@ class CallerSide:
         self.worker = -1
         self.poll_soon = poll_soon
         self._call_begins = call_begins
-        self._next = _Next()
+        self._announced = _Announced()
         self._open: dict[int, RecordedCall] = {}
         self._prepared: dict[tuple[str, CallMode, int, CallSiteKey, int, int], tuple[CallFacts, bytes]] = {}
         self._modes: dict[Any, CallMode] = {}
@@ -83,10 +83,14 @@ class CallerSide:
             should_profile: Any, builtin: Any, function: Any, mode: Any, worker: Any, *others: Any
         ) -> Any:
             try:
-                self._next.call = None
+                self._announced.call = None
                 if self.recorder is not None and not is_internal(function):
                     arguments = arguments_of(_caller()) if is_on_object(function) else None
-                    self._next.call = builtin or name_of(function, arguments), modes.get(mode, CallMode.ASYNC), worker
+                    self._announced.call = (
+                        builtin or name_of(function, arguments),
+                        modes.get(mode, CallMode.ASYNC),
+                        worker,
+                    )
             except Exception as error:
                 guard.report("a remote call", error)
             return original(should_profile, builtin, function, mode, worker, *others)
@@ -102,10 +106,10 @@ class CallerSide:
         """
 
         def invoke(*args: Any, **kwargs: Any) -> Any:
-            announced = self._next.call
+            announced = self._announced.call
             if announced is None or self.recorder is None:
                 return original(*args, **kwargs)
-            self._next.call = None
+            self._announced.call = None
             call = RecordedCall()
             try:
                 try:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from otel_torchdist import Hooks, OperationCall
 from otel_torchdist.capture.core.c10d.completion import Works
 from otel_torchdist.capture.session import Capture
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from tests.support.ranks.rank import join, part_of, rank, say, start_capture
 
 seen: list[dict[str, Any]] = []
@@ -188,7 +188,7 @@ def main() -> None:
         Hooks(before_operation=lambda call: filtered.append(call.operation), operations=("broadcast",), ranks=(1,)),
         Hooks(before_operation=lambda call: filtered.append("elsewhere"), groups=("mesh_*",)),
     )
-    capture = start_capture(observing=Observing(hooks))
+    capture = start_capture(observers=Observers(hooks))
     say(part="trained", same=trained() == bare)
     filtered.clear()
     for part in (every_route, changes, raises, nested, coalesced, ddp):

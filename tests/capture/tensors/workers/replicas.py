@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from tests.support.ranks.rank import join, leave, rank, start_capture
 
 WIDTH = 12
@@ -36,7 +36,7 @@ def optimizers(kind: str, models: list[DistributedDataParallel]) -> list[Any]:
 def main() -> None:
     """Train."""
     kind, bad_rank = sys.argv[1], int(sys.argv[2])
-    start_capture(observing=Observing(compare_parameters=1))
+    start_capture(observers=Observers(compare_parameters=1))
     join()
     models = [replica() for _ in range(2 if kind == "two_models" else 1)]
     steppers = optimizers(kind, models)

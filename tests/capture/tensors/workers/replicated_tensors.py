@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from tests.support.ranks.rank import join, rank, start_capture, world_size
 
 WIDTH = 16
@@ -107,7 +107,7 @@ def batch(kind: str, nth: int) -> Any:
 def main() -> None:
     """Train."""
     kind, bad_rank = sys.argv[1], int(sys.argv[2])
-    start_capture(observing=Observing(compare_parameters=2))
+    start_capture(observers=Observers(compare_parameters=2))
     join()
     model, optimizers = KINDS[kind]()
     flipped: Any = list(model.parameters())[2]

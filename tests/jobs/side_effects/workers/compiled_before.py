@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._dynamo.utils import counters
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, say, start_capture
@@ -46,9 +46,9 @@ def run() -> None:
 warnings.simplefilter("ignore")
 join()
 run()
-looking = Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1)
-observing = {"on": None, "looking": looking}
-capture = start_capture(observing=observing[sys.argv[1]]) if sys.argv[1] in observing else None
+looking = Observers(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1)
+observers = {"on": None, "looking": looking}
+capture = start_capture(observers=observers[sys.argv[1]]) if sys.argv[1] in observers else None
 run()
 if capture is not None:
     capture.uninstall()

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import mark_step
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, rank, start_capture, world_size
@@ -379,7 +379,7 @@ def expert_pipeline() -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.use_deterministic_algorithms(True, warn_only=True)  # uninitialized memory is full of NaN
-    start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
+    start_capture(observers=Observers(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
     for world in sys.argv[1:]:
         join(suffix=world)
         torch.manual_seed(0)  # from other parameters, one in a thousand of these trainings diverges to infinity

@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.observed import ObservedCalls
 from tests.support.devices.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
 from tests.support.ranks.rank import part_of, say, start_capture
 
 MS = 1_000_000
 warnings.simplefilter("ignore")
-capture = start_capture(observing=Observing(synchronizes=True))
+capture = start_capture(observers=Observers(synchronizes=True))
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 cuda = SimulatedCuda(capture, Path(sys.argv[1]))
 cuda.device.use_stream(MAIN_STREAM)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, rank, say, start_capture
@@ -70,7 +70,7 @@ def spoil(model: Any, plain: nn.Sequential, steps: int, part: str) -> None:
 
 def main() -> None:
     """Train."""
-    start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 64)))
+    start_capture(observers=Observers(numerics=NumericsObserver(NumericsMode.ALL, 64)))
     join()
     for part, given in (("rebuilt", {}), ("never_rebuilt", {"find_unused_parameters": True})):
         plain = layers()

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.capture.tensors.workers.hooked import trained
@@ -215,14 +215,14 @@ def main() -> None:
     kind, bad_rank = sys.argv[1], int(sys.argv[2])
     every = 2 if kind == "large" else 1
     ranks = tuple(range(int(one), int(one) + 1) for one in sys.argv[3:])
-    observing = Observing(numerics=NumericsObserver(NumericsMode.ALL, every, ranks))
+    observers = Observers(numerics=NumericsObserver(NumericsMode.ALL, every, ranks))
     if kind == "twice":
         join()
         bare = trained()
-        start_capture(observing=observing)
+        start_capture(observers=observers)
         say(same=trained() == bare)
     else:
-        start_capture(observing=observing)
+        start_capture(observers=observers)
         join()
         step = KINDS[kind]()
         for nth in range(STEPS):

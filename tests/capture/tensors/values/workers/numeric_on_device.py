@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.parts.steps import mark_step
 from otel_torchdist.capture.tensors import eligible
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.capture.tensors.observed import ObservedCalls
 from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, moments_of
@@ -28,7 +28,7 @@ from tests.support.waiting import until
 SLOTS = 6
 MS = 1_000_000
 warnings.simplefilter("ignore")
-capture = start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
+capture = start_capture(observers=Observers(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 cuda = SimulatedCuda(capture, Path(sys.argv[1]))
 cuda.slots = SLOTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, rank, start_capture
@@ -13,7 +13,7 @@ from tests.support.ranks.rank import join, rank, start_capture
 
 def main() -> None:
     """Send."""
-    start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1)))
+    start_capture(observers=Observers(numerics=NumericsObserver(NumericsMode.ALL, 1)))
     join()
     values = torch.tensor([-1e9, 0.0, 0.0, 1.5]).clamp(-448, 448).to(torch.float8_e4m3fn)
     if rank() == 0:
