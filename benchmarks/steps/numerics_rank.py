@@ -16,7 +16,7 @@ from benchmarks.steps.switching import directory_in
 from benchmarks.steps.training import Model, Parallelism, Place
 from benchmarks.steps.training_rank import Training
 from otel_torchdist.capture.session import Capture
-from otel_torchdist.capture.tensors.choice import Observing
+from otel_torchdist.capture.tensors.choice import Observers
 from otel_torchdist.capture.tensors.ends import AwaitedEnds
 from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.capture.tensors.observed import ObservedCalls
@@ -77,7 +77,7 @@ def _run(training: Training, looking: Looking, tapes: Path, stopwatch: Stopwatch
     is_off = looking.mode is NumericsMode.OFF
     numerics = None if is_off else NumericsObserver(looking.mode, Config().numerics_every)
     with directory_in(tapes) as own:
-        capture = Capture(lambda: own, Config().tape_records, observing=Observing(numerics=numerics))
+        capture = Capture(lambda: own, Config().tape_records, observers=Observers(numerics=numerics))
         capture.install()
         operations = stopwatch.operations
         training.steps(looking.warm_up)

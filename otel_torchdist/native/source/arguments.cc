@@ -15,7 +15,7 @@ namespace {
 using c10::IValue;
 
 uint64_t hash_of_label() {
-#ifdef HAS_LABELS  // set by native/build.py where torch has them
+#ifdef HAS_LABELS  // set by native/build.py if torch has labels
   const std::string& label = c10d::get_comm_profiling_name();
   return label.empty() ? 0 : std::hash<std::string>()(label) | 1;
 #else
@@ -72,7 +72,7 @@ bool has_splits(const Operation& operation, const IValue* arguments) {
          (operation.output_splits >= 0 && !arguments[operation.output_splits].toIntVector().empty());
 }
 
-// Whether an all_gather expects from some member another size than its own, like `gathers_alike` in plans.py.
+// Returns whether the outputs of an all_gather differ in size from its input, like `gathers_alike` in plans.py.
 bool gathers_unlike(const Operation& operation, const IValue* arguments) {
   if (operation.gathered < 0) {
     return false;

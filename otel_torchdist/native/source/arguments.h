@@ -1,4 +1,4 @@
-// What the kernels read from an operation's arguments and result, on the dispatcher's stack.
+// Reads an operation's arguments and result from the dispatcher's stack.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -12,9 +12,9 @@ class Work;
 
 namespace otel_torchdist {
 
-constexpr size_t MOST_TENSORS = 64;  // of a list, like `MAX_SUMMED` in capture/core/calls/signatures.py
+constexpr size_t MOST_TENSORS = 64;  // in a list; `MAX_SUMMED` in capture/core/calls/signatures.py
 
-// Where the arguments of an operation are, as read from its schema by Python; -1 for what it does not have.
+// The positions of an operation's arguments, which Python reads from its schema; -1 for missing arguments.
 struct Operation {
   int32_t index;
   int32_t group;
@@ -25,30 +25,30 @@ struct Operation {
   int32_t async_op;
   int32_t input_splits;
   int32_t output_splits;
-  int32_t gathered;  // the list of lists that an all_gather writes to
-  int32_t work;  // the place of the Work in the result
+  int32_t gathered;  // the output of an all_gather, a list of lists
+  int32_t work;  // the position of the Work in the result
 };
 
-// Writes the key of a call; false if such calls are always left to Python. May throw.
+// Writes the key of a call. Returns false if Python always records such calls. May throw.
 bool make_key(ThreadState& thread, Session& session, const Operation& operation, const c10::IValue* arguments,
               c10::DispatchKeySet keys);
 
-// Writes the key of all calls that differ from the last one in their shapes only; false if there are several types.
+// Writes the key of the last call without its shapes. Returns false if its tensors have several types.
 bool make_ragged_key(ThreadState& thread, const c10::IValue& described);
 
-// Bytes of the tensors of an argument, of a list at most `MOST_TENSORS`.
+// Returns the bytes of the tensors of an argument, at most `MOST_TENSORS` of a list.
 uint64_t bytes_in(const c10::IValue& described);
 
-// Where the first argument writes to, at most `MOST_TENSORS` places: the arguments are gone when the operation returns.
+// Writes the addresses of the output's tensors, at most `MOST_TENSORS`: the arguments are gone after the operation.
 size_t memory_in(const c10::IValue& output, const void** memory);
 
-// The device of the first tensor of an argument.
+// Returns the device of an argument's first tensor.
 int device_in(const c10::IValue& described);
 
-// The memory of a tensor that may be waited for; null if it cannot be read.
+// Returns the address of a tensor's memory, or null if it cannot be read.
 const void* memory_of(const c10::IValue& tensor);
 
-// The Work in a value; null if there is none.
+// Returns the Work in a value, or null.
 c10d::Work* work_in(const c10::IValue* boxed);
 
 }  // namespace otel_torchdist

@@ -6,22 +6,22 @@ namespace otel_torchdist {
 namespace {
 
 constexpr int WITHIN_REACH = 64;
-constexpr int CALLERS = 12;  // frames behind the call site that tell calls apart: four levels of modules
+constexpr int CALLERS = 12;  // frames behind the call site that distinguish calls: four levels of modules
 constexpr size_t FEWEST_CACHED = 64;  // powers of two
 constexpr size_t MOST_CACHED = 1024;
 constexpr size_t PROBED = 8;
-constexpr uint8_t OWNED_BY_C = 3;  // a frame that the interpreter has on the C stack between Python frames
-constexpr int64_t UNIT = 2;        // bytes of an instruction, in which Python counts
+constexpr uint8_t OWNED_BY_C = 3;  // a frame on the C stack between Python frames
+constexpr int64_t UNIT = 2;        // bytes of an instruction, Python's unit
 
-// Offsets in bytes; of 64-bit builds with the GIL.
+// Offsets in bytes, for 64-bit builds with the GIL.
 struct Frames {
   int minor;
-  int frame;         // in the thread's state: the innermost frame, or where that is
-  int within;        // where the innermost frame is in that; -1 if it is the frame
+  int frame;         // in the thread's state: the innermost frame, or a pointer to it
+  int within;        // offset of the innermost frame there; -1 if `frame` is the frame
   int code;          // in a frame
   int previous;      // in a frame
-  int instruction;   // in a frame: a pointer, in 3.10 a number
-  int owner;         // in a frame; -1 where no frame is owned by C
+  int instruction;   // in a frame: a pointer; in 3.10 a number
+  int owner;         // in a frame; -1 if C owns no frames
   int instructions;  // in a code object: the first instruction
 };
 
@@ -44,7 +44,7 @@ T read(const void* object, int offset) {
 const void* innermost(const Frames& frames) {
   const void* state = PyGILState_GetThisThreadState();
   if (state == nullptr) {
-    return nullptr;  // a thread of C++
+    return nullptr;  // a C++ thread
   }
   const void* found = read<const void*>(state, frames.frame);
   return frames.within < 0 || found == nullptr ? found : read<const void*>(found, frames.within);
@@ -64,7 +64,7 @@ int64_t instruction_of(const Frames& frames, const void* frame, const void* code
 
 uint64_t mixed(uint64_t around, uint64_t more) { return (around ^ more) * 0x9E3779B97F4A7C15U + 1; }
 
-// Adds where the frames behind a frame are. Not whose: code that is made anew for each call would always differ.
+// Hashes the instructions of the frames behind a frame, not their code: code that is created per call always differs.
 uint64_t add_callers(const Frames& frames, const void* frame, uint64_t around) {
   for (int within = 0; within < CALLERS; ++within) {
     do {
@@ -110,7 +110,7 @@ CodeKind CodeCache::find(uint64_t code, CodeKinds& kinds) {
   return kind;
 }
 
-// The slot of a code object, or a free one for it; null if there is neither.
+// Returns the slot of a code object, or a free slot, or null.
 CodeCache::Slot* CodeCache::find_slot(uint64_t code) noexcept {
   const size_t last = slots_.size() - 1;
   const size_t first = (code >> 4) * 0x9E3779B97F4A7C15U >> 54;  // 10 bits
@@ -128,7 +128,7 @@ void CodeCache::put(uint64_t code, CodeKind kind) {
     slots_.resize(FEWEST_CACHED);
   }
   Slot* slot = find_slot(code);
-  while (slot == nullptr && slots_.size() < MOST_CACHED) {  // most threads come by few code objects
+  while (slot == nullptr && slots_.size() < MOST_CACHED) {  // most threads run few code objects
     std::vector<Slot> before(2 * slots_.size());
     slots_.swap(before);
     for (const Slot& one : before) {
@@ -139,7 +139,7 @@ void CodeCache::put(uint64_t code, CodeKind kind) {
     }
     slot = find_slot(code);
   }
-  if (slot == nullptr) {  // full: what has come last is kept
+  if (slot == nullptr) {  // full: keep the newest
     const size_t last = slots_.size() - 1;
     slot = &slots_[(((code >> 4) * 0x9E3779B97F4A7C15U >> 54) + PROBED - 1) & last];
   }
@@ -160,7 +160,7 @@ CallSite find_call_site(CodeCache& cache, CodeKinds& kinds, bool* is_known) {
   *is_known = true;
   const Frames& frames = *in_use;
   const void* frame = innermost(frames);
-  CallSite within;  // of a package: there may be no frame of the user's
+  CallSite within;  // in a package, in case there is no frame of user code
   uint64_t around = 0;
   for (int seen = 0; frame != nullptr && seen < WITHIN_REACH; frame = read<const void*>(frame, frames.previous)) {
     if (!is_of_python(frames, frame)) {

@@ -1,7 +1,7 @@
-// Where in the user's code a call comes from: the innermost Python frame that is no library's, without the GIL.
+// Finds the call site, the innermost Python frame of user code, without the GIL.
 //
-// While a thread is in C++, its own frames rest, so reading them needs no lock. Their layout is private and differs
-// between versions of CPython; a test at the start compares it with what Python itself says.
+// While a thread is in C++, its Python frames do not change, so reading them needs no lock. Their layout is private and
+// differs between versions of CPython. A test at the start verifies it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace otel_torchdist {
 struct CallSite {
   uint64_t code = 0;  // the code object's address, which is its `id`
   int64_t instruction = 0;
-  uint64_t around = 0;  // a number for the frames of libraries in it, and for those that have led to it
+  uint64_t around = 0;  // a hash of the library frames inside it, and of the frames behind it
 };
 
-// What the walk does at a frame; `CodeKind` in capture/core/call_sites.py.
+// Kinds of code on the way to a call site; `CodeKind` in capture/core/call_sites.py.
 enum class CodeKind : uint8_t { UNKNOWN, BETWEEN, PACKAGE, PROGRAM, PROGRAM_ALONE };
 
-// Whose code it is, as Python has found out for each code object.
+// The kinds of code objects, which Python has determined.
 class CodeKinds {
  public:
   void learn(uint64_t code, CodeKind kind);
@@ -32,7 +32,7 @@ class CodeKinds {
   std::unordered_map<uint64_t, CodeKind> kinds_;
 };
 
-// What one thread has asked for, so that it takes no lock.
+// A thread's cache of kinds, which needs no lock.
 class CodeCache {
  public:
   CodeKind find(uint64_t code, CodeKinds& kinds);
@@ -49,13 +49,13 @@ class CodeCache {
   std::vector<Slot> slots_;
 };
 
-// Selects the layout of this Python's frames; false if it is not known.
+// Selects the frame layout of a Python version. Returns false if it is unknown.
 bool use_frames_of(int minor);
 
-// Finds the call site; `is_known` is false if there is code on the way that Python has to be asked about.
+// Finds the call site. `is_known` is false if Python has to classify a code object first.
 CallSite find_call_site(CodeCache& cache, CodeKinds& kinds, bool* is_known);
 
-// The code and the instruction of the innermost frame.
+// Returns the code and the instruction of the innermost frame.
 CallSite innermost_frame();
 
 }  // namespace otel_torchdist

@@ -13,8 +13,8 @@
 namespace otel_torchdist {
 namespace {
 
-// Gloo calls it on its own thread just before the operation counts as complete, or at once if it is over already. It is
-// trivially copyable and has 16 bytes, so that no memory is taken for it.
+// Callback of a future. Gloo calls it on its thread just before the operation counts as complete, or immediately if it
+// is over. It is trivially copyable and has 16 bytes, so it needs no allocation.
 class OnEnd {
  public:
   OnEnd(Group* group, uint64_t number, bool is_synchronizing) noexcept
@@ -45,7 +45,7 @@ static_assert(sizeof(OnEnd) == 16 && std::is_trivially_copyable_v<OnEnd>);
 
 Failure failure_of(const std::exception_ptr& error) noexcept {
   if (error == nullptr) {
-    return Failure::RUNTIME;  // no exception: Python ends a thread at exit by unwinding it
+    return Failure::RUNTIME;  // no exception: at exit, Python unwinds its threads
   }
   try {
     std::rethrow_exception(error);
@@ -135,7 +135,7 @@ void end(const Issued& issued, unsigned how) noexcept {
   issued.session.tape.complete(issued.number, issued.entered_ns, now_ns(), how, 0);
 }
 
-// Returns false if this Work has no future: only a wait shows its end.
+// Returns false if the Work has no future, so that only a wait shows its end.
 bool add_callback(const Issued& issued, c10d::Work& work) noexcept {
   retain(&issued.session);
   try {
@@ -194,7 +194,7 @@ void follow(const Issued& issued, c10::IValue* work, const void* const* memory, 
     } else {
       follow_on_device(issued, work, memory, count);
     }
-  } catch (...) {  // our own errors stay with us
+  } catch (...) {  // contain our errors
     end(issued, layout::HOW_ABANDONED);
   }
 }

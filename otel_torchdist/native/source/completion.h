@@ -1,4 +1,4 @@
-// How the end of an operation is recorded: by its Work's future, by the wait for it, or by its device.
+// Records the ends of operations: by the Work's future, by a wait, or by the device.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -19,20 +19,20 @@ struct Issued {
   const DeviceItem& item;  // on a device
 };
 
-// The name that Python would give to an exception of C++.
+// Returns Python's name of a C++ exception.
 Failure failure_of(const std::exception_ptr& error) noexcept;
 
-// The word of a failure on the tape: that name, and what its message blames. As in capture/core/failures.py.
+// Returns the word of a failure on the tape: its name, and the blamed cause. See capture/core/failures.py.
 uint32_t failure_word(const Session& session, const std::exception_ptr& error) noexcept;
 
 // Records the end of an operation that the backend has accepted.
 //
 // Args:
-//   work: The operation's Work, or nothing if it has none. It may be replaced by one that passes everything on.
-//   memory: What the operation writes to, if a wait may name that.
+//   work: The operation's Work, or null. It may be replaced by a Work that delegates to it.
+//   memory: Addresses of the output, if a wait may name them.
 void follow(const Issued& issued, c10::IValue* work, const void* const* memory, size_t count) noexcept;
 
-// Records that a thread is about to wait; and that the wait has returned.
+// Record that a thread is about to wait, and that the wait has returned.
 void wait_begins(Session& session, const Followed& followed) noexcept;
 void wait_ended(Session& session, const Followed& followed) noexcept;
 

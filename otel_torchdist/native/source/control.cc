@@ -1,4 +1,4 @@
-// What Python calls through ctypes. Nothing here throws.
+// The functions that Python calls through ctypes. None of them throws.
 #include <cstring>
 #include <new>
 
@@ -36,7 +36,7 @@ EXPORT void otd_innermost_frame(uint64_t* code, int64_t* instruction) {
   *instruction = site.instruction;
 }
 
-// --- a tape: after a fork from C, of which Python does not know, nothing is written to that of the parent ---
+// --- a tape: after a fork from C, unknown to Python, nothing is written to the parent's tape ---
 
 EXPORT void* otd_open(int file, uint64_t capacity) {
   auto* session = new (std::nothrow) Session(file, capacity);
@@ -120,7 +120,7 @@ EXPORT int64_t* otd_add_counter(void* session) {
   static_assert(sizeof(Counter) == sizeof(int64_t));
   return reinterpret_cast<int64_t*>(static_cast<Session*>(session)->add_counter());
 }
-// The place of the calling thread's label, which lasts as long as the thread.
+// Returns the address of the calling thread's label, valid for the lifetime of the thread.
 EXPORT uint32_t* otd_label_word() { return &thread_state().label; }
 EXPORT int64_t* otd_next_bucket(void* group) {
   return reinterpret_cast<int64_t*>(&static_cast<Group*>(group)->next_bucket);
@@ -141,7 +141,7 @@ EXPORT void otd_forget_code(void* session) {
 }
 EXPORT void otd_void_plans(void* session) { static_cast<Session*>(session)->generation.fetch_add(1); }
 
-// Says how calls like the last one of this thread that was left to Python are recorded; without a group, by Python.
+// Sets the plan for calls like this thread's last call that Python recorded. Without a group, Python records them.
 EXPORT int otd_plan(void* session, void* group, int64_t* counter, void* devices, const char* tail, uint32_t kind,
                     uint32_t flags, uint32_t ragged_factor) {
   ThreadState& thread = thread_state();
@@ -173,7 +173,7 @@ EXPORT int otd_plan(void* session, void* group, int64_t* counter, void* devices,
 EXPORT void* otd_stream_of_torch(void* get_current_stream, void* get_handle) {
   return reinterpret_cast<void*>(stream_of_torch(get_current_stream, get_handle));
 }
-// Never freed: an operation may be in flight as long as the process lives.
+// Never freed: an operation may be in flight until the process ends.
 EXPORT void* otd_devices(const CudaFunctions* functions, uint32_t most_events) {
   try {
     return new Devices(*functions, most_events);

@@ -18,7 +18,7 @@ constexpr uint32_t MOST_IN_FLIGHT = 4096;
 constexpr uint64_t SECOND_NS = 1'000'000'000;
 constexpr int UNKNOWN_ERROR = 999;  // `cudaErrorUnknown`
 
-// `c10::cuda::CUDAStream` is a `c10::Stream` and nothing else, and so are returned alike.
+// `c10::cuda::CUDAStream` has a `c10::Stream` as its only member, so both are returned the same way.
 using GetCurrentStream = c10::Stream (*)(c10::DeviceIndex);
 using GetHandle = void* (*)(const c10::Stream*);
 GetCurrentStream get_current_stream = nullptr;
@@ -47,7 +47,7 @@ struct Devices::Entry {
   int device = 0;
   void* before = nullptr;
   void* after = nullptr;
-  c10::intrusive_ptr<c10::ivalue::Future> result;  // the watchdog's, which holds no tensor
+  c10::intrusive_ptr<c10::ivalue::Future> result;  // the watchdog's result, which holds no tensor
 };
 
 Devices::Devices(const CudaFunctions& functions, uint32_t most_events)
@@ -58,7 +58,7 @@ Devices::Devices(const CudaFunctions& functions, uint32_t most_events)
   }
 }
 
-// The error stays with the thread until it is read; the user's next check would take it for its own.
+// The error stays with the thread until it is read. The user's next check would report it.
 bool Devices::check(int code) noexcept {
   if (code == 0) {
     return true;
@@ -71,7 +71,7 @@ bool Devices::check(int code) noexcept {
   return false;
 }
 
-// An event belongs to the device that is current when it is created.
+// An event belongs to the current device at its creation.
 void* Devices::take_event(int device) noexcept {
   {
     const std::lock_guard<std::mutex> lock(lock_);
@@ -100,7 +100,7 @@ void* Devices::take_event(int device) noexcept {
   return event;
 }
 
-// Only the default stream has no device of its own, so for it the device must be current.
+// The default stream is that of the current device, so the device must be current.
 bool Devices::record(void* event, int device, void* stream) noexcept {
   return stream != nullptr ? check(functions_.record(event, stream)) : record_on_default(event, device);
 }
@@ -117,7 +117,7 @@ bool Devices::record_on_default(void* event, int device) noexcept {
   return is_recorded;
 }
 
-// What is recorded on a stream while that is captured becomes a part of the graph; the default stream never is.
+// Events recorded on a captured stream become part of the graph. The default stream is never captured.
 bool Devices::find_stream(int device, void** stream) noexcept {
   int is_capturing = 0;
   return check(functions_.current_stream(device, stream)) &&
@@ -187,7 +187,7 @@ bool Devices::issued(const DeviceItem& item, c10d::Work* work) noexcept {
   }
   try {
     entry.result = work->getFutureResult();
-  } catch (...) {  // this backend has none
+  } catch (...) {  // the backend has no such future
     entry.state.fetch_or(IS_VOID, std::memory_order_release);
     return false;
   }
@@ -252,7 +252,7 @@ uint32_t Devices::state(uint32_t place) noexcept {
     if (!entry.result->hasError()) {
       return bits | (1 + static_cast<uint32_t>(entry.result->constValue().toInt())) << RESULT_SHIFT;
     }
-  } catch (...) {  // no number: it is not the watchdog's
+  } catch (...) {  // not a number: not the watchdog's result
   }
   return bits | (RESULT_FAILED + static_cast<uint32_t>(failure_of(entry.result->exception_ptr()))) << RESULT_SHIFT;
 }
@@ -273,7 +273,7 @@ void Devices::give_back(int device, void* event) noexcept {
   const std::lock_guard<std::mutex> lock(lock_);
   try {
     events_[device].free.push_back(event);
-  } catch (const std::bad_alloc&) {  // it is lost
+  } catch (const std::bad_alloc&) {  // the event is lost
   }
 }
 

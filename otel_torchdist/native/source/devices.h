@@ -1,5 +1,5 @@
-// Operations that run on a device, as far as the calling thread records them: an event before each and, on the caller's
-// stream, one after it. What becomes of them is found out in Python, by a thread of its own: see capture/core/cuda.
+// Records operations on devices on the calling thread: an event before each and, on the caller's stream, an event after
+// it. A Python thread polls the events: see capture/core/cuda.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ class Work;
 
 namespace otel_torchdist {
 
-// The CUDA runtime that torch uses. Python finds its functions, so that this library is linked with none.
+// The CUDA runtime that torch uses. Python looks up its functions, so this library links no CUDA runtime.
 struct CudaFunctions {
   int (*current_stream)(int device, void** stream);
   int (*is_capturing)(void* stream, int* status);
@@ -27,19 +27,19 @@ struct CudaFunctions {
   int (*last_error)();
 };
 
-// The current stream by torch's own functions, which return objects of C++.
+// Returns the current stream by torch's functions, which return C++ objects.
 using CurrentStream = int (*)(int device, void** stream);
 CurrentStream stream_of_torch(void* get_current_stream, void* get_handle);
 
-// What is handed over to Python's thread: an operation, or a stream's wait for one; `DeviceItem` in native/devices.py.
+// An item for Python's thread: an operation, or a stream's wait for an operation; `DeviceItem` in native/devices.py.
 struct DeviceItem {
   uint64_t number;
-  uint64_t entered_ns;  // of a wait: when the host began to enqueue it
-  uint64_t took_ns;     // of a wait: for how long
+  uint64_t entered_ns;  // for a wait: when the host began to enqueue it
+  uint64_t took_ns;     // for a wait: time to enqueue it
   void* stream;
   void* before;
-  void* after;    // none for an operation on one of the backend's streams
-  void* session;  // on whose tape it is recorded
+  void* after;    // null for an operation on one of the backend's streams
+  void* session;  // the session of its tape
   uint32_t place;
   uint32_t kind;
   int32_t device;
@@ -49,7 +49,7 @@ struct DeviceItem {
 };
 
 enum DeviceState : uint32_t { IS_ISSUED = 1, IS_VOID = 2, IS_ELSEWHERE = 4, RESULT_SHIFT = 8 };
-// What PyTorch's watchdog has found: 1 and its `WorkResult`, or if it has failed itself this and a `Failure`.
+// The watchdog's result: 1 plus its `WorkResult`, or for a failed watchdog this plus a `Failure`.
 constexpr uint32_t RESULT_FAILED = 100;
 
 class Devices {
@@ -60,34 +60,34 @@ class Devices {
 
   // --- on the threads of the program ---
 
-  // Takes what it needs to follow an operation, and records the event before it; false if it cannot be followed: while a
-  // graph is captured, after an error of the device, or if too many are in flight.
+  // Takes events for an operation, and records the event before it. Returns false if it cannot be followed: while a
+  // graph is captured, after a device error, or with too many operations in flight.
   bool prepare(int device, bool is_elsewhere, DeviceItem* item) noexcept;
-  // Hands it over, before the backend gets it: it may hang there.
+  // Hands the operation over before the backend gets it, because it may hang there.
   void entered(const DeviceItem& item) noexcept;
-  // Notes that the backend has accepted it, with a Work if it runs on one of its own streams; returns whether its end
-  // will be observed.
+  // Records that the backend has accepted it, with a Work if it runs on one of the backend's streams. Returns whether
+  // its end will be observed.
   bool issued(const DeviceItem& item, c10d::Work* work) noexcept;
   void refused(const DeviceItem& item) noexcept;
 
-  // Notes that the current stream is about to wait for an operation; false if that is not followed.
+  // Records that the current stream is about to wait for an operation. Returns false if the wait is not followed.
   bool wait_begins(uint64_t number, uint32_t place, int device, DeviceItem* wait) noexcept;
   void wait_ends(DeviceItem& wait) noexcept;
 
   // --- on Python's thread ---
 
-  // Writes what was handed over since the last call, at most `size` items.
+  // Writes the items since the last call, at most `size`.
   size_t take(DeviceItem* items, size_t size) noexcept;
-  // Bits of `DeviceState`, and behind `RESULT_SHIFT` the watchdog's result.
+  // Returns bits of `DeviceState`, and above `RESULT_SHIFT` the watchdog's result.
   uint32_t state(uint32_t place) noexcept;
-  // Frees the place of an operation that is over, and its events.
+  // Frees the place of a completed operation, and its events.
   void release(uint32_t place) noexcept;
   void give_back(int device, void* event) noexcept;
   // Takes all free events, to destroy them.
   size_t drain(void** events, size_t size) noexcept;
   int failure() const noexcept { return failure_.load(std::memory_order_relaxed); }
   void stop() noexcept { is_stopped_.store(true, std::memory_order_relaxed); }
-  // Waits until `wake`, or for some time; without one also until something is handed over.
+  // Waits until `wake` or the timeout. Without a timeout, new items also end the wait.
   void sleep(int64_t timeout_ns) noexcept;
   void wake() noexcept;
 
@@ -100,7 +100,7 @@ class Devices {
 
   bool is_usable() const noexcept { return failure() == 0 && !is_stopped_.load(std::memory_order_relaxed); }
   bool check(int code) noexcept;
-  // Finds the current stream; false if nothing can be recorded on it.
+  // Finds the current stream. Returns false if events cannot be recorded on it.
   bool find_stream(int device, void** stream) noexcept;
   void* take_event(int device) noexcept;
   bool record(void* event, int device, void* stream) noexcept;
@@ -113,13 +113,13 @@ class Devices {
   std::atomic<int> failure_{0};
   std::atomic<bool> is_stopped_{false};
 
-  std::mutex lock_;  // of all below but the entries' states
+  std::mutex lock_;  // for all members below except the entries' states
   std::unique_ptr<Entry[]> entries_;
   std::vector<uint32_t> free_places_;
   std::unordered_map<int, Events> events_;
   std::deque<DeviceItem> inbox_;
 
-  // A futex: the standard library's condition variables need a newer one than wheels may expect.
+  // A futex: the standard library's condition variables need a newer glibc than wheels may expect.
   std::atomic<uint32_t> is_woken_{0};
   std::atomic<bool> is_asleep_{false};
 };

@@ -6,7 +6,7 @@
 
 namespace otel_torchdist {
 
-// Held for a few instructions; a thread that was interrupted in them is given the processor.
+// A spin lock, held for a few instructions. A waiting thread yields the CPU.
 class FollowedTable::Locked {
  public:
   explicit Locked(Bucket& bucket) noexcept : bucket_(bucket) {

@@ -1,7 +1,7 @@
-// The operations whose Work a caller may wait for, by the address of the Work, or of the memory that they write to.
+// Tables of operations that a caller may wait for, by the address of the Work or of the output's memory.
 //
-// A Work that is never waited for leaves an entry behind. It is replaced when its address is used again, or when an
-// entry needs room and the operation of another one is over: so the table has a fixed size.
+// A Work that is never waited for leaves an entry behind. The entry is replaced when its address is reused, or when its
+// operation is over and another entry needs room. So the table has a fixed size.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ struct Followed {
   uint64_t number = 0;
   uint64_t entered_ns = 0;
   Group* group = nullptr;
-  Devices* devices = nullptr;  // null: it runs on the CPU
+  Devices* devices = nullptr;  // null for the CPU
   uint32_t kind = 0;           // Python's number for group, operation and flags
   uint32_t flags = 0;          // `PlanFlag`
-  uint32_t place = 0;          // among what is in flight on devices
+  uint32_t place = 0;          // index among operations on devices
   int32_t device = 0;
 };
 
@@ -30,9 +30,9 @@ class FollowedTable {
  public:
   FollowedTable();
 
-  // Returns false if there was no room, or no address: tensors without elements have none.
+  // Returns false if there is no room or no address. Empty tensors have no address.
   bool put(const void* address, const Followed& followed, Tape& tape) noexcept;
-  // Copies an entry, and removes it if asked to; false if there is none.
+  // Copies an entry, and optionally removes it. Returns false if there is none.
   bool find(const void* address, Followed* found, bool remove) noexcept;
 
  private:

@@ -12,7 +12,7 @@ using torch::jit::Stack;
 
 constexpr uint64_t OVERHEAD_SAMPLE = 16;
 
-// Drops what a thread knows if it is of another session, of plans that are void, or of the parent of a fork.
+// Drops the state of a thread from another session, from void plans, or from before a fork.
 void refresh(ThreadState& thread, const Session& session) {
   const uint64_t generation = session.generation.load(std::memory_order_acquire);
   if (thread.session != &session || thread.generation != generation || thread.forks != forks()) {
@@ -24,7 +24,7 @@ void refresh(ThreadState& thread, const Session& session) {
   }
 }
 
-// Whether this call ends a step by the number of operations, which Python does.
+// Returns whether this call begins a new window, which ends a step. Python ends steps.
 bool begins_window(const Session& session, const Plan& plan) {
   if (plan.is(MESSAGE) || !plan.group->is_default.load(std::memory_order_relaxed) ||
       !session.counts_windows.load(std::memory_order_relaxed)) {
@@ -34,7 +34,7 @@ bool begins_window(const Session& session, const Plan& plan) {
   return !plan.group->has_one_channel || issued % session.window == 0;
 }
 
-// Finds how a call is recorded; false if it is left to Python, which may then plan it. May throw.
+// Finds the plan of a call. Returns false if Python records it, and perhaps plans it. May throw.
 bool find_plan(Session& session, const Operation& operation, const IValue* arguments, DispatchKeySet keys, Plan* plan) {
   ThreadState& thread = thread_state();
   refresh(thread, session);
@@ -59,12 +59,12 @@ bool find_plan(Session& session, const Operation& operation, const IValue* argum
          !begins_window(session, *plan);
 }
 
-// One call, from what is found out before it to the end of its record.
+// A call that is being recorded.
 class RecordedCall {
  public:
   RecordedCall(const Operation& operation, uint64_t entered_ns) : operation_(operation), entered_ns_(entered_ns) {}
 
-  // Returns false if the call is left to Python. Our own errors stay with us: so is what cannot be read.
+  // Returns false if Python records the call, also after one of our errors.
   bool prepare(Session& session, const IValue* arguments, DispatchKeySet keys) noexcept {
     try {
       if (!find_plan(session, operation_, arguments, keys, &plan_)) {
@@ -107,7 +107,7 @@ class RecordedCall {
     }
   }
 
-  // Records that it was not issued, which frees its place in the order, or failed in the call itself.
+  // Records that the operation was not issued, so that its sequence number is reused, or that it failed in the call.
   void fail(Session& session) noexcept {
     if (operation_.work >= 0) {
       plan_.counter->sequence.fetch_sub(1, std::memory_order_relaxed);
@@ -119,22 +119,22 @@ class RecordedCall {
     session.tape.complete(number_, entered_ns_, now_ns(), layout::HOW_FAILED, failure);
   }
 
-  // Where a call that is left to Python writes to: its arguments are gone when it returns.
+  // Remembers the output's memory of a call that Python records: the arguments are gone when it returns.
   void find_memory(const IValue& output) noexcept {
     try {
       memory_count_ = memory_in(output, memory_);
-    } catch (...) {  // no memory that can be read
+    } catch (...) {  // unreadable memory
       memory_count_ = 0;
     }
   }
 
-  // Its Work, and the memory that it writes to, may have the addresses of earlier ones that are not in use any more.
+  // Its Work and its output may have reused addresses. Remove earlier entries of these addresses.
   void forget(Session& session, const Stack& stack) noexcept {
     Followed forgotten;
     try {
       session.works.find(operation_.work >= 0 && !stack.empty() ? work_in(&stack.back()) : nullptr, &forgotten,
                          /*remove=*/true);
-    } catch (...) {  // no Work that can be read
+    } catch (...) {  // no readable Work
     }
     for (size_t index = 0; index < memory_count_; ++index) {
       session.written.find(memory_[index], &forgotten, /*remove=*/true);
@@ -154,13 +154,13 @@ class RecordedCall {
   Plan plan_{};
   DeviceItem item_{};
   uint64_t number_ = 0;
-  uint64_t before_ns_ = 0;  // what the record took before the call, where that is measured
+  uint64_t before_ns_ = 0;  // time of our code before the call, if measured
   size_t memory_count_ = 0;
   const void* memory_[MOST_TENSORS];
 };
 
-// Has Python record a call. Whatever it does meanwhile on this thread, a collective in a signal handler for example, is no
-// call that it can plan afterwards.
+// Lets Python record a call. Python may run other calls on this thread meanwhile, such as a collective in a signal
+// handler. Afterwards, it cannot plan this thread's last call.
 void have_python_record(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   struct AtEnd {
     ~AtEnd() { thread_state().is_pending = false; }
@@ -210,7 +210,7 @@ std::vector<c10::RegistrationHandleRAII>& registered() {
   return *handles;
 }
 
-// A second reference to each kernel, for ever: a thread may be inside when its registration ends.
+// Keeps each kernel for ever: a thread may be inside when its registration ends.
 std::vector<c10::KernelFunction>& kept() {
   static auto* kernels = new std::vector<c10::KernelFunction>;
   return *kernels;

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-// glibc 2.34 gave the functions of libpthread a new version, and wheels are for 2.28 and newer.
+// glibc 2.34 changed the symbol versions of libpthread. Wheels are for glibc 2.28 and later.
 #if defined(__GLIBC__) && defined(__x86_64__)
 __asm__(".symver pthread_key_create, pthread_key_create@GLIBC_2.2.5");
 __asm__(".symver pthread_setspecific, pthread_setspecific@GLIBC_2.2.5");
@@ -21,7 +21,7 @@ namespace otel_torchdist {
 namespace {
 
 constexpr size_t MOST_PLANS = 2048;
-constexpr size_t FEWEST_SLOTS = 16;  // a power of two, as each size is: most threads make few calls
+constexpr size_t FEWEST_SLOTS = 16;  // all sizes are powers of two; most threads make few kinds of calls
 
 struct Pool {
   std::mutex lock;
@@ -33,7 +33,7 @@ Pool& pool() {
   return *pool;
 }
 
-// In a forked child there is no other thread that could give the lock back.
+// In a forked child, no other thread could release the lock.
 [[maybe_unused]] const int pool_at_fork = pthread_atfork([] { pool().lock.lock(); }, [] { pool().lock.unlock(); },
                                                        [] { pool().lock.unlock(); });
 
@@ -46,8 +46,8 @@ void give_back(void* state) {
   all.free.push_back(static_cast<ThreadState*>(state));
 }
 
-// A destructor of a `thread_local` object would run once, and before those of keys, which may communicate. That of a key
-// runs again if a later one has taken a state again.
+// The destructor of a `thread_local` object would run once, before the destructors of keys, which may communicate. A
+// key's destructor runs again if a later one has taken a state.
 pthread_key_t make_key_of_threads() {
   pthread_key_t key;
   return pthread_key_create(&key, give_back) == 0 ? key : PTHREAD_KEYS_MAX;
@@ -62,7 +62,7 @@ ThreadState* take_state() {
     if (!all.free.empty()) {
       state = all.free.back();
       all.free.pop_back();
-      state->session = nullptr;  // its plans name the thread that had them
+      state->session = nullptr;  // its plans name the previous thread
       state->label = 0;
     }
   }
@@ -74,8 +74,8 @@ ThreadState* take_state() {
 
 constexpr int LABEL_BITS = 16;
 
-// The number of the bucket that a message has, from 1; 0 if that is not certain. `Buckets.put_label` in
-// capture/core/calls/buckets.py does the same.
+// Returns the number of a message's bucket, from 1, or 0 if uncertain. The same as `Buckets.put_label` in
+// capture/core/calls/buckets.py.
 uint32_t piece_of(Group& group, const Buckets& buckets, uint64_t size) noexcept {
   const int64_t next = group.next_bucket.sequence.load(std::memory_order_relaxed);
   if (next >= 0 && static_cast<size_t>(next) < buckets.sizes.size() && buckets.sizes[next] == size) {
@@ -159,7 +159,7 @@ void Plans::grow() {
 }
 
 void Plans::clear() noexcept {
-  std::vector<std::unique_ptr<Entry>>().swap(slots_);  // gives its memory back
+  std::vector<std::unique_ptr<Entry>>().swap(slots_);  // frees its memory
   count_ = 0;
 }
 

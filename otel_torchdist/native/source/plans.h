@@ -1,4 +1,4 @@
-// How calls of one kind are recorded: found once by Python, then looked up by a key of plain numbers.
+// Plans for recording calls of one kind. Python makes them, and kernels look them up by a key of plain numbers.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@ namespace otel_torchdist {
 
 class Devices;
 
-// What distinguishes calls that are recorded differently.
+// The key of a plan.
 class Key {
  public:
   static constexpr size_t MOST = 320;
 
   void clear() noexcept { count_ = 0; }
-  // Returns false if the key has become too long.
+  // Returns false if the key is too long.
   bool add(uint64_t word) noexcept {
     if (count_ == MOST) {
       return false;
@@ -39,37 +39,37 @@ class Key {
   uint64_t words_[MOST];
 };
 
-// How the calls of a plan are recorded; `PlanFlag` in native/recording.py.
+// Flags of a plan; `PlanFlag` in native/recording.py.
 enum PlanFlag : uint32_t {
-  LEFT_ALONE = 1,     // the caller goes on while they run
-  CALLBACK = 2,       // their Work has a future that shows the end
-  MAPS_MEMORY = 4,    // a wait may name the memory that they write to
+  LEFT_ALONE = 1,     // the caller continues while they run
+  CALLBACK = 2,       // the Work's future shows the end
+  MAPS_MEMORY = 4,    // a wait may name the output's memory
   SYNCHRONIZING = 8,  // their end proves that every member has entered
   MESSAGE = 16,       // point to point
-  WATCHED = 32,       // their Work is replaced by one that shows when it is dropped
-  ELSEWHERE = 64,     // on a device: not on the caller's stream
-  WORK_IGNORED = 128,  // on a device: on the caller's stream, although there is a Work
-  RAGGED = 256,        // calls of all sizes: the key has no shapes, and each record has its own size
-  BUCKETS = 512        // they may reduce buckets of gradients
+  WATCHED = 32,       // the Work is replaced by a `WatchedWork`
+  ELSEWHERE = 64,     // on a device, not on the caller's stream
+  WORK_IGNORED = 128,  // on the caller's stream of a device, although there is a Work
+  RAGGED = 256,        // calls of all sizes: the key has no shapes, and the size is read from each call
+  BUCKETS = 512        // calls may reduce gradient buckets
 };
 
 struct Plan {
   Tail tail;
-  Group* group;      // null: such calls are left to Python
-  Counter* counter;  // of operations like these
-  Devices* devices;  // null: they run on the CPU
+  Group* group;      // null: Python records such calls
+  Counter* counter;  // the counter of the calls
+  Devices* devices;  // null for the CPU
   uint32_t kind;     // Python's number for group, operation and flags
   uint32_t flags;
-  uint32_t ragged_factor;  // of the bytes of a call's tensors
+  uint32_t ragged_factor;  // ratio of message size to the bytes of a call's tensors
 
   bool is(PlanFlag flag) const noexcept { return (flags & flag) != 0; }
 };
 
-// The plans of one thread, so without locks: records name their thread.
+// The plans of one thread. They need no locks, and records name their thread.
 class Plans {
  public:
   const Plan* find(const Key& key, uint64_t hash) const noexcept;
-  // Returns false if all others had to be forgotten for it.
+  // Returns false if all other plans were dropped to make room.
   bool put(const Key& key, uint64_t hash, const Plan& plan);
   void clear() noexcept;
 
@@ -84,10 +84,10 @@ class Plans {
   void grow();
 
   size_t count_ = 0;
-  std::vector<std::unique_ptr<Entry>> slots_;  // at least twice as many as plans
+  std::vector<std::unique_ptr<Entry>> slots_;  // at least twice the number of plans
 };
 
-// What a thread keeps from call to call.
+// The state of a thread between calls.
 struct ThreadState {
   Plans plans;
   CodeCache codes;
@@ -95,18 +95,18 @@ struct ThreadState {
   uint64_t generation = 0;
   uint64_t forks = 0;
   Key key;
-  size_t unshaped = 0;  // words of the key before the shapes
-  Key ragged;           // the key of calls like the last one, whatever their shapes
-  // Whether the last call was left to Python, until that says how such calls are recorded.
+  size_t unshaped = 0;  // number of words in the key before the shapes
+  Key ragged;           // the key of the last call, without its shapes
+  // Whether Python recorded the last call and has not offered a plan yet.
   bool is_pending = false;
   bool has_ragged = false;
-  uint32_t label = 0;  // what its calls are for at this moment, written by Python
+  uint32_t label = 0;  // the current label of its calls, written by Python
 };
 
-// The calling thread's; handed on to another thread when this one ends.
+// Returns the calling thread's state, which is reused by another thread when this thread ends.
 ThreadState& thread_state();
 
-// Puts what a call is for into its record, if its thread or the group's buckets say that.
+// Writes the label of the thread, or of the group's buckets, into a record.
 void put_label(Plan& plan, const ThreadState& thread) noexcept;
 
 }  // namespace otel_torchdist

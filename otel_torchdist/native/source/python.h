@@ -1,5 +1,5 @@
-// The few functions of CPython that the library calls. They are the same in all versions since 3.10, which its headers
-// are not; so one library serves every Python that has the same torch.
+// The functions of CPython that the library calls. Their ABI is the same in all versions since 3.10, unlike CPython's
+// headers. So one library serves all Python versions with the same torch.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ struct PyMethodDef {
 };
 
 void* PyGILState_GetThisThreadState(void);
-// An inline function in 3.10, which therefore lacks the symbol: null there.
+// Null in 3.10, where it is an inline function without a symbol.
 __attribute__((weak)) PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count,
                                                     PyObject* names);
 PyObject* PyObject_Call(PyObject* callable, PyObject* positional, PyObject* keywords);
@@ -27,7 +27,7 @@ PyObject* PyCFunction_NewEx(PyMethodDef* definition, PyObject* self, PyObject* m
 PyObject* PyInstanceMethod_New(PyObject* function);
 PyObject* PyTuple_New(ssize_t size);
 PyObject* PyTuple_GetItem(PyObject* tuple, ssize_t index);
-int PyTuple_SetItem(PyObject* tuple, ssize_t index, PyObject* given);  // takes over the reference
+int PyTuple_SetItem(PyObject* tuple, ssize_t index, PyObject* given);  // steals the reference
 ssize_t PyTuple_Size(PyObject* tuple);
 PyObject* PyDict_New(void);
 int PyDict_SetItem(PyObject* dict, PyObject* key, PyObject* value);

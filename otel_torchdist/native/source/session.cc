@@ -13,7 +13,7 @@ std::atomic<uint64_t> session_count{0};
 constexpr int GENERATION_BITS = 32;
 
 void after_fork_in_child() {
-  current.store(nullptr);  // a child is no rank until it creates a group of its own
+  current.store(nullptr);  // a child is not a rank until it creates its own group
   entering.store(0);
   fork_count.fetch_add(1);
 }
@@ -22,7 +22,7 @@ void after_fork_in_child() {
 
 }  // namespace
 
-// A later session may have the address of one that was freed, and what threads keep of that must not be taken for its own.
+// A later session may reuse the address of a freed session, whose state in threads must not be mistaken for its own.
 Session::Session(int file, uint64_t capacity)
     : tape(file, capacity),
       generation(session_count.fetch_add(1) << GENERATION_BITS | 1),

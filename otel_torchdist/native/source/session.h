@@ -1,7 +1,7 @@
-// What is recorded in one run of a default group, and how long it lives.
+// The recording of one run of a default group, and its lifetime.
 //
-// A kernel enters a session before it touches anything of it, and so does the callback of a future; it is freed once it
-// has ended and all of them have left. After a fork the child has none.
+// Kernels and callbacks of futures enter a session before they access it. It is freed once it has ended and all users
+// have left. A forked child has no session.
 #pragma once
 
 #include <atomic>
@@ -21,18 +21,18 @@ constexpr size_t FAILURES = 10;
 
 struct Session;
 
-// Counts the operations of one order: see `Channel` in capture/core/calls/call.py, which reads and writes the same number.
+// The counter of a channel. `GroupChannel` in capture/core/calls/channels.py reads and writes the same number.
 struct Counter {
   std::atomic<int64_t> sequence{0};
 };
 
-// The sizes of the buckets in which a model's gradients are reduced, and the label of the calls that do that.
+// The sizes of a model's gradient buckets, and the label of the calls that reduce them.
 struct Buckets {
   uint32_t label;
   std::vector<uint64_t> sizes;
 };
 
-// A process group, as far as its calls can be recorded here.
+// A process group.
 struct Group {
   Session* session = nullptr;
   bool has_one_channel = false;
@@ -40,9 +40,9 @@ struct Group {
   std::atomic<bool> is_coalescing{false};
   std::atomic<bool> is_synchronized{false};
   std::atomic<const Buckets*> buckets{nullptr};
-  Counter next_bucket;  // from 0; -1 if one has come out of turn
+  Counter next_bucket;  // from 0; -1 after a call out of order
 
-  // Earlier buckets are kept: a thread may be reading them. They are rebuilt once.
+  // Keeps earlier buckets, because a thread may be reading them. DDP rebuilds them once.
   void set_buckets(uint32_t label, const uint64_t* sizes, size_t count);
 
  private:
@@ -54,15 +54,15 @@ struct Session {
 
   Tape tape;
   FollowedTable works;
-  FollowedTable written;  // by the memory that asynchronous operations write to, on devices too
+  FollowedTable written;  // asynchronous operations by their output's memory, on devices, too
   CodeKinds code_kinds;
   std::atomic<int64_t> step{0};
   std::atomic<bool> counts_windows{true};
   uint64_t window = 0;
-  std::atomic<uint64_t> generation;  // plans of earlier ones are void; no two sessions have the same
+  std::atomic<uint64_t> generation;  // plans of earlier generations are void; unique among sessions
   std::atomic<uint32_t> failures[FAILURES] = {};
-  const uint64_t forks_before;    // in a forked child the tape is its parent's
-  std::atomic<int64_t> users{1};  // Python, and operations whose end is still to be recorded
+  const uint64_t forks_before;    // differs in a forked child, where the tape is the parent's
+  std::atomic<int64_t> users{1};  // Python, and operations in flight
 
   bool is_of_parent() const noexcept;
 
@@ -75,7 +75,7 @@ struct Session {
   std::deque<Counter> counters_;
 };
 
-// Keeps the session that records now, if any, from being freed.
+// Keeps the current session, if any, from being freed.
 class Recording {
  public:
   Recording() noexcept;
@@ -90,12 +90,12 @@ class Recording {
 };
 
 void begin_session(Session* session) noexcept;
-// Stops recording in a session; it is Python's until `release`.
+// Stops recording in a session. Python owns it until `release`.
 void end_session(Session* session) noexcept;
 void retain(Session* session) noexcept;
 void release(Session* session) noexcept;
 
-// Counts forks: what a thread knows of itself is not true in a child.
+// Returns the number of forks. The state of a thread is invalid in a child.
 uint64_t forks() noexcept;
 
 }  // namespace otel_torchdist

@@ -13,14 +13,14 @@ namespace {
 constexpr int NOT_KEPT = -1;  // an open operation that was overwritten in the ring while the refuge was full
 constexpr uint64_t LATEST = 64;
 constexpr int MOST_TRIES = 16;
-// With the number of the operation in a slot; without either, it is open.
+// Flags beside the operation's number in a slot. Without flags, the operation is open.
 constexpr uint64_t ENDED = uint64_t{1} << 62;
 constexpr uint64_t BUSY = uint64_t{1} << 63;  // a thread is writing its record, or its end
 constexpr uint64_t EMPTY_WORDS[layout::WORDS] = {};
 
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
-// Slicing by eight: a table for each byte of a word, so that no byte has to wait for the one before.
+// Slicing by eight: a table for each byte of a word, so that bytes are processed independently.
 constexpr CrcTables make_crc_tables() {
   CrcTables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -107,8 +107,8 @@ void Tape::publish(uint64_t number, const uint64_t* payload, const uint64_t* own
   word[0].store(number, std::memory_order_release);
 }
 
-// Draws a number and claims its slot, to which no other thread writes until `leave`. A number is left out if its slot
-// does not become free, because a thread was interrupted in it for a whole lap of the ring; readers bear that.
+// Draws a number and claims its slot, to which no other thread writes until `leave`. Skips a number if its slot does
+// not become free, because a thread was interrupted in it for a whole lap of the ring. Readers tolerate this.
 uint64_t Tape::draw() noexcept {
   while (true) {
     const uint64_t number = words_[layout::LIVE_NEXT_NUMBER].fetch_add(1, std::memory_order_relaxed);
@@ -126,7 +126,7 @@ bool Tape::claim(uint64_t number) noexcept {
       sched_yield();
       ++tries;
     } else if ((found & ~ENDED) > number) {
-      return false;  // it was this thread that was interrupted
+      return false;  // this thread was interrupted
     } else if (found != 0 && (found & ENDED) == 0) {
       if (take_refuge(found, number)) {
         return true;
@@ -158,7 +158,7 @@ uint64_t Tape::append(const uint64_t* payload, const uint64_t* own_words) noexce
   return number;
 }
 
-// Moves an open operation out of the slot that `successor` claims; false if it has ended meanwhile.
+// Moves an open operation out of the slot that `successor` claims. Returns false if it has ended meanwhile.
 bool Tape::take_refuge(uint64_t number, uint64_t successor) noexcept {
   const std::lock_guard<std::mutex> lock(lap_lock_);
   uint64_t expected = number;
@@ -240,7 +240,7 @@ bool Tape::complete_at(uint64_t number, uint64_t ended_ns, unsigned how, uint32_
     if (found == refuge_of_.end()) {
       return false;
     }
-    // Of an operation that was not kept, nothing is left: its end shows that it is over, and no duration.
+    // An operation that was not kept has no record. Its end shows that it is over, without a duration.
     entered_ns = found->second == NOT_KEPT ? ended_ns : in_refuge(found->second)[layout::PAYLOAD_WORD].load();
   }
   return complete(number, entered_ns, ended_ns, how, failure);
@@ -286,7 +286,7 @@ void Tape::complete_late(uint64_t number, int refuge, uint64_t entered_ns, uint6
   }
   const std::lock_guard<std::mutex> lock(lap_lock_);
   in_refuge(refuge)[0].store(0, std::memory_order_release);
-  in_refuge(refuge)[1].store(0, std::memory_order_release);  // without its CRC no flipped bit makes it valid again
+  in_refuge(refuge)[1].store(0, std::memory_order_release);  // without its CRC, no flipped bit can make it valid again
   free_refuge_.push_back(refuge);                            // room was reserved
 }
 

@@ -1,6 +1,6 @@
-// The writing side of a tape, for any number of threads and without Python: see tape/writer.py, whose twin this is.
+// Writes a tape from any number of threads, without Python. The counterpart of tape/writer.py.
 //
-// The file is mapped a second time, and stays mapped until no thread writes to it any more: threads of gloo store the
+// The file is mapped a second time, and stays mapped until no thread writes to it any more: gloo's threads write the
 // ends of operations after Python has closed the tape.
 #pragma once
 
@@ -16,14 +16,14 @@
 
 namespace otel_torchdist {
 
-// What calls of one plan have in common in their records, as packed by `TapeWriter.prepare`.
+// The constant part of a plan's records, packed by `TapeWriter.prepare`.
 struct Tail {
   uint64_t words[layout::TAIL_WORDS];
 };
 
 class Tape {
  public:
-  // Maps an open file, which the caller may close afterwards. `is_mapped` shows whether that was possible.
+  // Maps an open file, which the caller may close afterwards. `is_mapped` shows whether it succeeded.
   Tape(int file, uint64_t capacity) noexcept;
   ~Tape();
   Tape(const Tape&) = delete;
@@ -31,22 +31,22 @@ class Tape {
 
   bool is_mapped() const noexcept { return words_ != nullptr; }
 
-  // Publishes an operation as entered; returns its number.
+  // Records an operation as entered, and returns its number.
   uint64_t begin(uint64_t entered_ns, int64_t step, uint64_t sequence, const Tail& tail) noexcept;
-  // Publishes a record that does not stay open.
+  // Writes a record that is not open.
   uint64_t append(const uint64_t* payload, const uint64_t* own_words) noexcept;
-  // Stores one of a record's words, in the refuge if the record is there.
+  // Writes a word of a record, in the ring or in the refuge.
   void mark(uint64_t number, unsigned which, int64_t elapsed_ns, unsigned how) noexcept;
   void clear(uint64_t number, unsigned which) noexcept;
-  // Records an end. The first caller wins; returns whether it was this one.
+  // Records an end. Only the first end counts. Returns whether this was the first.
   bool complete(uint64_t number, uint64_t entered_ns, uint64_t ended_ns, unsigned how, uint32_t failure) noexcept;
-  // The same for a caller that does not know when the operation was entered.
+  // Records an end without knowing when the operation was entered.
   bool complete_at(uint64_t number, uint64_t ended_ns, unsigned how, uint32_t failure) noexcept;
-  // The open operation among the newest ones that was entered at this time; 0 if there is none.
+  // Returns the recent open operation that was entered at this time, or 0.
   uint64_t begun_at(uint64_t entered_ns) noexcept;
 
   bool is_open(uint64_t number) noexcept;
-  // Writes the numbers of open operations, at most `size`; returns how many there are.
+  // Writes the numbers of open operations, at most `size`. Returns their total number.
   size_t open_numbers(uint64_t* numbers, size_t size) noexcept;
   void add(unsigned live_word, uint64_t value) noexcept;
 
@@ -68,9 +68,9 @@ class Tape {
   const uint64_t capacity_;
   Word* words_ = nullptr;
   size_t size_ = 0;
-  // By slot of the ring the number of its operation, and whether that is open; an exchange here decides which end is first.
+  // For each slot of the ring: number and state of its operation. An atomic exchange decides which end is the first.
   std::unique_ptr<Word[]> slots_;
-  // What has left the ring while it was open; taken only when that happens.
+  // For open operations that have left the ring.
   std::mutex lap_lock_;
   std::unordered_map<uint64_t, int> refuge_of_;
   std::vector<int> free_refuge_;

@@ -1,4 +1,4 @@
-// `Work.wait` as a function in C. What is not followed here is passed on to the function in Python.
+// `Work.wait` as a C function. Works that are not followed here go to the Python function.
 #include "wait.h"
 
 #include <initializer_list>
@@ -10,16 +10,16 @@ namespace {
 
 constexpr int METH_FASTCALL_WITH_NAMES = 0x0080 | 0x0002;
 
-// pybind11's instances: a head of two words, then the object's address. The byte with the flags comes after the holder
-// and the list of weak references.
+// Layout of pybind11's instances: a head of two words, then the object's address. The byte with the flags follows the
+// holder and the list of weak references.
 constexpr int VALUE_OFFSET = 16;
 constexpr int FLAGS_OFFSET = 48;
 constexpr uint8_t IS_SIMPLE = 2;
-// In any object the place of its type, and in a type the size of its instances.
+// Offsets of an object's type, and of the instance size in a type.
 constexpr int TYPE_OFFSET = 8;
 constexpr int INSTANCE_SIZE_OFFSET = 32;
 
-PyObject* on_failure = nullptr;  // called in Python for a wait that raised
+PyObject* on_failure = nullptr;  // the Python function for a wait that raised
 
 template <typename T>
 T field(const void* object, int offset) {
@@ -28,7 +28,7 @@ T field(const void* object, int offset) {
   return value;
 }
 
-// The Work of an instance; null if that is something else, or is laid out differently.
+// Returns the Work of an instance, or null for another object or layout.
 const void* work_of(PyObject* instance) {
   const auto* type = field<const void*>(instance, TYPE_OFFSET);
   if (field<ssize_t>(type, INSTANCE_SIZE_OFFSET) <= FLAGS_OFFSET ||
@@ -38,7 +38,7 @@ const void* work_of(PyObject* instance) {
   return field<const void*>(instance, VALUE_OFFSET);
 }
 
-// The keyword arguments of a call, which come after the others; null with an error set if there is no memory.
+// Returns the keyword arguments of a call, which follow the others, or null with an error set.
 PyObject* keywords_in(PyObject* const* arguments, ssize_t count, PyObject* names) {
   PyObject* keywords = PyDict_New();
   for (ssize_t index = 0; keywords != nullptr && names != nullptr && index < PyTuple_Size(names); ++index) {
@@ -72,7 +72,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, ssize_t count, Py
   return result;
 }
 
-// Reports a wait that raised to Python, which finds out whether it has failed or only given up.
+// Reports a wait that raised to Python, which determines whether the operation failed or the wait timed out.
 void report_failure(PyObject* work, const Followed& followed) {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
@@ -88,7 +88,7 @@ void report_failure(PyObject* work, const Followed& followed) {
   PyErr_Restore(type, value, trace);
 }
 
-// The wait only makes a stream wait: when that goes on, the operation is over.
+// The wait only makes a stream wait. When the stream continues, the operation is over.
 PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject* const* arguments, ssize_t count,
                          PyObject* names) {
   DeviceItem wait;
@@ -100,7 +100,7 @@ PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject*
   return result;
 }
 
-// `self` holds the function in Python, and the original.
+// `self` holds the Python function and the original.
 PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObject* names) {
   PyObject* original = PyTuple_GetItem(self, 1);
   Followed followed;
@@ -135,14 +135,14 @@ PyObject* make_wait(PyObject* functions) {
   if (function == nullptr) {
     return nullptr;
   }
-  PyObject* method = PyInstanceMethod_New(function);  // as pybind11 has it, and as Dynamo expects it
+  PyObject* method = PyInstanceMethod_New(function);  // as in pybind11, and as Dynamo expects
   Py_DecRef(function);
   return method;
 }
 
 void call_on_failed_wait(PyObject* callable) {
   PyObject* before = on_failure;
-  Py_IncRef(callable);  // a thread may still be in a wait when what it belongs to is gone
+  Py_IncRef(callable);  // a thread may still be in a wait when its session has ended
   on_failure = callable;
   Py_DecRef(before);
 }

@@ -1,14 +1,14 @@
-// `Work.wait` as a function in C.
+// `Work.wait` as a C function.
 #pragma once
 
 #include "python.h"
 
 namespace otel_torchdist {
 
-// Makes the method that replaces `wait` in a class; `functions` are the one in Python and the original. Needs the GIL.
+// Makes the method that replaces `wait` in a class. `functions`: the Python replacement, the original. Needs the GIL.
 PyObject* make_wait(PyObject* functions);
 
-// Sets the function in Python for waits that raise. Needs the GIL.
+// Sets the Python function for waits that raise. Needs the GIL.
 void call_on_failed_wait(PyObject* callable);
 
 }  // namespace otel_torchdist

@@ -1,4 +1,4 @@
-// The kernels of `_c10d_functional::wait_tensor` and `wait_tensors`, which name operations by the memory that they write to.
+// The kernels of `_c10d_functional::wait_tensor` and `wait_tensors`, which name operations by their output's memory.
 #include "completion.h"
 #include "kernel.h"
 
@@ -8,12 +8,12 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// What a call waits for.
+// The operations that a call waits for.
 class Waited {
  public:
   explicit Waited(Session& session) : session_(session) {}
 
-  // Finds the open operation that writes to a tensor; false if there may be one that is not known here. May throw.
+  // Finds the open operation that writes to a tensor. Returns false if an unknown operation may write to it. May throw.
   bool find(const IValue& tensor) {
     const void* memory = memory_of(tensor);
     Followed one;
@@ -21,7 +21,7 @@ class Waited {
       return false;
     }
     if (!session_.tape.is_open(one.number)) {
-      return true;  // it is over: there is nothing to wait for
+      return true;  // it is over
     }
     for (size_t index = 0; index < count_; ++index) {
       if (found_[index].number == one.number) {
@@ -55,7 +55,7 @@ class Waited {
   }
 
  private:
-  // The one that ends last of those on devices. That is known within one queue only: null if there are several.
+  // The last operation on a device, if all are in one queue; otherwise null.
   const Followed* last_on_device() const noexcept {
     const Followed* last = nullptr;
     for (size_t index = 0; index < count_; ++index) {
@@ -97,7 +97,7 @@ class WaitKernel final : public c10::OperatorKernel {
     bool are_all_known = false;
     try {
       are_all_known = find(waited, stack->back());
-    } catch (...) {  // what cannot be read is left to Python
+    } catch (...) {  // Python handles unreadable tensors
     }
     waited.begin();
     if (are_all_known) {

@@ -7,7 +7,7 @@ WatchedWork::WatchedWork(c10::intrusive_ptr<c10d::Work> actual, Session& session
   retain(&session_);
 }
 
-// Recorded here too, for a caller in C++ may drop it right after its wait.
+// Recorded here, too: a C++ caller may drop the Work right after its wait.
 bool WatchedWork::wait(std::chrono::milliseconds timeout) {
   const bool is_over = actual_->wait(timeout);
   if (forks_ == forks()) {
@@ -18,7 +18,7 @@ bool WatchedWork::wait(std::chrono::milliseconds timeout) {
 
 WatchedWork::~WatchedWork() {
   if (forks_ != forks()) {
-    return;  // a child's copy: the operation is its parent's
+    return;  // a forked child's copy of the parent's operation
   }
   Followed followed;
   session_.works.find(this, &followed, /*remove=*/true);

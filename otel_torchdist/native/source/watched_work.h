@@ -1,7 +1,7 @@
-// Works that show when they are dropped without having been waited for.
+// Works that record when they are dropped without a wait.
 //
-// Gloo's messages and its reduce_scatter have no future, and count as complete only once they are waited for. So one whose
-// Work is dropped would stay open for ever; and holding a weak reference to the Work would keep its tensor's memory.
+// Gloo's messages and its reduce_scatter have no future, and are only complete once they are waited for. If such a Work
+// is dropped, its record would stay open for ever. A weak reference to the Work would keep its tensor's memory.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -12,7 +12,7 @@
 
 namespace otel_torchdist {
 
-// Passes everything on to the backend's Work, which lives exactly as long.
+// Delegates to the backend's Work, and owns it.
 class WatchedWork final : public c10d::Work {
  public:
   WatchedWork(c10::intrusive_ptr<c10d::Work> actual, Session& session, uint64_t number) noexcept;

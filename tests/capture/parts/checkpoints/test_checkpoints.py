@@ -226,7 +226,7 @@ def test_left_by_what_is_no_error(rank: Rank, tmp_path: Path) -> None:
         save(None, storage_writer=Interrupted(tmp_path / "x"))
     found = dict(rank.ended())
     assert {found[name].how for name in ("write_data", "write", str(tmp_path / "x"))} == {How.ABANDONED}
-    assert rank.activities.of_thread is None
+    assert rank.activities.current is None
 
 
 @QUIET

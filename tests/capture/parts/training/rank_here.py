@@ -18,7 +18,7 @@ class Rank(OwnTape):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.parts = StepParts()
-        self.steps = StepDetector(lambda: 0, lambda recorder: self.parts.trains_here())
+        self.steps = StepDetector(lambda: 0, lambda recorder: self.parts.mark_training_thread())
         self.steps.hook(self.patches)
         self.parts.hook(self.patches)
         self.steps.recorder = self.recorder
