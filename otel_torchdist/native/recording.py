@@ -104,7 +104,7 @@ _ALL_FORGOTTEN: Final = 2
 class PlanFlag(enum.IntFlag):
     """Flags for recording a planned call; see `PlanFlag` in source/plans.h."""
 
-    LEFT_ALONE = 1
+    BACKGROUND = 1
     CALLBACK = 2
     MAPS_MEMORY = 4
     SYNCHRONIZING = 8

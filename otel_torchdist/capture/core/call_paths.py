@@ -64,7 +64,7 @@ class CallPaths:
         if path is not None:
             return path
         if len(line_paths.paths) >= MAX_PATHS:
-            self._call_sites.leave_alone(site)
+            self._call_sites.ignore_callers(site)
             path = self._names.find_room(CallPathName(site_id, line_paths.first, varies=True), SPARE_OF_LABELS)
             return path or site_id
         path = self._names.find_room(CallPathName(site_id, self._ids(_callers(site))), SPARE_OF_LABELS) or site_id

@@ -67,7 +67,7 @@ class CallSites:
         self._native = native
         self._kinds: dict[int, int] = {}
         self._codes: dict[int, CodeType] = {}
-        self._alone: dict[int, CodeType] = {}
+        self._without_callers: dict[int, CodeType] = {}
 
     def find(self, depth: int) -> CallSiteKey:
         """Find the innermost line of user code.
@@ -112,18 +112,18 @@ class CallSites:
         """Return the code object of a site that was just found. Hold a reference to keep its `id` unique."""
         return self._codes.get(site[0])
 
-    def leave_alone(self, site: CallSiteKey) -> None:
+    def ignore_callers(self, site: CallSiteKey) -> None:
         """Ignore the callers of a site's code from now on: calls would be planned over and over."""
         code = self._codes.get(site[0])
-        if code is not None and len(self._alone) < MAX_CACHED:
-            self._alone[id(code)] = code
+        if code is not None and len(self._without_callers) < MAX_CACHED:
+            self._without_callers[id(code)] = code
             self._forget()
 
     def _classify(self, code: CodeType) -> int:
         if len(self._kinds) >= MAX_CACHED:
             self._forget()
         identity = id(code)
-        kind = _kind_of(code) if identity not in self._alone else CodeKind.PROGRAM_ALONE
+        kind = _kind_of(code) if identity not in self._without_callers else CodeKind.PROGRAM_ALONE
         self._codes[identity] = code
         self._kinds[identity] = int(kind)
         if self._native is not None:

@@ -170,7 +170,7 @@ def text_of_group(group: ProcessGroup, attribute: str) -> str:
         return ""
 
 
-def ranks_in_books(group: Any) -> dict[int, int] | None:
+def registered_ranks(group: Any) -> dict[int, int] | None:
     """Return the ranks in a group by global rank, or None if the group is not in torch's registry."""
     return _c10d._world.pg_group_ranks.get(group)
 

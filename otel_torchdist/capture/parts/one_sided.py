@@ -56,7 +56,7 @@ class OneSided(SessionPart):
     def __init__(self, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
         """Initialize without groups. `find_group` returns the state of a group, or None if nothing can be recorded."""
         self._find_group = find_group
-        self._beside: dict[int, tuple[GroupState, GroupState]] = {}
+        self._one_sided_states: dict[int, tuple[GroupState, GroupState]] = {}
 
     def begin(
         self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...], peer: int = -1
@@ -69,7 +69,7 @@ class OneSided(SessionPart):
             args: Its arguments.
             peer: The peer's rank in the group; -1 if there is none.
         """
-        return self._begin(self._state_beside, group, schema, args, peer)
+        return self._begin(self._one_sided_state, group, schema, args, peer)
 
     def begin_collective(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...]) -> OpenCall | None:
         """Record a collective operation that is about to be issued. It is counted among the group's collectives."""
@@ -140,25 +140,25 @@ class OneSided(SessionPart):
             how = how if error is None else How.FAILED
             tape.complete(call.number, call.entered_ns, time.monotonic_ns(), how, failure)
 
-    def _state_beside(self, group: ProcessGroup) -> GroupState | None:
+    def _one_sided_state(self, group: ProcessGroup) -> GroupState | None:
         state = self._find_group(group)
         if state is None:
             return None
-        cached = self._beside.get(id(group))
+        cached = self._one_sided_states.get(id(group))
         if cached is not None and cached[0] is state:
             return cached[1]
         name = replace(state.name, aligned=False, epoch=BESIDE)
-        beside = GroupState(state.recorder, group, name, state.group_rank)
-        self._beside[id(group)] = state, beside
-        return beside
+        one_sided = GroupState(state.recorder, group, name, state.group_rank)
+        self._one_sided_states[id(group)] = state, one_sided
+        return one_sided
 
     def ends(self, recorder: Recorder) -> None:
         """Drop all groups."""
-        self._beside.clear()
+        self._one_sided_states.clear()
 
     def forget_in_child(self) -> None:
         """Drop all groups."""
-        self._beside.clear()
+        self._one_sided_states.clear()
 
 
 class Issuing:

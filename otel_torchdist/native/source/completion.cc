@@ -200,7 +200,7 @@ void follow(const Issued& issued, c10::IValue* work, const void* const* memory, 
 }
 
 void wait_begins(Session& session, const Followed& followed) noexcept {
-  if ((followed.flags & LEFT_ALONE) != 0) {
+  if ((followed.flags & BACKGROUND) != 0) {
     const auto elapsed_ns = static_cast<int64_t>(now_ns() - followed.entered_ns);
     session.tape.mark(followed.number, layout::WORD_WAIT_ENTERED, elapsed_ns, layout::HOW_CALL);
   }

@@ -95,8 +95,8 @@ class RecordedCall {
   }
 
   void leave(Session& session, Stack* stack) noexcept {
-    const uint64_t returned_ns = plan_.is(LEFT_ALONE) || before_ns_ != 0 ? now_ns() : 0;
-    if (plan_.is(LEFT_ALONE)) {
+    const uint64_t returned_ns = plan_.is(BACKGROUND) || before_ns_ != 0 ? now_ns() : 0;
+    if (plan_.is(BACKGROUND)) {
       session.tape.mark(number_, layout::WORD_RETURNED, static_cast<int64_t>(returned_ns - entered_ns_), layout::HOW_CALL);
     }
     IValue* work = operation_.work >= 0 && !stack->empty() ? &stack->back() : nullptr;

@@ -41,7 +41,7 @@ class Key {
 
 // Flags of a plan; `PlanFlag` in native/recording.py.
 enum PlanFlag : uint32_t {
-  LEFT_ALONE = 1,     // the caller continues while they run
+  BACKGROUND = 1,     // the caller continues while they run
   CALLBACK = 2,       // the Work's future shows the end
   MAPS_MEMORY = 4,    // a wait may name the output's memory
   SYNCHRONIZING = 8,  // their end proves that every member has entered

@@ -99,14 +99,14 @@ class Works(SessionPart):
             self.open[id(work)] = call
             if type(work) not in self._patched_types:
                 self.waits.patch(type(work))
-            if plan.is_left_alone:
-                self._follow_left_alone(call, work, args)
+            if plan.is_background:
+                self._follow_background(call, work, args)
         except Exception as error:
             self.ended(call, How.ABANDONED)
             if not guard.contains("operation returned", error):
                 raise
 
-    def _follow_left_alone(self, call: OpenCall, work: Any, args: tuple[Any, ...]) -> None:
+    def _follow_background(self, call: OpenCall, work: Any, args: tuple[Any, ...]) -> None:
         flags = call.plan.flags
         if flags & _END_BY_WAIT:
             self._hold_for_caller(call, work)
@@ -127,7 +127,7 @@ class Works(SessionPart):
         self.open[id(work)] = head
         if type(work) not in self._patched_types:
             self.waits.patch(type(work))
-        if head.plan.is_left_alone and head.flags & _END_BY_WAIT:
+        if head.plan.is_background and head.flags & _END_BY_WAIT:
             self._hold_for_caller(head, work)
         self._on_async()
 

@@ -36,7 +36,7 @@ STOP_S: Final = 2.0
 EXIT_S: Final = 1.0
 """Seconds that background work may take to stop, at the end of the process."""
 
-LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
+ON_BACKEND_STREAM: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
 """Flags of operations that NCCL runs on its own streams."""
 
 _ASYNC: Final = int(Flag.ASYNC)
@@ -180,7 +180,7 @@ class Devices(SessionPart):
         if call.enqueued is None or self._cuda is None:
             _end_unknown(call)
             return
-        if boxed is not None and not call.flags & LEFT_ALONE and call.group.backend_on("cuda") in RETURNS_WORK:
+        if boxed is not None and not call.flags & ON_BACKEND_STREAM and call.group.backend_on("cuda") in RETURNS_WORK:
             boxed = None
         pointers = _pointers(args[0]) if boxed is not None and call.flags & _ASYNC else ()
         if not self._cuda.issued(call.enqueued, None if boxed is None else Work.unbox(boxed), pointers):

@@ -39,7 +39,7 @@ MAX_COALESCED: Final = 8192
 MAX_TAG: Final = 0x7FFFFFFF
 
 # Plain integers: arithmetic with enum members is several times slower.
-_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
+_BACKGROUND: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 """Operations that run on after the call returns. A synchronous call is waited for immediately."""
 _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
@@ -236,7 +236,7 @@ class HotPath(SessionPart):
         returned = _now()
         try:
             plan = call.plan
-            if plan.flags & _LEFT_ALONE:
+            if plan.flags & _BACKGROUND:
                 call.tape.mark(call.number, _RETURNED, returned - call.entered_ns, _BY_CALL)
             coalescing = plan.group.coalescing
             if coalescing is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.c10d.devices import LEFT_ALONE, RETURNS_WORK
+from otel_torchdist.capture.core.c10d.devices import ON_BACKEND_STREAM, RETURNS_WORK
 from otel_torchdist.capture.core.calls.call import SOMETIMES, OpenCall, Plan
 from otel_torchdist.capture.core.failures import failure_word
 from otel_torchdist.capture.core.part import SessionPart
@@ -152,7 +152,7 @@ class NativeKernels(SessionPart):
         devices = self._devices.native if plan.flags & Flag.ON_DEVICE and self._devices is not None else None
         if devices is None or plan.group.backend_on("cuda") not in _ON_DEVICE:
             return None
-        if plan.flags & LEFT_ALONE and not devices.has_watchdog:
+        if plan.flags & ON_BACKEND_STREAM and not devices.has_watchdog:
             return None
         return NativePlan(
             group, plan.counter, devices.handle, tail, self._kind_of(plan), _flags_on_device(plan), plan.ragged_factor
@@ -211,8 +211,8 @@ def _has_reduce_op_of(plan: Plan, args: tuple[Any, ...]) -> bool:
 
 def _flags_on_host(plan: Plan) -> PlanFlag:
     flags = PlanFlag.MESSAGE if plan.flags & Flag.POINT_TO_POINT else PlanFlag(0)
-    if plan.is_left_alone:
-        flags |= PlanFlag.LEFT_ALONE
+    if plan.is_background:
+        flags |= PlanFlag.BACKGROUND
     if plan.flags & Flag.ASYNC:
         flags |= PlanFlag.MAPS_MEMORY
     if plan.buckets is not None:
@@ -224,14 +224,14 @@ def _flags_on_host(plan: Plan) -> PlanFlag:
 
 
 def _flags_on_device(plan: Plan) -> PlanFlag:
-    flags = PlanFlag.LEFT_ALONE  # the caller continues while the device works
+    flags = PlanFlag.BACKGROUND  # the caller continues while the device works
     if plan.flags & Flag.ASYNC:
         flags |= PlanFlag.MAPS_MEMORY
     if plan.flags & Flag.POINT_TO_POINT:
         flags |= PlanFlag.MESSAGE
     if plan.buckets is not None:
         flags |= PlanFlag.BUCKETS
-    if plan.flags & LEFT_ALONE:
+    if plan.flags & ON_BACKEND_STREAM:
         flags |= PlanFlag.ELSEWHERE
     elif plan.group.backend_on("cuda") in RETURNS_WORK:
         flags |= PlanFlag.WORK_IGNORED

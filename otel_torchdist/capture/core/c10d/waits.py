@@ -91,7 +91,7 @@ class Waits:
             result = None
             try:  # a signal handler may raise at any call here
                 take(id(work), None)
-                if plan.is_left_alone:
+                if plan.is_background:
                     began(call)
                 stage = INSIDE
                 result = original(work, *args, **kwargs) if args or kwargs else original(work)
@@ -145,7 +145,7 @@ class Waits:
                 return
             now = _now()
             members = (call, *(call.members or ()))
-            if not call.plan.is_left_alone:
+            if not call.plan.is_background:
                 for member in members:
                     member.tape.mark(member.number, Word.RETURNED, now - member.entered_ns, How.CALL)
             if work is None or call.flags & _END_BY_WAIT or not is_in_flight(work):
@@ -169,7 +169,7 @@ class Waits:
             work: Its Work.
             has_returned: Whether the wait was over. Otherwise it had not begun.
         """
-        if not has_returned and call.plan.is_left_alone:
+        if not has_returned and call.plan.is_background:
             self._open[id(work)] = call  # the holder of the Work may wait again
             return
         self._ended(call, How.WAIT if has_returned else How.ABANDONED)

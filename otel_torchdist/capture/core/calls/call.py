@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SOMETIMES: Final = 1
 ALWAYS: Final = 2
 
-_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED)
+_BACKGROUND: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED)
 
 PlanKey: TypeAlias = tuple[Any, ...]
 
@@ -136,7 +136,7 @@ class Plan:
         tail: The constant part of the records. With a reduce op: of records whose op was not read.
         tail_read: The constant part of records whose reduce op was read, or of an uneven `all_to_all`.
         on_cpu: Whether the host can observe the ends.
-        is_left_alone: Whether the caller continues while the operations run.
+        is_background: Whether the caller continues while the operations run.
         is_plain: Whether the operations run on the CPU, one at a time, and their callers wait for them immediately.
         reduce_op: The reduce op in `tail`; -1 if there is none.
         code: Code of the call site. Referenced, because its `id` is in the key.
@@ -158,7 +158,7 @@ class Plan:
         "counter",
         "flags",
         "group",
-        "is_left_alone",
+        "is_background",
         "is_plain",
         "offered",
         "on_cpu",
@@ -196,8 +196,8 @@ class Plan:
         self.tail_read = tail_read
         self.flags = flags
         self.on_cpu = on_cpu
-        self.is_left_alone = bool(flags & _LEFT_ALONE)
-        self.is_plain = on_cpu and not self.is_left_alone
+        self.is_background = bool(flags & _BACKGROUND)
+        self.is_plain = on_cpu and not self.is_background
         self.reduce_op = reduce_op
         self.code = code
         self.planned_ns = 0

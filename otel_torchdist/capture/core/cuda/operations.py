@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.c10d.devices import LEFT_ALONE, peer_of_queue
+from otel_torchdist.capture.core.c10d.devices import ON_BACKEND_STREAM, peer_of_queue
 from otel_torchdist.capture.core.cuda.driver import (
     MAX_EVENTS,
     DeviceDriver,
@@ -95,14 +95,14 @@ class CudaOperations:
             device: Index of its device.
             peer: Global rank of the peer in a point-to-point operation.
         """
-        is_left_alone = call.flags & LEFT_ALONE
-        if is_left_alone and not self._has_watchdog:
+        is_background = call.flags & ON_BACKEND_STREAM
+        if is_background and not self._has_watchdog:
             return None
-        recorded = self._record(device, 1 if is_left_alone else 2)
+        recorded = self._record(device, 1 if is_background else 2)
         if recorded is None:
             return None
         stream, events = recorded
-        enqueued = QueuedOperation(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
+        enqueued = QueuedOperation(call, device, stream, peer, events[0], 0 if is_background else events[1])
         call.enqueued = enqueued  # before `put`: if interrupted here, the operation must not block those behind it
         self.watch.put(enqueued)
         return enqueued
@@ -192,7 +192,7 @@ class CudaOperations:
                 return Unseen.FULL
             events = self._pool.take(device, 1)
         except DriverError as error:
-            self.watch.leave_alone(error)
+            self.watch.stop_querying(error)
             return Unseen.DEVICE
         if not events:
             self._slots.give_back(slot)
@@ -211,7 +211,7 @@ class CudaOperations:
             self._driver.copy_to_host(reading.slot, source, size, reading.device, reading.stream)
             self._driver.record(reading.event, reading.device, reading.stream)
         except DriverError as error:
-            self.watch.leave_alone(error)
+            self.watch.stop_querying(error)
             return False
         reading.size = size
         return True
@@ -254,7 +254,7 @@ class CudaOperations:
                 return None
             self._driver.record(events[0], device, stream)
         except DriverError as error:
-            self.watch.leave_alone(error)
+            self.watch.stop_querying(error)
             return None
         return stream, events
 
@@ -264,7 +264,7 @@ class CudaOperations:
         try:
             self._driver.record(event, device, stream)
         except DriverError as error:
-            self.watch.leave_alone(error)
+            self.watch.stop_querying(error)
             return False
         return True
 

@@ -123,7 +123,7 @@ class DevicePoller:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def leave_alone(self, error: DriverError) -> None:
+    def stop_querying(self, error: DriverError) -> None:
         """Stop querying devices after an error, on any thread."""
         if not self.is_broken:
             self.is_broken = True
@@ -139,7 +139,7 @@ class DevicePoller:
             try:
                 self._driver.prepare_thread()
             except DriverError as error:
-                self.leave_alone(error)
+                self.stop_querying(error)
             empty_polls = 0
             while not self._is_stopping:
                 empty_polls = 0 if self._poll_queues() else empty_polls + 1
@@ -159,7 +159,7 @@ class DevicePoller:
                     self._readings.poll()
                 self._queues.poll()
             except DriverError as error:
-                self.leave_alone(error)
+                self.stop_querying(error)
         if self.is_broken:
             self._queues.give_up()
             if self._readings is not None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_torchdist.capture.core.c10d.devices import LEFT_ALONE
+from otel_torchdist.capture.core.c10d.devices import ON_BACKEND_STREAM
 from otel_torchdist.capture.core.cuda.clock import DeviceClock
 from otel_torchdist.capture.core.cuda.driver import DeviceDriver, EventPool
 from otel_torchdist.model.kinds import Blame, Flag, How
@@ -142,7 +142,7 @@ class QueuedOperation:
 
 
 def _queue(call: OpenCall, device: int, stream: int, peer: int) -> Hashable:
-    if not call.flags & LEFT_ALONE:
+    if not call.flags & ON_BACKEND_STREAM:
         return device, stream
     is_pair = call.flags & _POINT_TO_POINT and not call.flags & _COALESCED
     return device, call.group, peer if is_pair else -1

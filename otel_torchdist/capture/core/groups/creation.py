@@ -21,7 +21,7 @@ from otel_torchdist.capture.core.groups.launch import Launch, address_of, follow
 from otel_torchdist.capture.core.groups.rendezvous import GroupEvents, Rendezvous, recorded
 from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, world_by_hand
 from otel_torchdist.capture.core.part import SessionPart
-from otel_torchdist.capture.core.torch_api import backend_and_store, c10d, ranks_in_books
+from otel_torchdist.capture.core.torch_api import backend_and_store, c10d, registered_ranks
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP, NEW_GROUP
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def _split(
     original: Callable[..., Any], events: GroupEvents, split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous]
 ) -> Callable[..., Any]:
     def enter(rendezvous: Rendezvous, parent: ProcessGroup, given: Any, names: dict[str, Any]) -> None:
-        recorder, books = events.current_recorder(), ranks_in_books(parent)
-        if recorder is None or books is None:
+        recorder, registered = events.current_recorder(), registered_ranks(parent)
+        if recorder is None or registered is None:
             return
-        by_group_rank = {group_rank: global_rank for global_rank, group_rank in books.items()}
+        by_group_rank = {group_rank: global_rank for global_rank, group_rank in registered.items()}
         ranks, place = tuple(by_group_rank[int(group_rank)] for group_rank in given), events.place_of(parent)
         rank = place.here if place.is_by_hand else recorder.tape.identity.rank
         if rank not in ranks:

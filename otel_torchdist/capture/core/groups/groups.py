@@ -11,7 +11,7 @@ from otel_torchdist.capture.core.calls.backends import at_timeout_of, configured
 from otel_torchdist.capture.core.calls.call import GroupState
 from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, PlaceInWorld
 from otel_torchdist.capture.core.part import SessionPart
-from otel_torchdist.capture.core.torch_api import ranks_in_books, text_of_group
+from otel_torchdist.capture.core.torch_api import registered_ranks, text_of_group
 from otel_torchdist.model.names import GroupName
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Groups(SessionPart):
         if ranks is None and place.is_by_hand:
             ranks = tuple(range(group.size()))
         members = ranks if ranks is not None else member_ranks(group)
-        is_listed = ranks is not None or ranks_in_books(group) is not None
+        is_listed = ranks is not None or registered_ranks(group) is not None
         # The members of a group that is not in torch's registry and smaller than the world are a guess.
         is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
         backend = configured_backend(group)
@@ -145,7 +145,7 @@ class Groups(SessionPart):
 
 def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
     """Return the global ranks of a group's members by group rank, from torch's registry, else 0 to size - 1."""
-    by_global = ranks_in_books(group)
+    by_global = registered_ranks(group)
     if by_global is None:
         return tuple(range(group.size()))
     return tuple(sorted(by_global, key=by_global.__getitem__))

@@ -26,7 +26,7 @@ MAX_ADDRESS: Final = 200
 """Maximum length of an address."""
 
 
-class MeetingPlace(NamedTuple):
+class RendezvousParameters(NamedTuple):
     """The rendezvous of the default group, from its URL and the environment.
 
     torch parses the URL in the same function that connects to the store, or hosts it and waits for all others. So we
@@ -43,7 +43,7 @@ class MeetingPlace(NamedTuple):
     timeout_ms: int
 
 
-def meeting_of(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) -> MeetingPlace | None:
+def parse_rendezvous(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) -> RendezvousParameters | None:
     """Parse the arguments of torch's `rendezvous`. Return None if torch would reject them.
 
     Raises:
@@ -57,7 +57,7 @@ def meeting_of(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) ->
         size = int(os.environ.get("WORLD_SIZE", "-1")) if size < 0 else size
     if rank < 0 or size < 1:
         return None
-    return MeetingPlace(rank, size, _address(parts)[:MAX_ADDRESS], milliseconds_of(kwargs.get("timeout")))
+    return RendezvousParameters(rank, size, _address(parts)[:MAX_ADDRESS], milliseconds_of(kwargs.get("timeout")))
 
 
 def _address(parts: SplitResult) -> str:
@@ -89,9 +89,9 @@ class Launch:
         self._newest: Rendezvous | None = None
         self._events = events
 
-    def enter(self, rendezvous: Rendezvous, meeting: MeetingPlace | None) -> None:
+    def enter(self, rendezvous: Rendezvous, parameters: RendezvousParameters | None) -> None:
         """Begin a tape. A retry after an error continues the tape of the previous attempt."""
-        if meeting is None:
+        if parameters is None:
             return
         before, recorder = self._newest, self._events.current_recorder()
         if (
@@ -99,17 +99,17 @@ class Launch:
             and before is not None
             and before.recorder is recorder
             and not before.has_joined
-            and recorder.is_of(meeting.rank, meeting.world_size)
+            and recorder.is_of(parameters.rank, parameters.world_size)
         ):
             if before.nth != NOT_COUNTED:
                 recorder.forget_group(before.ranks, before.nth)  # counts as the first again, as on the other ranks
         else:
-            recorder = self._events.default_group_begins(meeting.rank, meeting.world_size)
+            recorder = self._events.default_group_begins(parameters.rank, parameters.world_size)
         if recorder is not None:
             self._newest = rendezvous
-            ranks, address = tuple(range(meeting.world_size)), meeting.address
+            ranks, address = tuple(range(parameters.world_size)), parameters.address
             rendezvous.enter(
-                recorder, INIT_PROCESS_GROUP, ranks, "", DEFAULT_DESCRIPTION, "", meeting.timeout_ms, address=address
+                recorder, INIT_PROCESS_GROUP, ranks, "", DEFAULT_DESCRIPTION, "", parameters.timeout_ms, address=address
             )
 
     def take(self) -> Rendezvous | None:
@@ -143,17 +143,19 @@ def follow_rendezvous(original: Callable[..., Any], launch: Launch) -> Callable[
 
     @functools.wraps(original)
     def rendezvous(*args: Any, **kwargs: Any) -> Any:
-        return _Stores(original(*args, **kwargs), lambda: meeting_of(*args, **kwargs), launch)
+        return _StoreIterator(original(*args, **kwargs), lambda: parse_rendezvous(*args, **kwargs), launch)
 
     return rendezvous
 
 
-class _Stores:
+class _StoreIterator:
     """The iterator of the wrapped `rendezvous`. Closing a generator would lose a signal handler's exception."""
 
-    def __init__(self, iterator: Iterator[Any], meeting: Callable[[], MeetingPlace | None], launch: Launch) -> None:
+    def __init__(
+        self, iterator: Iterator[Any], parameters: Callable[[], RendezvousParameters | None], launch: Launch
+    ) -> None:
         self._iterator = iterator
-        self._meeting = meeting
+        self._parameters = parameters
         self._launch = launch
 
     def __iter__(self) -> Iterator[Any]:
@@ -164,7 +166,7 @@ class _Stores:
         try:
             with guard.guarded("launch"):
                 if _is_inside(sys._getframe()):  # pyright: ignore[reportPrivateUsage]  # as `inspect` would call it
-                    self._launch.enter(rendezvous, self._meeting())
+                    self._launch.enter(rendezvous, self._parameters())
             return next(self._iterator)
         except BaseException as error:
             with guard.guarded("launch"):

@@ -72,7 +72,7 @@ class BackgroundStore:
             return self._clone.get(key)
 
 
-def sets_at_once(store: Any) -> bool:
+def sends_only(store: Any) -> bool:
     """Return whether `set` on the program's store does not wait for another machine.
 
     `TCPStore.set` sends without waiting for an answer. Stores written in Python may do anything.
@@ -162,7 +162,7 @@ class RunIdAgreement:
             self._begin("otel-torchdist-run-id", self._find, new_id)
             return
         try:
-            is_set = self._set_at_once(new_id)
+            is_set = self._send_immediately(new_id)
             if not is_set or self._has_readers:
                 self._begin("otel-torchdist-run-id", self._set, new_id, is_set)
         except BaseException:  # from a signal handler: the program may continue with its group
@@ -183,9 +183,9 @@ class RunIdAgreement:
 
     # --- rank 0 ---------------------------------------------------------------------------------------------------
 
-    def _set_at_once(self, run_id: int) -> bool:
+    def _send_immediately(self, run_id: int) -> bool:
         """Set the id on the program's thread, if its store only sends. The id answers no question yet."""
-        if not sets_at_once(self._store):
+        if not sends_only(self._store):
             return False
         try:
             if self._discovery is not None:

@@ -35,11 +35,11 @@ def late_set(store: Any) -> bool:
     """Take long before the id is set."""
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     time.sleep(WAITS_S)
-    return sets_at_once(store)
+    return sends_only(store)
 
 
-sets_at_once = run_id.sets_at_once
-run_id.sets_at_once = late_set
+sends_only = run_id.sends_only
+run_id.sends_only = late_set
 capture = start_capture()
 signal.signal(signal.SIGALRM, late)
 caught = False
