@@ -178,7 +178,7 @@ def _failure(compiler: str, text: str, scratch: Path) -> Exception:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(scratch))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if "error" in line.lower()), *lines[-1:] or ("it says nothing",))
-    return NativeError(f"{compiler} cannot make the library: {first}")
+    return NativeError(f"{compiler} cannot compile the library: {first}")
 
 
 _SCRATCH: Final = ".build-"
@@ -251,7 +251,7 @@ def _refuse_ranks(environ: Mapping[str, str]) -> None:
     for name in _RANK_VARIABLES:
         if name in environ:
             rank = f"this is a rank of a job ({name}={environ[name]})"
-            raise NativeError(f"{rank}, where nothing is compiled: build before the job starts")
+            raise NativeError(f"{rank}, and ranks compile nothing: build before the job starts")
 
 
 def _remove_abandoned(folder: Path) -> None:

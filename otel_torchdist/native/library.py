@@ -158,7 +158,7 @@ class Library:
         if _minor(built_for) != _minor(torch.__version__):
             raise NativeError(f"{self.path} is for torch {built_for}, and this is torch {torch.__version__}")
         if not self.use_frames(sys.version_info.minor) or not self._sees_frames():
-            raise NativeError(f"{self.path} does not know the frames of Python {platform.python_version()}")
+            raise NativeError(f"{self.path} does not support Python {platform.python_version()}")
 
     def _sees_frames(self) -> bool:
         """Return whether the library finds the frame of its caller."""
@@ -257,7 +257,7 @@ def find_library(cache: Path | None) -> Library:
         except NativeError as error:
             if not has_shipped:
                 raise
-            _logger.warning("%s: %s is used instead", error, shipped)
+            _logger.warning("%s: using %s instead", error, shipped)
     if has_shipped:
         return Library(shipped)
     raise NoLibraryError(

@@ -52,7 +52,7 @@ class GradientSync(SessionPart):
     def hook(self, patches: Patches) -> None:
         """Patch the constructor of DDP. Models that were wrapped before are unknown."""
         if not hasattr(ddp.DistributedDataParallel, _INITIALIZES):
-            _logger.warning("this torch has no DDP.%s: the time of gradient sync is not known", _INITIALIZES)
+            _logger.warning("this torch has no DDP.%s: gradient sync is not timed", _INITIALIZES)
         patches.replace(ddp.DistributedDataParallel, _INITIALIZES, self._make_initialize)
 
     def _make_initialize(self, original: Callable[..., Any]) -> Callable[..., Any]:

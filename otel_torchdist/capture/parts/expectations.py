@@ -62,7 +62,7 @@ def expect_wait(seconds: float) -> ExpectedWait:
             for no limit.
     """
     if not seconds >= 0:
-        _logger.warning("expect_wait(%r): not a number of seconds, at least 0: ignored", seconds)
+        _logger.warning("expect_wait(%r): ignored, not a non-negative number of seconds", seconds)
         seconds = 0.0
     lasts_s = LONGEST_S if math.isinf(seconds) else min(float(seconds), LONGEST_S)
     return ExpectedWait(time.monotonic_ns() + round(lasts_s * 1e9))

@@ -140,7 +140,7 @@ class StepParts(RecordingPart):
         base: Any = getattr(dataloader, _LOADER, None)
         if not hasattr(base, FETCHES):
             missing = _LOADER if base is None else f"{_LOADER}.{FETCHES}"
-            _logger.warning("this torch has no %s: waits for data are not known, except those in data_wait()", missing)
+            _logger.warning("this torch has no %s: data waits are not recorded, except in data_wait()", missing)
             return
         # Not `__next__`, whose warnings show the line of its caller.
         for loader in _with_subclasses(base):

@@ -55,7 +55,7 @@ def _is_amount(name: str, amount: object) -> bool:
         return True
     if name not in _warned_of:
         _warned_of.add(name)
-        _logger.warning("mark_step(%s=%r): not a finite number, at least 0: ignored", name, amount)
+        _logger.warning("mark_step(%s=%r): ignored, not a finite non-negative number", name, amount)
     return False
 
 

@@ -107,7 +107,7 @@ def chosen_observers(config: Config, given: dict[str, Any]) -> Observers:
     )
     if not observers.is_empty and config.capture is CaptureKernel.NATIVE:
         _logger.warning(
-            "%s=native: recording in Python, because hooks, numerics and synchronised timing are called from there",
+            "%s=native: recording in Python, because hooks, numerics and synchronized timing require it",
             OTEL_PYTHON_TORCHDIST_CAPTURE,
         )
     return observers

@@ -76,7 +76,7 @@ def warn_of_distortion() -> None:
     """Warn that synchronized timing distorts the program."""
     _logger.warning(
         "%s=true: the host waits for the device before and after each collective. This ends the overlap of computation "
-        "and communication, so steps take longer than without it; use it to find out how long single operations take, "
+        "and communication, so steps take longer. Use it to measure single operations, "
         "not in production",
         OTEL_PYTHON_TORCHDIST_SYNCHRONIZE,
     )

@@ -126,7 +126,7 @@ def test_broken_compiler(start: Start, tmp_path: Path, compiling: str, reason: s
     """The sentence has the first error, the exit code is of its own, and nothing is left."""
     to, chosen = tmp_path / "libraries", compiler(tmp_path, compiling)
     code, err = outcome(start(to, CXX=str(chosen)))
-    assert (code, err) == (5, f"otel-torchdist: {chosen} cannot make the library: {reason}\n")
+    assert (code, err) == (5, f"otel-torchdist: {chosen} cannot compile the library: {reason}\n")
     assert not [*to.iterdir()]
 
 
@@ -163,7 +163,7 @@ def test_no_torch(tmp_path: Path) -> None:
 def test_in_a_rank(start: Start, tmp_path: Path) -> None:
     """A rank of a job compiles nothing; that some clusters set RANK for a whole node does not make one of it."""
     code, err = outcome(start(tmp_path / "to", LOCAL_RANK="3", CXX="absent++"))
-    expected = "this is a rank of a job (LOCAL_RANK=3), where nothing is compiled: build before the job starts"
+    expected = "this is a rank of a job (LOCAL_RANK=3), and ranks compile nothing: build before the job starts"
     assert (code, err) == (5, f"otel-torchdist: {expected}\n")
     assert outcome(start(tmp_path / "to", RANK="0", WORLD_SIZE="2", CXX="absent++"))[0] == 69
 

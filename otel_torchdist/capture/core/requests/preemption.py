@@ -51,7 +51,7 @@ class PreemptionWatch:
         """Start watching. Requires the main thread."""
         if threading.current_thread() is not threading.main_thread():
             _logger.warning(
-                "%s: the process group was not created on the main thread, so signals are not marked",
+                "%s: the process group was not created on the main thread, so signals are not recorded",
                 OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS,
             )
             return
@@ -118,7 +118,7 @@ class PreemptionWatch:
             self._read.close()
             self._write.close()
         _logger.warning(
-            "%s: the program has closed a descriptor that it did not open, so signals are not marked any more",
+            "%s: the program has closed our descriptor, so signals are no longer recorded",
             OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS,
         )
         return False

@@ -210,7 +210,7 @@ class DistributedCheckpoints(logging.Handler):
         makers = {name: getattr(owner, name, None) for name in ("reduce_scatter", "all_reduce", "all_gather")}
         missing = [name for name, original in makers.items() if original is None]
         if missing:
-            _logger.warning("this torch has no _DistWrapper.%s: bytes of checkpoints are not known", missing[0])
+            _logger.warning("this torch has no _DistWrapper.%s: the sizes of checkpoints are not recorded", missing[0])
         for name in makers:
             self._patches.replace(owner, name, self._make_collective)
 

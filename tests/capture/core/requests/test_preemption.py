@@ -132,7 +132,7 @@ def test_on_another_thread(caplog: pytest.LogCaptureFixture) -> None:
     watch.stop()
     assert caplog.messages == [
         "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS: the process group was not created on the main thread, "
-        "so signals are not marked"
+        "so signals are not recorded"
     ]
 
 

@@ -301,7 +301,11 @@ def test_silent_logger(rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(
     ("owner", "missing", "said"),
     [
-        (utils, "_DistWrapper", "this torch has no _DistWrapper.reduce_scatter: bytes of checkpoints are not known"),
+        (
+            utils,
+            "_DistWrapper",
+            "this torch has no _DistWrapper.reduce_scatter: the sizes of checkpoints are not recorded",
+        ),
         (utils._DistWrapper, "all_gather", "this torch has no _DistWrapper.all_gather: bytes of checkpoints are"),
         (
             serialization,

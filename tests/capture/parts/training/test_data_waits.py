@@ -243,4 +243,4 @@ def test_torch_without_the_class_of_iterators(
             torch.ones(1, requires_grad=True).sum().backward()
         assert rank.figures.batches == 1
         assert rank.figures.backward_ns > 0
-    assert caplog.messages == [f"this torch has no {said}: waits for data are not known, except those in data_wait()"]
+    assert caplog.messages == [f"this torch has no {said}: data waits are not recorded, except in data_wait()"]

@@ -22,8 +22,8 @@ def test_amounts_given_to_mark_step(jobs: Jobs) -> None:
     job = jobs.run("steps", 1, "amounts")
     assert job.ranks[0].line() == {"samples": 8, "tokens": 4096, "flops": pytest.approx(2e25)}
     assert [line for line in job.ranks[0].err.splitlines() if "mark_step" in line] == [
-        "mark_step(samples=-1): not a finite number, at least 0: ignored",
-        "mark_step(tokens=-2): not a finite number, at least 0: ignored",
+        "mark_step(samples=-1): ignored, not a finite non-negative number",
+        "mark_step(tokens=-2): ignored, not a finite non-negative number",
     ]
     assert len(job.tapes[0].steps) == 8
 
@@ -45,7 +45,7 @@ def test_torch_without_what_ddp_begins_with(
         timers = GradientSync()
         timers.hook(rank.patches)
         timers.step_ended(rank.recorder)
-    assert caplog.messages == ["this torch has no DDP._ddp_init_helper: the time of gradient sync is not known"]
+    assert caplog.messages == ["this torch has no DDP._ddp_init_helper: gradient sync is not timed"]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,6 @@ def test_what_is_no_time_is_one_warning(expecting: Job) -> None:
     """A negative value or a non-number is refused with one warning that names it, and nothing is expected."""
     warnings = [line for line in expecting.ranks[0].err.splitlines() if "expect_wait" in line]
     assert warnings == [
-        "expect_wait(-1): not a number of seconds, at least 0: ignored",
-        "expect_wait(nan): not a number of seconds, at least 0: ignored",
+        "expect_wait(-1): ignored, not a non-negative number of seconds",
+        "expect_wait(nan): ignored, not a non-negative number of seconds",
     ]
