@@ -175,8 +175,8 @@ class Recorder:
         if self.tape.names.is_lost and not self._has_warned_of_loss:
             self._has_warned_of_loss = True
             _logger.warning(
-                "the program has closed the file of names of rank %d, and %s cannot be reopened: new groups, call sites "
-                "and shapes are shown as `other`",
+                "the program has closed the file of names of rank %d, and %s cannot be reopened: new groups, call "
+                "sites and shapes are shown as `other`",
                 self.tape.identity.rank, self.tape.path.with_suffix(".names"),
             )  # fmt: skip
         if self.tape.names.is_scarce and not self._has_warned:

@@ -306,7 +306,7 @@ def test_silent_logger(rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixt
             "_DistWrapper",
             "this torch has no _DistWrapper.reduce_scatter: the sizes of checkpoints are not recorded",
         ),
-        (utils._DistWrapper, "all_gather", "this torch has no _DistWrapper.all_gather: bytes of checkpoints are"),
+        (utils._DistWrapper, "all_gather", "this torch has no _DistWrapper.all_gather: the sizes of checkpoints are"),
         (
             serialization,
             "_open_zipfile_reader",
