@@ -238,10 +238,10 @@ def _has_interruption(entries: list[TracebackType]) -> bool:
     if not others:  # the usual case: the signal handlers need not be collected
         return False
     handlers = {code for code in map(_code_of, _handlers()) if code is not None}
-    return any(frame.f_code in handlers or _is_given(frame, caller) for caller, frame in others)
+    return any(frame.f_code in handlers or _receives_frame(frame, caller) for caller, frame in others)
 
 
-def _is_given(frame: FrameType, interrupted: FrameType) -> bool:
+def _receives_frame(frame: FrameType, interrupted: FrameType) -> bool:
     """Return whether a frame has another frame as an argument. Signal handlers and tracers receive the frame."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + bool(code.co_flags & _WITH_ARGS) + code.co_kwonlyargcount]

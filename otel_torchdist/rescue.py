@@ -175,14 +175,14 @@ class LocalShards:
                 _local(tensor).copy_(saved[name])
             for group, saved_group in zip(self._optimizer.param_groups, copied["groups"], strict=True):
                 for key, value in saved_group.items():
-                    group[key] = _put_back(group.get(key), value)
+                    group[key] = _restore_option(group.get(key), value)
             places = [(parameter, group) for group in self._optimizer.param_groups for parameter in group["params"]]
             states: dict[int, dict[str, Any]] = copied["state"]
             for position, state in states.items():
                 parameter, group = places[position]
                 on_device = any(group.get(name) for name in _COUNTS_ON_DEVICE)
                 self._optimizer.state[parameter] = {
-                    key: _like(parameter, value, on_device) for key, value in state.items()
+                    key: _restore_state(parameter, value, on_device) for key, value in state.items()
                 }
         self._steps = copied["steps"]
         self._ahead.clear()
@@ -258,16 +258,16 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _put_back(present: Any, saved: Any) -> Any:
+def _restore_option(present: Any, saved: Any) -> Any:
     """Restore a saved option of an optimizer. Tensors are filled in place, because compiled code reads them."""
     if isinstance(present, torch.Tensor) and isinstance(saved, torch.Tensor) and present.shape == saved.shape:
         return present.copy_(saved)
     if isinstance(present, tuple) and isinstance(saved, tuple):  # betas
-        return tuple(map(_put_back, cast("tuple[Any, ...]", present), cast("tuple[Any, ...]", saved)))
+        return tuple(map(_restore_option, cast("tuple[Any, ...]", present), cast("tuple[Any, ...]", saved)))
     return saved
 
 
-def _like(parameter: torch.Tensor, value: Any, on_device: bool) -> Any:
+def _restore_state(parameter: torch.Tensor, value: Any, on_device: bool) -> Any:
     """Restore a saved value of an optimizer's state. A value with the shape of the parameter's shard becomes a shard.
 
     Args:

@@ -82,7 +82,7 @@ class _StartedRanks:
             from otel_torchdist.launch.launch_end import LaunchEnd  # a late import: only if ranks have failed
 
             self._end = LaunchEnd()
-        self._end.hold({**self._codes()}, self._since_ns)
+        self._end.delay_exit({**self._codes()}, self._since_ns)
 
 
 _LAUNCH: Final = _StartedRanks()

@@ -46,7 +46,7 @@ class LaunchEnd:
         self._failed_s = 0.0
         self._wait: Callable[[], object] | None = None
 
-    def hold(self, codes: Codes, since_ns: int) -> None:
+    def delay_exit(self, codes: Codes, since_ns: int) -> None:
         """Record how the ranks ended, and delay the end of this process until the cause is announced.
 
         Args:

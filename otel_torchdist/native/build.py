@@ -97,14 +97,14 @@ def all_sources(scratch: Path) -> Path:
 def include_flags(torch: TorchFiles) -> list[str]:
     """Return the compiler options for our sources and torch's headers."""
     headers = [f"-isystem{torch.include}", f"-isystem{torch.include}/torch/csrc/api/include"]
-    return [f"-std={_STANDARDS[_needs_20(torch)]}", *_labels(torch), *headers, f"-I{SOURCES}"]
+    return [f"-std={_STANDARDS[_needs_cpp20(torch)]}", *_label_flags(torch), *headers, f"-I{SOURCES}"]
 
 
-def _needs_20(torch: TorchFiles) -> bool:
+def _needs_cpp20(torch: TorchFiles) -> bool:
     return "C++20 or later" in (torch.include / "ATen" / "ATen.h").read_text()
 
 
-def _labels(torch: TorchFiles) -> list[str]:
+def _label_flags(torch: TorchFiles) -> list[str]:
     works = (torch.include / "torch" / "csrc" / "distributed" / "c10d" / "Work.hpp").read_text()
     return ["-DHAS_LABELS"] if "get_comm_profiling_name" in works else []
 

@@ -63,11 +63,11 @@ class LossScales:
         patches.replace(GRAD_SCALER, "load_state_dict", self._make_load, is_traced=True)
         patches.replace(GRAD_SCALER, "update", self._make_update, is_traced=True)
 
-    def steps(self, scaler: Any) -> None:
+    def before_step(self, scaler: Any) -> None:
         """Handle a scaler that is about to step or skip an optimizer."""
         self.newest = self._scale_of(scaler)
 
-    def stepped(self, scaler: Any, has_overflowed: bool | None) -> None:
+    def after_step(self, scaler: Any, has_overflowed: bool | None) -> None:
         """Handle a step or skip of an optimizer; `has_overflowed` is None if unknown."""
         tracked = self._scalers.get(scaler)
         if tracked is None:
@@ -106,7 +106,7 @@ class LossScales:
 
     def _track(self, scaler: Any) -> None:
         """Track a scaler from the scale on the host, which its tensor was just filled with."""
-        self._scalers[scaler] = _TrackedScale(_single(scaler._init_scale), int(scaler._init_growth_tracker))
+        self._scalers[scaler] = _TrackedScale(_to_float32(scaler._init_scale), int(scaler._init_growth_tracker))
 
     def _make_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def update(scaler: Any, new_scale: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +124,7 @@ class LossScales:
         tracked = self._scalers.get(scaler)
         if tracked is not None:
             if isinstance(new_scale, float):
-                tracked.scale = _single(new_scale)
+                tracked.scale = _to_float32(new_scale)
             elif new_scale is not None or tracked.checked != checked:
                 tracked.scale = None
             elif tracked.scale is not None:
@@ -144,11 +144,11 @@ def _apply(tracked: _TrackedScale, growth: float, backoff: float, interval: int)
     """Update the scale like `_amp_update_scale_`, in the same precision."""
     scale = tracked.scale or 0.0
     if tracked.overflowed:
-        tracked.scale, tracked.tracker = _single(scale * backoff), 0
+        tracked.scale, tracked.tracker = _to_float32(scale * backoff), 0
         return
     tracked.tracker += 1
     if tracked.tracker == interval:
-        grown = _single(scale * growth)
+        grown = _to_float32(scale * growth)
         tracked.scale, tracked.tracker = (grown if math.isfinite(grown) else scale), 0
 
 
@@ -157,7 +157,7 @@ def _has_usual_update(scaler: Any) -> bool:
     return getattr(scaler.__class__, "update", None) is getattr(GRAD_SCALER, "update", None)
 
 
-def _single(value: float) -> float:
+def _to_float32(value: float) -> float:
     """Round a number to float32."""
     try:
         return _FLOAT.unpack(_FLOAT.pack(value))[0]

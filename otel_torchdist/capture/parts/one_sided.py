@@ -219,11 +219,11 @@ def symmetric_schemas(names: Iterable[str] | None = None) -> list[OperationSchem
     Args:
         names: As for `dispatcher_overloads`.
     """
-    schemas = [_understand(overload) for overload in dispatcher_overloads("symm_mem", names)]
+    schemas = [_parse_schema(overload) for overload in dispatcher_overloads("symm_mem", names)]
     return [schema for schema in schemas if schema is not None]
 
 
-def _understand(overload: Any) -> OperationSchema | None:
+def _parse_schema(overload: Any) -> OperationSchema | None:
     arguments = overload._schema.arguments
     types = [str(argument.type) for argument in arguments]
     positions = {argument.name: position for position, argument in enumerate(arguments)}
@@ -262,7 +262,7 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
         rest = keyset.remove(DISPATCH_KEY)
         call = None
         with guard.guarded("symmetric memory"):
-            if not _is_pretended(args[schema.described]):
+            if not _is_fake(args[schema.described]):
                 peer = args[peer_at] if peer_at >= 0 else -1
                 call = one_sided.begin(resolve_group(args[group_at]), schema, args, peer)
         with Issuing(call, one_sided.end):
@@ -272,7 +272,7 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
     return kernel
 
 
-def _is_pretended(tensors: Any) -> bool:
+def _is_fake(tensors: Any) -> bool:
     """Return whether a call only computes shapes. Then the group may not exist."""
     first = tensors[0] if type(tensors) is LIST and tensors else tensors
     return bool(getattr(first, "is_meta", True))

@@ -68,7 +68,7 @@ class OptimizerSteps:
         self._step: int = -1
         self._recorded = 0
 
-    def is_in_one(self) -> bool:
+    def may_be_in_step(self) -> bool:
         """Return whether the calling thread may be in a recorded step."""
         return threading.get_ident() in self._by_thread
 
@@ -93,7 +93,7 @@ class OptimizerSteps:
         """Record that the calling thread's step has ended."""
         self._end(How.CALL)
 
-    def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
+    def end_abandoned(self, min_age_ns: int = MIN_AGE_NS) -> None:
         """Record the ends of steps that raised. Called once a second."""
         entered_before_ns = time.monotonic_ns() - min_age_ns
         old = [
@@ -105,14 +105,14 @@ class OptimizerSteps:
             if step.is_left(_is_inside(thread)):
                 step.complete(How.ABANDONED)
 
-    def forget_all(self, ends_left: bool) -> None:
+    def forget_all(self, ends_abandoned: bool) -> None:
         """Drop the recorded steps, because the tape ends or belongs to another process.
 
         Args:
-            ends_left: Whether to record the ends of steps that raised.
+            ends_abandoned: Whether to record the ends of steps that raised.
         """
         steps, self._by_thread = self._by_thread, dict[int, _RecordedStep]()
-        for thread, step in steps.items() if ends_left else ():
+        for thread, step in steps.items() if ends_abandoned else ():
             if not _is_inside(thread):
                 step.complete(How.ABANDONED)
 

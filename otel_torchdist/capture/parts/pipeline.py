@@ -64,7 +64,7 @@ class Stages:
     def hook(self, patches: Patches, module: ModuleType) -> None:
         """Patch them."""
         for owner, name in self.targets(module):
-            patches.replace(owner, name, functools.partial(self._maker, direction=_MAKERS[name]))
+            patches.replace(owner, name, functools.partial(self._wrap_maker, direction=_MAKERS[name]))
 
     def schedule_targets(self, module: ModuleType) -> PatchTargets:
         """Return the attributes to patch in the module of schedules."""
@@ -73,9 +73,9 @@ class Stages:
     def hook_schedules(self, patches: Patches, module: ModuleType) -> None:
         """Patch them."""
         for owner, name in self.schedule_targets(module):
-            patches.replace(owner, name, self._issuer)
+            patches.replace(owner, name, self._wrap_batch)
 
-    def _maker(self, original: Callable[..., Any], direction: str) -> Callable[..., Any]:
+    def _wrap_maker(self, original: Callable[..., Any], direction: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def make(stage: Any, microbatch: int, *args: Any, **kwargs: Any) -> Any:
             messages = original(stage, microbatch, *args, **kwargs)
@@ -90,7 +90,7 @@ class Stages:
 
         return make
 
-    def _issuer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         thread = self._labels.thread
 
         @functools.wraps(original)

@@ -158,17 +158,17 @@ class StepDetector(RecordingPart):
 
     def beat(self, recorder: Recorder) -> None:
         """Record the ends of optimizer steps that raised."""
-        self.optimizer_steps.end_left()
+        self.optimizer_steps.end_abandoned()
 
     def ends(self, recorder: Recorder) -> None:
         """Record the ends of optimizer steps that raised, and drop open ones."""
         super().ends(recorder)
-        self.optimizer_steps.forget_all(ends_left=True)
+        self.optimizer_steps.forget_all(ends_abandoned=True)
 
     def forget_in_child(self) -> None:
         """Drop the optimizer steps of the parent."""
         super().forget_in_child()
-        self.optimizer_steps.forget_all(ends_left=False)
+        self.optimizer_steps.forget_all(ends_abandoned=False)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not is_dynamo_compiling():  # Dynamo traces nothing else: compiled steps are not recorded
@@ -177,7 +177,7 @@ class StepDetector(RecordingPart):
     def _begins(self, optimizer: Optimizer) -> None:
         try:
             # The stack is read only if necessary, since that takes longer than the rest.
-            if self.recorder is not None and not (self.optimizer_steps.is_in_one() and _is_nested()):
+            if self.recorder is not None and not (self.optimizer_steps.may_be_in_step() and _is_nested()):
                 self.optimizer_steps.begin(self.recorder, optimizer)
         except Exception as error:
             guard.report("optimizer hook", error)
@@ -216,12 +216,12 @@ class StepDetector(RecordingPart):
         def maybe_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._thread.stepped = False
             with guard.guarded("gradient scaler"):
-                self._scales.steps(scaler)
+                self._scales.before_step(scaler)
             result = original(scaler, optimizer, *args, **kwargs)
             try:
                 has_stepped = self._thread.stepped
                 skipped = None if has_stepped else _hooked(optimizer)
-                self._scales.stepped(scaler, None if skipped is None and not has_stepped else not has_stepped)
+                self._scales.after_step(scaler, None if skipped is None and not has_stepped else not has_stepped)
                 if skipped is not None:
                     self._skipped_step(skipped)
             except Exception as error:

@@ -168,7 +168,7 @@ class AwaitedEnds:
         self._last_works.pop(get_native_id(), None)
 
     @property
-    def are_found_by_memory(self) -> bool:
+    def has_pending_memory(self) -> bool:
         """Whether a wait for tensors may end a pending operation."""
         return bool(self._by_memory)
 
@@ -245,7 +245,7 @@ class AwaitedEnds:
 
         return end_coalescing
 
-    def waited_for(self, given: Any) -> None:
+    def end_by_tensors(self, given: Any) -> None:
         """End the operations that write to the memory of these tensors."""
         self._last_works.pop(get_native_id(), None)
         several: list[AwaitedOperation | None] = []

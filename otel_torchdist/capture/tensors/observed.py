@@ -180,8 +180,8 @@ class ObservedCalls(SessionPart):
 
         def observed_wait(keyset: Any, given: Any) -> Any:
             result = kernel(keyset, given)
-            if ends.are_found_by_memory:
-                ends.waited_for(given)
+            if ends.has_pending_memory:
+                ends.end_by_tensors(given)
             return result
 
         skip_in_dynamo(observed_wait.__code__)

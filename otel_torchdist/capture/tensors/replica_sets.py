@@ -60,7 +60,7 @@ class _Model:
     parameters: tuple[weakref.ref[torch.Tensor], ...]
     names: tuple[str, ...]
 
-    def now(self) -> ParameterSet | None:
+    def parameter_set(self) -> ParameterSet | None:
         """Return its parameters, or None if the model, a parameter or the group was freed."""
         group = self.process_group()
         tensors = [tensor for reference in self.parameters if (tensor := reference()) is not None]
@@ -93,7 +93,7 @@ class WrappedModels:
         """
         number = self._counts.get(process_group, 0)
         self._counts[process_group] = number + 1  # counts models beyond the limit, too: members must agree
-        self._models = [model for model in self._models if model.now() is not None]
+        self._models = [model for model in self._models if model.parameter_set() is not None]
         is_known = _is_wrapper(wrapper)
         if len(self._models) >= MAX_MODELS:
             self._left_out.add(wrapper if is_known else process_group)
@@ -102,7 +102,10 @@ class WrappedModels:
         names_by_id = {id(parameter): name for name, parameter in named}
         given = tuple(parameters)
         names = tuple(
-            [names_by_id.get(id(parameter)) or _described(place, parameter) for place, parameter in enumerate(given)]
+            [
+                names_by_id.get(id(parameter)) or _fallback_name(place, parameter)
+                for place, parameter in enumerate(given)
+            ]
         )
         self._models.append(
             _Model(
@@ -117,7 +120,7 @@ class WrappedModels:
     def sets(self) -> Iterator[ParameterSet]:
         """Yield the parameters of each model that is readable in full."""
         for model in list(self._models):
-            parameters = model.now()
+            parameters = model.parameter_set()
             if parameters is not None and all(map(_is_readable, parameters.tensors)):
                 yield parameters
 
@@ -184,7 +187,7 @@ class ReplicatedTensors:
                 salt = _salt(parameter, (name, count, place))
                 if steps_of.setdefault(salt, steps) != steps:
                     return None
-                _add_to_groups(parameter, name or _described(place, parameter, optimizer), salt, groups, by_group)
+                _add_to_groups(parameter, name or _fallback_name(place, parameter, optimizer), salt, groups, by_group)
         return [
             # Numbers do not depend on the order of optimizers, which may differ between ranks.
             ParameterSet(entry.process_group, _number(entry.salts, steps_of), entry.tensors, entry.salts, entry.names)
@@ -267,7 +270,7 @@ def _is_readable(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu or (tensor.is_cuda and is_dense(tensor))  # else a copy, which may not fit into memory
 
 
-def _described(place: int, parameter: torch.Tensor, optimizer: Optimizer | None = None) -> str:
+def _fallback_name(place: int, parameter: torch.Tensor, optimizer: Optimizer | None = None) -> str:
     """Return a description of a parameter without a name."""
     of = f" of {type(optimizer).__name__}" if optimizer is not None else ""
     return f"parameter {place}{of} ({'x'.join(map(str, parameter.shape)) or 'scalar'})"

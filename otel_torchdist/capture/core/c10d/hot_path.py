@@ -15,7 +15,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.c10d.completion import SWEPT_PER_CALL, Works
-from otel_torchdist.capture.core.calls.buckets import labelled
+from otel_torchdist.capture.core.calls.buckets import with_label
 from otel_torchdist.capture.core.calls.call import ALWAYS, OpenCall
 from otel_torchdist.capture.core.calls.plans import REDUCE_OP_EVERY, make_plan, read_arguments
 from otel_torchdist.capture.core.calls.signatures import key_of
@@ -181,7 +181,7 @@ class HotPath(SessionPart):
                 plan, tail = read_arguments(key, plan, operation, args, entered)
             label = self._labelled.word[0]
             if label:
-                tail = labelled(tail, label)
+                tail = with_label(tail, label)
             elif plan.buckets is not None:
                 tail = plan.buckets.put_label(tail)
             if group.is_default and not self._steps.source and not operation.point_to_point:

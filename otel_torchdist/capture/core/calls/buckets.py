@@ -136,7 +136,7 @@ _SIZE: Final = 8
 _LABEL_END: Final = LABEL_OFFSET + LABEL.size
 
 
-def labelled(tail: bytes, word: int) -> bytes:
+def with_label(tail: bytes, word: int) -> bytes:
     """Return the constant part of a record, with a call's label."""
     return tail[:LABEL_OFFSET] + LABEL.pack(word) + tail[_LABEL_END:]
 
@@ -208,7 +208,7 @@ class Buckets:
         place = self._next[0]
         if 0 <= place < len(self._sizes) and self._sizes[place] == size:
             self._next[0] = place + 1
-            return labelled(tail, pack_label(self.label, place + 1)) if self.label else tail
+            return with_label(tail, pack_label(self.label, place + 1)) if self.label else tail
         if size in self._sizes:
             self._next[0] = _LOST
         return tail

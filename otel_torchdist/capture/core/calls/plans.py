@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.calls.call import SOMETIMES, GroupState, Plan, PlanKey
-from otel_torchdist.capture.core.calls.signatures import MAX_SUMMED, line_of, sized
+from otel_torchdist.capture.core.calls.signatures import MAX_SUMMED, line_of, with_size
 from otel_torchdist.capture.core.torch_api import LIST, SHOWS_BACKWARD
 from otel_torchdist.model.collectives import SEND
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
@@ -114,7 +114,7 @@ def read_arguments(
         elif operation.gathered >= 0 and not gathers_alike(args[operation.described], args[operation.gathered]):
             tail = plan.tail_read
     if plan.ragged_factor is not None:
-        tail = sized(tail, plan.ragged_factor, args[operation.described])
+        tail = with_size(tail, plan.ragged_factor, args[operation.described])
     return plan, tail
 
 
@@ -152,7 +152,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     if ragged is not None:
         return ragged
     begun_ns = time.monotonic_ns()
-    is_ragged = line is not None and group.ragged.counts(line)
+    is_ragged = line is not None and group.ragged.count_shape(line)
     described = group.signatures.describe(operation, args, has_shapes=not is_ragged)
     if described is None:
         return None
@@ -200,7 +200,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     if in_backward and is_async and operation.name == "all_reduce":  # DDP does not wait in the call
         plan.buckets = group.buckets
     if is_ragged and line is not None:
-        plan.becomes_ragged(group.signatures.contributed(operation, 1, is_root=peer == group.rank))
+        plan.becomes_ragged(group.signatures.contributed_bytes(operation, 1, is_root=peer == group.rank))
         group.ragged.keep(line, plan)
     else:
         if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat

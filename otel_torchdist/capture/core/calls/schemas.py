@@ -64,11 +64,11 @@ def collective_schemas(names: Iterable[str] | None = None) -> list[OperationSche
         names: As for `dispatcher_overloads`.
     """
     overloads = dispatcher_overloads("c10d", names)
-    understood = [understand(index, overload) for index, overload in enumerate(overloads)]
-    return [schema for schema in understood if schema is not None]
+    schemas = [parse_schema(index, overload) for index, overload in enumerate(overloads)]
+    return [schema for schema in schemas if schema is not None]
 
 
-def understand(index: int, overload: Any) -> OperationSchema | None:
+def parse_schema(index: int, overload: Any) -> OperationSchema | None:
     """Read an operation's schema. Return None if it takes no process group or no tensor."""
     schema = overload._schema
     types = [str(argument.type) for argument in schema.arguments]

@@ -96,8 +96,8 @@ class Signatures:
             signature = self._names.intern(dataclasses.replace(name, shapes=()))
         return CallSignature(
             signature=signature,
-            as_root=self.contributed(operation, size, is_root=True),
-            as_member=self.contributed(operation, size, is_root=False),
+            as_root=self.contributed_bytes(operation, size, is_root=True),
+            as_member=self.contributed_bytes(operation, size, is_root=False),
             on_cpu=on_cpu,
             flags=int(flags),
             reduce_op=reduce_op,
@@ -115,7 +115,7 @@ class Signatures:
         backend = self._backend_of(device)
         return backend == "fake" or (backend == "gloo" and operation.name.startswith("reduce_scatter"))
 
-    def contributed(self, operation: OperationSchema, described_bytes: int, is_root: bool) -> int:
+    def contributed_bytes(self, operation: OperationSchema, described_bytes: int, is_root: bool) -> int:
         """Return the bytes that this rank contributes, given the bytes of the described tensors."""
         contribution = operation.contribution
         if contribution is Contribution.ALL:
@@ -176,7 +176,7 @@ class RaggedLines(Generic[P]):
         """Return the shared plan of a line, or None if the line is not ragged."""
         return self._plans.get(line)
 
-    def counts(self, line: Line) -> bool:
+    def count_shape(self, line: Line) -> bool:
         """Count a new shape at a line. Return whether the line is ragged."""
         with_this_peer, with_all = self._count(line), self._count(line[:_PEER] + line[_PEER + 1 :])
         return with_this_peer > RAGGED_PEERS_AFTER and with_all > RAGGED_AFTER
@@ -206,7 +206,7 @@ def line_of(key: tuple[Any, ...], operation: OperationSchema, args: tuple[Any, .
     return (key[0], len(tensors), dtypes.pop(), *key[3:]) if len(dtypes) == 1 else None
 
 
-def sized(tail: bytes, factor: int, given: Any) -> bytes:
+def with_size(tail: bytes, factor: int, given: Any) -> bytes:
     """Return the constant part of a record with the message size of one call of a ragged line.
 
     Args:

@@ -47,7 +47,7 @@ class DeviceClock:
             return
         narrowest_ns = WIDEST_NS
         for _ in range(TRIES):
-            before_ns, after_ns = self._try()
+            before_ns, after_ns = self._record_trial()
             width_ns = after_ns - before_ns
             if width_ns >= narrowest_ns:
                 continue
@@ -57,7 +57,7 @@ class DeviceClock:
             if width_ns <= NARROW_NS:
                 return
 
-    def _try(self) -> tuple[int, int]:
+    def _record_trial(self) -> tuple[int, int]:
         """Record an event on an idle stream. Return the time before, and the time when it was done or timed out."""
         before_ns = after_ns = self._now()
         self._driver.record(self._trial, self._device, self._stream)

@@ -130,11 +130,11 @@ class CudaDriver:
     def create_event(self, device: int) -> int:
         """Create an event with timing. It belongs to the current device."""
         handle = ctypes.c_void_p()
-        before = self._go_to(device)
+        before = self._make_current(device)
         try:
             self._check(self._create_event(ctypes.byref(handle), 0))
         finally:
-            self._go_back(before, device)
+            self._restore_current(before, device)
         return handle.value or 0
 
     def record(self, event: int, device: int, stream: int) -> None:
@@ -142,11 +142,11 @@ class CudaDriver:
         if stream != _NO_STREAM:
             self._check(self._record(event, stream))
             return
-        before = self._go_to(device)
+        before = self._make_current(device)
         try:
             self._check(self._record(event, stream))
         finally:
-            self._go_back(before, device)
+            self._restore_current(before, device)
 
     def prepare_thread(self) -> None:
         """Leave the default capture mode, in which a query on any thread breaks all captures of the process."""
@@ -156,11 +156,11 @@ class CudaDriver:
     def create_stream(self, device: int) -> int:
         """Create a non-blocking stream."""
         handle = ctypes.c_void_p()
-        before = self._go_to(device)
+        before = self._make_current(device)
         try:
             self._check(self._create_stream(ctypes.byref(handle), _NON_BLOCKING))
         finally:
-            self._go_back(before, device)
+            self._restore_current(before, device)
         return handle.value or 0
 
     def is_done(self, event: int) -> bool:
@@ -194,13 +194,13 @@ class CudaDriver:
 
     def copy_to_host(self, target: int, source: int, size: int, device: int, stream: int) -> None:
         """Enqueue a copy. As for `record`, the default stream requires the current device."""
-        before = self._go_to(device) if stream == _NO_STREAM else device
+        before = self._make_current(device) if stream == _NO_STREAM else device
         try:
             self._check(self._copy(target, source, size, _TO_HOST, stream))
         finally:
-            self._go_back(before, device)
+            self._restore_current(before, device)
 
-    def _go_to(self, device: int) -> int:
+    def _make_current(self, device: int) -> int:
         """Make a device current, and return the previous device."""
         current = ctypes.c_int()
         self._check(self._get_device(ctypes.byref(current)))
@@ -208,7 +208,7 @@ class CudaDriver:
             self._check(self._set_device(device))
         return current.value
 
-    def _go_back(self, before: int, device: int) -> None:
+    def _restore_current(self, before: int, device: int) -> None:
         if before != device:
             self._check(self._set_device(before))
 

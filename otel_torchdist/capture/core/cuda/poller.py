@@ -150,7 +150,7 @@ class DevicePoller:
 
     def _poll_queues(self) -> bool:
         """Poll everything. Return whether anything is in flight."""
-        self._take_up()
+        self._take_items()
         if not self.is_broken:
             try:
                 if self._native is not None:
@@ -171,7 +171,7 @@ class DevicePoller:
     def _is_idle(self) -> bool:
         return self._queues.is_empty and (self._readings is None or self._readings.is_empty)
 
-    def _take_up(self) -> None:
+    def _take_items(self) -> None:
         operations: list[QueuedOperation] = []
         while self._inbox:
             item = self._inbox.popleft()

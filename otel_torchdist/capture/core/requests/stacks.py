@@ -120,8 +120,8 @@ class _Handler:
         if not still_offers_stacks():
             return False
         if self.descriptor < 0:
-            return not _has_bit("SigCgt") and not _has_bit("SigIgn")
-        return _has_bit("SigCgt")
+            return not _is_in_mask("SigCgt") and not _is_in_mask("SigIgn")
+        return _is_in_mask("SigCgt")
 
     def write_to(self, file: int) -> None:
         """Redirect stacks to an open file, which the caller may close afterwards.
@@ -203,7 +203,7 @@ def write_no_stacks() -> None:
         _handler.write_to(nowhere.fileno())
 
 
-def _has_bit(mask: str) -> bool:
+def _is_in_mask(mask: str) -> bool:
     """Return whether our signal is in a mask of /proc/self/status; True if the file cannot be read."""
     with contextlib.suppress(OSError), open("/proc/self/status") as lines:
         for line in lines:

@@ -74,7 +74,7 @@ def name_of_storage(storage: Any, path: str) -> str:
 
 
 @guard.calls_plug_ins
-def planned(plan: Any, storage: Any) -> Amount:
+def planned_amount(plan: Any, storage: Any) -> Amount:
     """Return the amount that a rank's plan writes, or reads from this storage."""
     try:
         items: Any = plan.items[:MAX_ITEMS]
@@ -94,7 +94,7 @@ def _bytes_of(item: Any) -> int:
 
 
 @guard.calls_plug_ins
-def written(results: Any) -> Amount:
+def written_amount(results: Any) -> Amount:
     """Return the amount in the results of `write_data`."""
     try:
         if type(results) is not LIST or not results or not hasattr(results[0], "size_in_bytes"):
@@ -229,11 +229,11 @@ class DistributedCheckpoints(logging.Handler):
                 activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(step), key)
                 parts.name_storage()
             if args and callable(args[0]):
-                args = (parts.watched(args[0]), *args[1:])
+                args = (parts.wrap(args[0]), *args[1:])
             elif callable(kwargs.get("reduce_fun")):
-                kwargs["reduce_fun"] = parts.watched(kwargs["reduce_fun"])
+                kwargs["reduce_fun"] = parts.wrap(kwargs["reduce_fun"])
             try:
-                result = original(wrapper, step, parts.watched(map_fun), *args, **kwargs)
+                result = original(wrapper, step, parts.wrap(map_fun), *args, **kwargs)
             except BaseException as error:
                 with guard.guarded(_WHERE):
                     activities.end(key, *_ending(error))
@@ -270,10 +270,10 @@ class _CollectiveFunctions:
         operation = current.operation if current is not None else None
         if operation is None or not hasattr(plan, "items") or isinstance(plan, dict):
             return
-        amount = planned(plan, self._storage)
+        amount = planned_amount(plan, self._storage)
         operation.expected_bytes, operation.expected_files = amount.message_bytes, amount.files
 
-    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function. The end of the stage inside is recorded once the result is known."""
         activities = self._activities
 
@@ -304,7 +304,7 @@ class _CollectiveFunctions:
         ended, current.deferred = current.deferred, None
         if ended is None:
             return
-        operation, amount = current.operation, written(result)
+        operation, amount = current.operation, written_amount(result)
         if result is None and operation is not None and operation.kind is ActivityKind.CHECKPOINT_LOAD:  # `read_data`
             amount = Amount(operation.expected_bytes, operation.expected_files)
         ended.add_written(amount.message_bytes, amount.files)

@@ -29,7 +29,7 @@ class CheckpointFiles:
     def __init__(self, activities: OpenActivities) -> None:
         self._activities = activities
 
-    def made(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_open(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a global of `torch.serialization` that opens a file."""
         kind = ActivityKind.TORCH_SAVE if name == _WRITER else ActivityKind.TORCH_LOAD
 

@@ -71,23 +71,23 @@ class Checkpoints(RecordingPart):
         if self._recording is None and _UTILS in sys.modules:
             self.begin()
         if self._recording is not None:
-            self._recording.activities.end_left()
+            self._recording.activities.end_abandoned()
             self._recording.distributed.check()
 
     def ends(self, recorder: Recorder) -> None:
         """Record the ends of activities that raised, and drop open ones."""
         super().ends(recorder)
-        self._forget_all(ends_left=True)
+        self._forget_all(ends_abandoned=True)
 
     def forget_in_child(self) -> None:
         """Drop the parent's activities."""
         super().forget_in_child()
-        self._forget_all(ends_left=False)
+        self._forget_all(ends_abandoned=False)
 
-    def _forget_all(self, ends_left: bool) -> None:
+    def _forget_all(self, ends_abandoned: bool) -> None:
         if self._recording is not None:
             self._recording.activities.recorder = None
-            self._recording.activities.forget_all(ends_left=ends_left)
+            self._recording.activities.forget_all(ends_abandoned=ends_abandoned)
 
     def begin(self) -> CheckpointRecording:
         """Import the recording code, and start recording."""
@@ -110,7 +110,7 @@ class Checkpoints(RecordingPart):
         def opened(*args: Any, **kwargs: Any) -> Any:
             if not recorded and self.recorder is not None:
                 with guard.guarded("checkpoint file"):
-                    recorded.append(self.begin().files.made(name, original))
+                    recorded.append(self.begin().files.wrap_open(name, original))
             return (recorded[0] if recorded else original)(*args, **kwargs)
 
         return opened

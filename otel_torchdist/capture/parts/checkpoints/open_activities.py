@@ -250,7 +250,7 @@ class OpenActivities:
             ended.note(ActivityWord.EXPLANATION, self.texts.id_of(tape, failure.message))
         tape.complete(ended.number, ended.entered_ns, ended.ended_ns or time.monotonic_ns(), how, name)
 
-    def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
+    def end_abandoned(self, min_age_ns: int = MIN_AGE_NS) -> None:
         """Record the ends of activities without an end message. Called once a second."""
         before_ns = time.monotonic_ns() - min_age_ns
         threads = [
@@ -263,15 +263,15 @@ class OpenActivities:
                 self._leave(current, 0)
                 self._by_thread.pop(thread, None)
 
-    def forget_all(self, ends_left: bool) -> None:
+    def forget_all(self, ends_abandoned: bool) -> None:
         """Drop all activities, because the tape ends or belongs to another process.
 
         Args:
-            ends_left: Whether to record the ends of activities without an end message.
+            ends_abandoned: Whether to record the ends of activities without an end message.
         """
         by_thread, self._by_thread = self._by_thread, dict[int, ThreadActivities]()
-        frames = next(frames_by_thread()) if ends_left and by_thread else {}
-        for thread, current in by_thread.items() if ends_left else ():
+        frames = next(frames_by_thread()) if ends_abandoned and by_thread else {}
+        for thread, current in by_thread.items() if ends_abandoned else ():
             if not _is_inside(frames.get(thread)):
                 self._leave(current, 0)
 

@@ -110,5 +110,5 @@ def test_scalers_from_before(scales: LossScales) -> None:
     assert scales.newest is None
     sharded = ShardedGradScaler("cpu", process_group=None)
     sharded.scale(torch.ones(1))
-    scales.steps(sharded)
+    scales.before_step(sharded)
     assert scales.newest is None
