@@ -138,8 +138,10 @@ def test_one_shape_with_many_roots_is_not_ragged() -> None:
     of_root = [
         ("broadcast", 1, "float32", False, root, 0, False, "", False, 4711, ("train", 3)) for root in range(1_000)
     ]
-    assert not any(lines.counts(line) for line in of_root)
-    assert [lines.counts(of_root[7]) for _ in range(RAGGED_PEERS_AFTER)] == [False] * (RAGGED_PEERS_AFTER - 1) + [True]
+    assert not any(lines.count_shape(line) for line in of_root)
+    assert [lines.count_shape(of_root[7]) for _ in range(RAGGED_PEERS_AFTER)] == [False] * (RAGGED_PEERS_AFTER - 1) + [
+        True
+    ]
 
 
 def test_full_dictionary(jobs: Jobs) -> None:

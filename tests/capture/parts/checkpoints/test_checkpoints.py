@@ -275,9 +275,9 @@ def test_left_without_a_word(rank: Rank) -> None:
     thread = threading.Thread(target=rank.activities.begin, args=(ActivityKind.CHECKPOINT_SAVE, "gone", "key"))
     thread.start()
     thread.join()
-    rank.activities.end_left(min_age_ns=0)
+    rank.activities.end_abandoned(min_age_ns=0)
     assert rank.ended() == []
-    rank.activities.end_left(min_age_ns=0)
+    rank.activities.end_abandoned(min_age_ns=0)
     assert [(name, one.how) for name, one in rank.ended()] == [("gone", How.ABANDONED)]
 
 

@@ -94,14 +94,14 @@ def test_left_and_nothing_after_it(rank: Rank) -> None:
     thread.start()
     assert entered.wait(30)
     for _ in range(5):
-        steps.end_left(min_age_ns=0)
+        steps.end_abandoned(min_age_ns=0)
     rank.reader.poll()
     assert len(rank.reader.open_activities()) == 1
     go_on.set()
     assert finished.wait(30)
-    steps.end_left(min_age_ns=0)
+    steps.end_abandoned(min_age_ns=0)
     assert rank.reader.poll().activities_ended == [], "once could be an accident"
-    steps.end_left(min_age_ns=0)
+    steps.end_abandoned(min_age_ns=0)
     [ended] = rank.reader.poll().activities_ended
     assert ended.how is How.ABANDONED
     may_end.set()
@@ -124,7 +124,7 @@ def test_end_of_the_tape(rank: Rank) -> None:
     running = threading.Thread(target=lambda: optimizer().step(closure))
     running.start()
     assert entered.wait(30)
-    rank.steps.optimizer_steps.forget_all(ends_left=True)
+    rank.steps.optimizer_steps.forget_all(ends_abandoned=True)
     batch = rank.reader.poll()
     assert [activity.how for activity in batch.activities_ended] == [How.ABANDONED] * 2
     assert len(rank.reader.open_activities()) == 1
