@@ -1,1 +1,1 @@
-"""The verdict on a stall. Pure: frozen snapshots of the ranks in, verdicts out; nothing is requested or written."""
+"""Verdicts on stalls. Pure functions of frozen rank snapshots: nothing is requested or written here."""

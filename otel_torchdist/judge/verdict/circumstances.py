@@ -1,6 +1,6 @@
-"""What surrounds a stalled operation: checkpoints that its ranks are in, and waits behind other waits.
+"""Context of a stalled operation: the checkpoints its ranks are in, and chains of waits behind other waits.
 
-Nothing here decides which rank is named.
+It adds to the sentence and can grant patience, but never decides which rank is named.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from otel_torchdist.model.occupations import CheckpointView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
-# In which checkpoint the ranks of a verdict are: words for its sentence, and a reason for patience.
-# Nothing here decides which rank is named.
+# The checkpoint a rank is in goes into the sentence, and is a reason to wait longer before reporting.
 
 
 PATIENCE: Final = 5
-"""A stage may take this many times as long as it usually does."""
+"""Limit of a stage's duration, as a multiple of its usual duration."""
 MOST_ADDED_NS: Final = 300_000_000_000
-"""How much longer than usual at most: backends give up after ten minutes."""
+"""Upper bound in ns on the time granted beyond the usual duration. Backends give up after ten minutes."""
 
 
 def checkpoint_of(world: WorldSnapshot, rank: int, roll: RollCall) -> CheckpointView | None:
-    """The checkpoint in which a member of a roll call is, so far as it has to do with the operation.
+    """Return the checkpoint of a roll call's member, or None if it has nothing to do with the operation.
 
-    That is the one of the thread that waits in it. A rank that is missing is in the checkpoint in which others wait for
-    it; else in that of the only thread that enters such operations.
+    For a waiting rank this is the checkpoint of the waiting thread. For a missing rank it is the checkpoint in which
+    the others wait for it, or else the checkpoint of the only thread that enters such operations.
     """
     view = world.ranks[rank]
     waiting = roll.waits.get(rank)
@@ -41,12 +40,12 @@ def checkpoint_of(world: WorldSnapshot, rank: int, roll: RollCall) -> Checkpoint
         return None
     shared = _shared(world, roll.waits)
     if shared is not None:
-        return next((one for one in view.checkpoints.open if one.is_shared_with(shared)), None)
+        return next((checkpoint for checkpoint in view.checkpoints.open if checkpoint.is_shared_with(shared)), None)
     return _of_only_thread(view, roll.operation_id)
 
 
 def _shared(world: WorldSnapshot, waits: Mapping[int, OperationView]) -> CheckpointView | None:
-    """The checkpoint in which the first rank waits that is in one."""
+    """Return the checkpoint of the first waiting rank that is in a checkpoint."""
     for rank, operation in sorted(waits.items()):
         found = world.ranks[rank].checkpoints.of_thread(operation.record.thread)
         if found is not None:
@@ -61,7 +60,7 @@ def _of_only_thread(view: RankView, operation_id: OperationId) -> CheckpointView
 
 
 def takes_its_usual_time(checkpoint: CheckpointView | None, now_ns: int) -> bool:
-    """Whether a rank has been in a stage for no longer than that may take."""
+    """Return whether a rank has been in a stage for no longer than `PATIENCE` and `MOST_ADDED_NS` allow."""
     if checkpoint is None or not checkpoint.usual_ns:
         return False
     usual_ns = checkpoint.usual_ns
@@ -69,13 +68,13 @@ def takes_its_usual_time(checkpoint: CheckpointView | None, now_ns: int) -> bool
 
 
 # --- waits behind waits -----------------------------------------------------------------------------------------------
-# Waits that lead from one world of a process through another: who waits behind whom, and where.
-# A trainer waits for its engine in one world, and its other ranks wait for it in another. A verdict is on one
-# operation; without the waits behind it a reader would not see that these are one incident.
+# Chains of waits that cross worlds of one process. A trainer waits for its engine in one world, while its other ranks
+# wait for the trainer in another. A verdict is about one operation; the waits behind it show that both belong to one
+# incident.
 
 
 MAX_BEHIND: Final = 3
-"""Operations that are described."""
+"""Maximum number of operations in the chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,10 @@ class WaitBehind:
     """Ranks that wait in one operation for others.
 
     Attributes:
-        ranks: The ranks, ascending.
+        ranks: Ascending.
         for_ranks: The ranks that they wait for.
-        operation_id: The operation.
-        operation: Its name.
-        group: Its group; None if it is not known.
-        call_site: Where the first of them called it; None if that is not known.
+        group: None if unknown.
+        call_site: Where the first rank called the operation; None if unknown.
     """
 
     ranks: tuple[int, ...]
@@ -100,7 +97,7 @@ class WaitBehind:
 
 
 def waits_behind(world: WorldSnapshot, roll: RollCall, ranks: Collection[int]) -> tuple[WaitBehind, ...]:
-    """Who waits in an operation and, from there on, in others; nothing if all of them are of one world.
+    """Return the chain of waits that leads to an operation; empty unless it crosses worlds.
 
     Args:
         world: The snapshot.

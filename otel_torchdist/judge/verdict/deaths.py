@@ -1,11 +1,11 @@
-"""Which of the ranks that died may have been gone before all others.
+"""Which dead ranks may have died before all others.
 
-Two things order deaths. The kernel shows the ends of one node's processes in the order in which they came, however late
-that is read; a launcher reacts only to an end that the kernel has shown. And a rank that still shows a sign of life was
-not dead before. The times of deaths do not: on a loaded node they are late, by any amount.
+Two facts order deaths. The kernel reports the ends of one node's processes in order, however late they are read, and a
+launcher reacts only to a reported end. And a rank that shows a sign of life is not dead yet. Timestamps of deaths do
+not order them: on a loaded node they are late by any amount.
 
-The kernel closes the connections of a process before it shows its end, with a device's driver seconds before. So a rank
-may have been gone, at the earliest, when an operation that needs it failed on another one.
+The kernel closes a process's connections before it reports its end; with a device driver, seconds before. So the
+earliest moment at which a rank may have been gone is when an operation that needs it failed on another rank.
 """
 
 from __future__ import annotations
@@ -27,58 +27,54 @@ from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.model.snapshot import RankView
 
 OTHER_NODE_NS: Final = 5_000_000
-"""How precisely the clocks of two nodes are compared at best."""
+"""Best accuracy in ns of comparing the clocks of two nodes."""
 LIVED_ON_NS: Final = 5_000_000_000
-"""Whatever ends all ranks does so within this time, on any node: less than any launcher waits before it sends SIGKILL
-to the rest, except for mpirun (1 s)."""
+"""Time in ns within which a common cause ends all ranks, on any node. It is shorter than the delay of any launcher
+before SIGKILL, except mpirun's (1 s)."""
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The ends of a run's ranks, as far as they are seen.
-
-    Attributes:
-        views: All ranks that share an operation.
-    """
+    """The observed ends of a run's ranks."""
 
     views: Sequence[RankView]
 
     @cached_property
     def dead(self) -> list[RankView]:
-        """Those that are dead, in the order in which their ends were seen."""
+        """The dead ranks, in the order in which their ends were seen."""
         return sorted((view for view in self.views if view.is_dead), key=died_ns)
 
     @cached_property
     def ways(self) -> dict[int, Way]:
-        """By rank, how it ended."""
+        """The way each dead rank ended, by rank."""
         return {view.rank: way_of(view) for view in self.dead}
 
     @cached_property
     def living(self) -> list[RankView]:
-        """Those that are alive."""
+        """The live ranks."""
         return [view for view in self.views if view.alive and view.death is None]
 
     @cached_property
     def statuses(self) -> set[int]:
-        """The wait statuses that are known."""
+        """The known wait statuses."""
         found = {view.death.status for view in self.dead if view.death is not None}
         return {status for status in found if status is not None}
 
     @cached_property
     def has_own_end(self) -> bool:
-        """Whether one came to its own end after an operation had failed."""
+        """Whether a rank ended by itself after an operation had failed."""
         return any(map(has_left_by_itself, self.dead))
 
     @cached_property
     def has_lost_one(self) -> bool:
-        """Whether a rank has left without an error, which may have ended others that needed it."""
+        """Whether a rank has left without an error. That may have ended ranks that needed it."""
         return len(self.living) + len(self.dead) < len(self.views)
 
     @cached_property
     def heads(self) -> list[RankView]:
-        """The dead that may have been gone first: no other one is known to have ended before them.
+        """The dead ranks that may have died first: no other rank is known to have ended before them.
 
-        Ranks that were interrupted are left out, unless there are no others.
+        Interrupted ranks are left out, unless all are interrupted.
         """
         own = [view for view in self.dead if self.ways[view.rank] is not Way.INTERRUPTED]
         if not own:
@@ -94,23 +90,23 @@ class Ends:
             for view in own
             if last_sign_ns(view) <= surely_ns and (not is_exact(view) or self.gone_ns(view) <= ended[_node(view)])
         ]
-        # What was interrupted first had lost a rank that was gone by then.
+        # The rank that was lost must have been gone when the first operation failed.
         return [view for view in heads if last_sign_ns(view) <= self._interrupted_ns] or heads
 
     @cached_property
     def _interrupted_ns(self) -> float:
-        """When the first operation failed; infinity if none did."""
+        """When the first operation failed, in monotonic ns; infinity if none failed."""
         interrupted = [view for view in self.dead if self.ways[view.rank] is not Way.GAVE_UP]
         failed = [one for view in interrupted if (one := interrupted_operation(view)) is not None]
         return min((one.record.completed_ns or 0 for one in failed), default=math.inf)
 
     def gone_ns(self, view: RankView) -> int:
-        """The earliest moment at which a rank that died may have been gone."""
+        """Return the earliest moment at which a dead rank may have been gone."""
         sign_ns, ended_ns = last_sign_ns(view), died_ns(view)
         if _was_unwatched(view):
             return sign_ns
         if may_have_been_asked(view) and self.ways[view.rank] is not Way.CRASHED:
-            return ended_ns  # it may have lived on without a sign, hung or stopped, until SIGKILL followed SIGTERM
+            return ended_ns  # it may have hung, or been stopped, from its last sign until SIGKILL followed SIGTERM
         own = interrupted_operation(view)
         for operation_id, failed in self._failures.items():
             is_other = own is None or own.operation_id != operation_id
@@ -121,7 +117,7 @@ class Ends:
 
     @cached_property
     def _failures(self) -> dict[OperationId, list[tuple[int, OperationView]]]:
-        """The operations in which ranks failed, or were aborted because a peer was gone, with the times of that."""
+        """By operation, the failures in it and the aborts caused by a lost peer, each with its time."""
         found: defaultdict[OperationId, list[tuple[int, OperationView]]] = defaultdict(list)
         for view in self.dead:
             one = interrupted_operation(view)
@@ -133,20 +129,20 @@ class Ends:
         return {operation_id: sorted(failed, key=lambda one: one[0]) for operation_id, failed in found.items()}
 
     def is_first_of_all(self, view: RankView) -> bool:
-        """Whether all other ends are known to have come after that of a rank."""
+        """Return whether all other ranks are known to have ended after this rank."""
         return all(other is view or self._is_after(other, view) for other in self.dead)
 
     def is_first_to_fall_silent(self, view: RankView) -> bool:
-        """Whether all others that did not end because of others showed a sign of life after the end of a rank."""
+        """Return whether all ranks that ended for a reason of their own showed a sign of life after this rank's end."""
         others = [one for one in self.dead if one is not view and not self.ways[one.rank].proves.follows_soon]
         return all(last_sign_ns(other) > died_ns(view) for other in others) and not self.is_another_dying(view)
 
     def is_another_dying(self, view: RankView) -> bool:
-        """Whether one that still counts as alive has not shown that since the end of a rank."""
+        """Return whether a rank that counts as alive has shown no sign of life since this rank's end."""
         return any(last_sign_ns(other) < died_ns(view) for other in self.living)
 
     def has_interrupted_all(self, view: RankView) -> bool:
-        """Whether all others were interrupted in operations after the last sign of life of a rank, or lived on then."""
+        """Return whether all others were interrupted, or lived on, after this rank's last sign of life."""
         others = [other for other in self.dead if other is not view]
         if self._interrupted_ns == math.inf or self.is_another_dying(view):
             return False
@@ -164,20 +160,20 @@ class Ends:
         return last_sign_ns(other) > died_ns(first) + max(_blur_ns(other), _blur_ns(first))
 
     def has_been_outlived(self, view: RankView) -> bool:
-        """Whether all other ranks have lived on for longer than anything takes that ends all of them."""
+        """Return whether all other ranks have outlived this rank by more than `LIVED_ON_NS`."""
         others = [other for other in (*self.dead, *self.living) if other is not view]
         return bool(others) and min(map(last_sign_ns, others)) > died_ns(view) + LIVED_ON_NS
 
 
 def last_sign_ns(view: RankView) -> int:
-    """When a rank last showed that it was alive."""
+    """Return when a rank last showed a sign of life."""
     ended_ns = view.last.record.completed_ns if view.last is not None else None
     sign_ns = max(view.heartbeat_ns, ended_ns or 0)
     return sign_ns if view.alive else min(sign_ns, died_ns(view))
 
 
 def is_exact(view: RankView) -> bool:
-    """Whether the kernel gives the order of its end among others of its node."""
+    """Return whether the kernel reports the order of this end among the ends on its node."""
     return view.death is not None and view.death.is_exact
 
 
@@ -186,72 +182,72 @@ def _node(view: RankView) -> tuple[str, bool]:
 
 
 def _was_unwatched(view: RankView) -> bool:
-    """Whether a rank was gone before anything watched it: it may have died at any time since its last sign of life."""
+    """Return whether a rank was gone before anything watched it: it may have died right after its last sign of life."""
     return view.death is None and not view.seen_alive_ns
 
 
 def _blur_ns(view: RankView) -> int:
-    """How inaccurate the time of a death may be when it is compared with others."""
+    """Return the uncertainty of a death's time when it is compared with others."""
     seen_ns = view.death.resolution_ns if view.death is not None else 0
     return max(seen_ns, OTHER_NODE_NS, view.clock_error_ns) if view.is_remote else seen_ns
 
 
 # --- ways of ending ---------------------------------------------------------------------------------------------------
-# How a rank ended, as its wait status and its tape show it: what each way proves about who was first.
+# The ways in which ranks end, by wait status and tape, and what each proves about the first death.
 
 
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""What launchers, schedulers, terminals and people send first."""
+"""Signals that launchers, schedulers, terminals and people send first."""
 _HASTY: Final = frozenset({"raylet", "orted", "prted", "mpirun", "mpiexec", "orterun", "prterun"})
-"""Launchers that send SIGKILL at once (Ray), or a second after SIGTERM (Open MPI); the others wait for 30 s."""
+"""Launchers that send SIGKILL at once (Ray), or one second after SIGTERM (Open MPI). Others wait 30 s."""
 _HANDLED: Final = 128
-"""Programs that handle a signal exit with its number added to this."""
+"""Programs that handle a signal exit with this number plus the signal's."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _ASKED_BY_EXCEPTION: Final = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|SignalException|SystemExit")
 
 
 class Way(enum.Enum):
-    """How a rank ended."""
+    """The way in which a rank ended."""
 
     RAISED = "raised"
-    """By an exception of its own. Nothing that happens to another rank does that."""
+    """By an exception of its own, which no other rank causes."""
     CRASHED = "crashed"
-    """By a signal that only its own process raises. Nothing that happens to another rank does that."""
+    """By a signal that a process only raises itself, which no other rank causes."""
     EXITED = "exited"
-    """By exit amid its work. A handler of SIGTERM may do that too."""
+    """By an exit in the middle of its work. A SIGTERM handler may exit like this too."""
     KILLED = "killed"
-    """By SIGKILL: of the kernel, of a person; or of a launcher that ends the rest, at once or after SIGTERM."""
+    """By SIGKILL from the kernel, a person, or a launcher that ends the rest, immediately or after SIGTERM."""
     ABORTED = "aborted"
-    """By SIGABRT in an operation on a device. NCCL's watchdog does that also if a peer is gone."""
+    """By SIGABRT in a device operation. NCCL's watchdog also aborts when a peer is gone."""
     LOST = "lost"
-    """Nothing shows how."""
+    """In an unknown way."""
     SWEPT = "swept"
-    """By SIGKILL, which its launcher sends where others send SIGTERM: as `KILLED`, or as `ASKED`."""
+    """By SIGKILL from a launcher that sends it where others send SIGTERM. Counts as `KILLED` or as `ASKED`."""
     ASKED = "asked"
     """On request, which says nothing about this rank."""
     INTERRUPTED = "interrupted"
-    """After its last operation had failed, as operations do whose peers are gone."""
+    """After its last operation failed, as operations do when a peer is gone."""
     GAVE_UP = "gave up"
-    """After its backend had waited until its timeout: others are the cause, whether they have ended or not."""
+    """After its backend reached its timeout. Other ranks are the cause, dead or not."""
 
     @property
     def proves(self) -> WayTraits:
-        """What follows from the way alone."""
+        """The conclusions from the way alone."""
         return _TRAITS[self]
 
 
 @dataclass(frozen=True, slots=True)
 class WayTraits:
-    """What follows from the way in which a rank ended alone.
+    """The conclusions from the way in which a rank ended.
 
     Attributes:
-        is_consequence: Whether a rank ends so only because of others.
-        is_request: Whether a launcher that ends the rest ends a rank so.
-        is_sudden: Whether a rank ends so amid its work.
-        follows_soon: Whether it comes soon after the end of another rank, so that a lack of later signs of life is
-            no evidence that the rank was gone before.
-        comes_after_shown_end: Whether a launcher ends a rank so only after the kernel has shown another end. A backend
-            may abort a rank before that.
+        is_consequence: Whether only other ranks cause such an end.
+        is_request: Whether a launcher ends the remaining ranks like this.
+        is_sudden: Whether the rank ended in the middle of its work.
+        follows_soon: Whether it comes soon after another rank's end. A lack of later signs of life then does not show
+            that this rank was gone first.
+        comes_after_shown_end: Whether a launcher ends a rank like this only after the kernel has reported another end.
+            A backend may abort a rank before that.
     """
 
     is_consequence: bool = False
@@ -283,7 +279,7 @@ _TRAITS: Final = {way: _traits(way) for way in Way}
 
 
 def way_of(view: RankView) -> Way:
-    """How a rank that is dead ended."""
+    """Return the way in which a dead rank ended."""
     if has_raised(view):
         return Way.RAISED
     if _was_asked(view):
@@ -309,17 +305,17 @@ def _is_launcher_hasty(view: RankView) -> bool:
 
 
 def has_raised(view: RankView) -> bool:
-    """Whether an exception of its own ended a rank, not a failed operation or a request to end."""
+    """Return whether a rank ended by an exception of its own, not by a failed operation or a request."""
     return failed_by_exception(view) and interrupted_operation(view) is None
 
 
 def failed_by_exception(view: RankView) -> bool:
-    """Whether an exception ended a rank, and not one by which a program ends when a signal asks it to."""
+    """Return whether a rank ended by an exception, other than exceptions that signals raise in a program."""
     return view.state is TapeState.FAILED and not _ASKED_BY_EXCEPTION.search(view.failure)
 
 
 def interrupted_operation(view: RankView) -> OperationView | None:
-    """The last operation of a rank, if it failed and that ended the rank; None if not."""
+    """Return the last operation of a rank if it failed and that ended the rank; None otherwise."""
     last = view.last
     if last is None or last.record.how is not How.FAILED or went_on_after(view, last):
         return None
@@ -327,25 +323,25 @@ def interrupted_operation(view: RankView) -> OperationView | None:
 
 
 def has_left_by_itself(view: RankView) -> bool:
-    """Whether a rank came to its own end after an operation had failed: nothing had asked it to end before."""
+    """Return whether a rank ended by itself after a failed operation, without having been asked to end."""
     if way_of(view) is not Way.INTERRUPTED:
         return False
     return view.state is TapeState.FAILED or (view.exit_code is not None and not may_have_been_asked(view))
 
 
 def may_have_been_asked(view: RankView) -> bool:
-    """Whether a rank that exited or was killed may have got SIGTERM before, and outlived it."""
+    """Return whether a rank that exited or was killed may have received SIGTERM before, and outlived it."""
     death = view.death
     return death is not None and (death.outlives_request or bool(death.stopped))
 
 
 def died_ns(view: RankView) -> int:
-    """When the end of a rank was seen."""
+    """Return when the end of a rank was seen, in monotonic ns."""
     return view.death.at_ns if view.death is not None else view.gone_since_ns or 0
 
 
 def _was_asked(view: RankView) -> bool:
-    """Whether a rank is known to have been asked to end, as launchers and schedulers do."""
+    """Return whether a rank was asked to end, as launchers and schedulers do."""
     death = view.death
     if view.asked_signal or _ASKED_BY_EXCEPTION.search(view.failure):
         return True

@@ -1,7 +1,7 @@
-"""Which of a run's ranks died first: what launchers, kernels and backends do to the others is a consequence of that.
+"""The first death of a run. What launchers, kernels and backends then do to the other ranks is a consequence.
 
-How each rank ended decides, and in which order the kernel showed the ends; no moment does. `TABLE` says what follows
-from which evidence. `docs/deaths.md` has the model behind it, and the tests enumerate all small worlds of that model.
+The way each rank ended and the order reported by the kernel decide; timestamps do not. `TABLE` maps evidence to
+conclusions. `docs/deaths.md` describes the model, and the tests enumerate all small worlds of it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class FirstDeath:
     """The death that explains the others.
 
     Attributes:
-        ranks: The ranks that died first; more than one if their order is not known.
-        deaths: What is known about their ends.
-        together: Whether no rank can be named: something ended all of them, or nothing shows which was first.
-        may_follow: Whether they ended as ranks do after the death of another one, which may not be seen: asked to end,
-            interrupted in an operation, or with all others in a way that is not known.
-        is_inferred: Whether the order was not seen, but follows from other signs.
-        is_known: Whether the end of each process was seen, or recorded on its tape.
-        at_ns: When the first one died.
-        lead_ns: How long after that the next one died; None if none did, or if that is not known.
-        spread_ns: How long after that the last one died.
-        is_silence: Whether only their silence shows that they died: they may as well have been stopped.
-        is_open: Whether nothing shows which was first. Ranks that were interrupted did not end together: they have
-            lost one that is not seen.
+        ranks: Ranks that died first, ascending; several if their order is unknown.
+        deaths: Their ends, where recorded.
+        together: Whether no rank can be named, because a common cause ended all, or because the order is unknown.
+        may_follow: Whether they may have ended because of another, unseen death: they were asked to end, were
+            interrupted in an operation, or ended in an unknown way together with all others.
+        is_inferred: Whether the order was inferred, not observed.
+        is_known: Whether the end of each process was observed, or recorded on its tape.
+        at_ns: When the first rank died.
+        lead_ns: Time from the first death to the next; None if there is none, or if unknown.
+        spread_ns: Time from the first death to the last.
+        is_silence: Whether only silence shows that they died. They may be stopped instead.
+        is_open: Whether nothing shows which rank was first. Interrupted ranks did not end together: they lost an unseen
+            rank.
     """
 
     ranks: tuple[int, ...]
@@ -62,12 +62,12 @@ class FirstDeath:
 
 
 def first_death(views: Sequence[RankView]) -> FirstDeath | None:
-    """The death that explains the others among ranks that share an operation; None if none is dead."""
+    """Return the first death among ranks that share an operation; None if none is dead, or if they gave up waiting."""
     ends = Ends(views)
     dead = ends.dead
     if not dead or explains_ends(views):
-        return None  # they gave up waiting for a rank that lived
-    row, chosen = next((row, found) for row in TABLE if (found := row.find(ends)))
+        return None  # they gave up waiting for a live rank
+    row, chosen = next((row, matches) for row in TABLE if (matches := row.find(ends)))
     start_ns, is_open = died_ns(chosen[0]), row.follows is DeathConclusion.OPEN
     later = [died_ns(view) - start_ns for view in dead if view not in chosen]
     is_seen = all(view.death is not None for view in dead)
@@ -89,7 +89,7 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
 
 
 def _may_follow(view: RankView, ends: Ends) -> bool:
-    """Whether a rank may have ended because of one that is not seen. A launcher ends all ranks of its node at once."""
+    """Return whether an unseen death may have ended a rank. A launcher ends all ranks of its node at once."""
     way = ends.ways[view.rank]
     if way is Way.LOST:
         return len(ends.views) > 1 and not ends.living
@@ -100,14 +100,14 @@ def _may_follow(view: RankView, ends: Ends) -> bool:
 
 
 class DeathConclusion(enum.Enum):
-    """What follows from a row of the table."""
+    """The conclusion from a row of the table."""
 
     FIRST = "first"
-    """These ranks were first; the others followed them."""
+    """These ranks died first; the others followed."""
     TOGETHER = "together"
-    """Something ended all of them, or the same error did: none was first."""
+    """A common cause or the same error ended all ranks; none was first."""
     OPEN = "open"
-    """One of these may have been first; nothing shows which."""
+    """One of these ranks may have been first; nothing shows which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,11 @@ class DeathRow:
     """A row of the table of evidence.
 
     Attributes:
-        seen: What must be seen.
-        find: The ranks that it says this of, the first to be seen dead at first; none if it is not seen.
-        follows: What follows.
-        is_sure: Whether nothing else in the model looks like that; otherwise it is likely.
+        seen: The evidence, in words.
+        find: Returns the ranks to which the evidence applies, by the time their deaths were seen; empty if there is
+            none.
+        follows: The conclusion.
+        is_sure: Whether only this conclusion explains the evidence in the model. If not, it is the likely one.
     """
 
     seen: str
@@ -148,7 +149,7 @@ def _same_status(ends: Ends) -> Sequence[RankView]:
     if len(ends.dead) < 2 or len(ends.statuses) > 1 or not is_known or ends.living:
         return []
     way = ends.ways[ends.heads[0].rank]
-    # Programs that handle all exceptions exit in the same way after one of their own and after a failed operation.
+    # Programs that handle all exceptions exit alike after their own exception and after a failed operation.
     has_failed_operation = Way.INTERRUPTED in ends.ways.values()
     is_own = way is Way.EXITED and has_failed_operation and not may_have_been_asked(ends.heads[0])
     return [] if way.proves.is_consequence or is_own else ends.heads
@@ -203,67 +204,69 @@ def _asked(ends: Ends) -> Sequence[RankView]:
 
 
 TABLE: Final = (
-    # Errors of the program come first: whatever ended the others, this rank had ended before.
+    # Errors of the program come first: such a rank ended before anything ended the others.
     DeathRow("all raised the same exception", _same_error, DeathConclusion.TOGETHER),
     DeathRow("all came to the end of their program with an error code", _own_result, DeathConclusion.TOGETHER),
     DeathRow("an exception of its own", _raised, DeathConclusion.FIRST),
-    # One signal, or one handler of a signal, for all. Ranks that lived on for seconds were not meant.
+    # One signal, or one signal handler, ended all. Ranks that lived on for seconds were not meant.
     DeathRow("exit, crash or SIGKILL, and all others lived on for seconds", _outlived, DeathConclusion.FIRST),
     DeathRow("the same wait status for all", _same_status, DeathConclusion.TOGETHER),
     DeathRow("a signal had struck others too when its end was shown", _with_others, DeathConclusion.TOGETHER),
-    # No launcher does these to a rank: it sends SIGTERM first, and SIGKILL only to what outlives that.
+    # No launcher does this to a rank: it sends SIGTERM first, and SIGKILL only to ranks that outlive SIGTERM.
     DeathRow(
         "exit, crash or SIGKILL of a rank that SIGTERM would have ended at once", _broke_off, DeathConclusion.FIRST
     ),
-    # Launchers and backends do these too, but only after another end.
+    # Launchers and backends end ranks like this too, but only after another end.
     DeathRow("exit, SIGKILL or NCCL's SIGABRT, and its end came before all others", _before_all, DeathConclusion.FIRST),
     DeathRow("an end that is not known, before all others", _unknown_before_all, DeathConclusion.FIRST, is_sure=False),
     DeathRow(
         "its operation failed, and it ended before the others did", _failed_alone, DeathConclusion.FIRST, is_sure=False
     ),
-    # A request to end says nothing about a rank, except where only that one got it.
+    # A request to end says nothing about a rank, unless it was the only one to get it.
     DeathRow("asked to end before all others, which were not", _asked_alone, DeathConclusion.FIRST),
     DeathRow("asked to end", _asked, DeathConclusion.TOGETHER),
     DeathRow("anything else", lambda ends: ends.heads, DeathConclusion.OPEN),
 )
-"""The first row whose evidence is seen decides."""
+"""Rows in order of precedence: the first row with evidence decides."""
 
 
 def _lone_head(ends: Ends, *ways: Way) -> Sequence[RankView]:
-    """The only rank that may be first, unless another one was asked before, if it ended in one of these ways."""
+    """Return the only rank that may have died first without being asked to, if it ended in one of these ways."""
     heads = [view for view in ends.heads if not ends.ways[view.rank].proves.is_request]
     if len(heads) != 1 or ends.ways[heads[0].rank] not in ways or ends.has_lost_one:
         return []
     first = heads[0]
-    # No launcher sends SIGKILL before an end has been shown; a backend may abort a rank before.
+    # No launcher sends SIGKILL before an end was reported, but a backend may abort a rank earlier.
     is_before = ends.ways[first.rank].proves.comes_after_shown_end or ends.is_first_to_fall_silent(first)
     return heads if (is_before and ends.is_first_of_all(first)) or ends.has_interrupted_all(first) else []
 
 
 def _failed_after(view: RankView, first: RankView, ends: Ends) -> bool:
-    """Whether the operation of a rank failed only after the end of `first` had been shown."""
+    """Return whether a rank's operation failed only after the end of `first` was reported."""
     failed = interrupted_operation(view)
     is_consequence = ends.ways[view.rank] is Way.INTERRUPTED
     return is_consequence and failed is not None and (failed.record.completed_ns or 0) > died_ns(first)
 
 
 def _is_odd(view: RankView, ends: Ends) -> bool:
-    """Whether a rank is known not to have ended like all others."""
+    """Return whether a rank is known to have ended in another way than all others."""
     return bool(ends.living) or len(ends.dead) == 1 or _has_other_end(view, ends)
 
 
 def _has_other_end(view: RankView, ends: Ends) -> bool:
-    """Whether another rank is known to have ended in another way."""
+    """Return whether another rank is known to have ended in another way."""
     status = view.death.status if view.death is not None else None
     return ends.has_own_end or (status is not None and not ends.statuses <= {status})
 
 
 def _may_be_request(view: RankView, ends: Ends) -> bool:
-    """Whether a rank that exited, or got SIGKILL, may have done so because it and others had been asked to end."""
+    """Return whether a rank that exited, or got SIGKILL, may have ended because it and others were asked to end."""
     if ends.ways[view.rank] is Way.ABORTED or not may_have_been_asked(view):
         return False
     interrupted = [other for other in ends.dead if ends.ways[other.rank] is Way.INTERRUPTED]
     by_themselves = [other for other in interrupted if has_left_by_itself(other)]
-    if ends.ways[view.rank] is Way.KILLED:  # of those that outlive SIGTERM until then, each may release the next one
+    if (
+        ends.ways[view.rank] is Way.KILLED
+    ):  # among ranks that outlive SIGTERM until SIGKILL, each end may release the next rank
         return len(by_themselves) < len(interrupted)
     return not any(other.exit_code != view.exit_code for other in by_themselves)

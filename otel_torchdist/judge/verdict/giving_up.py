@@ -1,7 +1,7 @@
-"""Ranks that gave up: the backend, or the program, ended their wait for others, and that ended them.
+"""Ranks that gave up: a timeout of the backend or the program ended their wait, and then the ranks.
 
-What becomes of such a rank is a consequence of the wait, as is all that its launcher then does to the others. Who had
-not come is seen only in the run as it was when the first of them gave up.
+The end of such a rank is a consequence of the wait, and so is everything its launcher then does to the others. The
+absent ranks are visible only in the run as it was when the first rank gave up.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from otel_torchdist.model.names import AtTimeout, GroupName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 SETTLING_NS: Final = 500_000_000
-"""How long before a rank gave up others may have failed for the same reason: their waits began at other moments."""
+"""Time in ns before the first give-up in which other ranks may have failed for the same reason. Their waits began at
+different moments."""
 
 WENT_ON_NS: Final = 30_000_000_000
-"""A process may take long to end: with another exception than that of the timeout, it went on after this time."""
+"""Time in ns after a timeout's exception from which another exception means that the process went on. A process may
+take long to end."""
 RAISED_BY_WAITS: Final = ("RuntimeError", "DistBackendError", "DistError")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The wait that a rank gave up.
+    """A wait that a rank gave up.
 
     Attributes:
-        rank: The rank.
-        operation: The operation in which it waited.
-        at_ns: When it gave up.
-        backend: What gave up: `gloo`, `NCCL`, the creation of a group, or `its program`, which set a timeout for that
-            wait alone.
+        at_ns: Monotonic time at which it gave up.
+        backend: What gave up: `gloo`, `NCCL`, the name of a group's creation, or `its program`, which set a timeout for
+            this wait alone.
     """
 
     rank: int
@@ -46,12 +46,12 @@ class GivenUp:
 
     @property
     def after_ns(self) -> int:
-        """How long it had waited."""
+        """Duration of the wait."""
         return max(self.at_ns - self.operation.record.entered_ns, 0)
 
 
 def timed_out(view: RankView) -> OperationView | None:
-    """The last operation of a rank, if a timeout ended it."""
+    """Return the last operation of a rank if a timeout ended it; None otherwise."""
     last = view.last
     if last is None or last.record.how is not How.FAILED or last.record.completed_ns is None:
         return None
@@ -60,7 +60,7 @@ def timed_out(view: RankView) -> OperationView | None:
 
 
 def gave_up(view: RankView) -> GivenUp | None:
-    """The wait that a rank gave up, and after which it did nothing but end; None if it did not."""
+    """Return the wait that a rank gave up before it ended; None if it gave up none, or went on afterwards."""
     if view.alive and view.state is TapeState.RUNNING:
         return None
     last = timed_out(view)
@@ -77,21 +77,21 @@ def gave_up(view: RankView) -> GivenUp | None:
 
 
 def went_on_after(view: RankView, failed: OperationView) -> bool:
-    """Whether a rank handled the exception of an operation, and ended much later for a reason of its own."""
+    """Return whether a rank handled the exception of an operation, and ended much later for another reason."""
     failed_ns = failed.record.completed_ns or 0
     return view.failure not in ("", failed.failure) and view.heartbeat_ns - failed_ns > WENT_ON_NS
 
 
 def all_given_up(views: Iterable[RankView]) -> list[GivenUp]:
-    """The waits that ranks gave up, the first of them first."""
-    found = [one for view in views if (one := gave_up(view)) is not None]
-    return sorted(found, key=lambda one: (one.at_ns, one.rank))
+    """Return the waits that ranks gave up, in order of time."""
+    given_up = [wait for view in views if (wait := gave_up(view)) is not None]
+    return sorted(given_up, key=lambda wait: (wait.at_ns, wait.rank))
 
 
 def explains_ends(views: Iterable[RankView]) -> bool:
-    """Whether ranks that gave up explain that ranks have ended: no other ended before the first of them gave up.
+    """Return whether giving up explains all ends: no other rank ended before the first one gave up.
 
-    A death that nobody waited for until a timeout is one that a launcher or a backend has caused.
+    A death for which nobody waited until a timeout has been caused by a launcher or a backend.
     """
     ranks = tuple(views)
     given_up = all_given_up(ranks)
@@ -115,18 +115,18 @@ def _was_interrupted(view: RankView, first_ns: int) -> bool:
 
 
 def _last_sign_ns(view: RankView) -> int:
-    """When a rank was seen last. Its heartbeat may be older than a second where its GIL was held."""
+    """Return when a rank was last seen. Its heartbeat may be older than a second where its GIL was held."""
     ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
     return max(view.heartbeat_ns + HEARTBEAT_NS, view.seen_alive_ns, ended_ns)
 
 
 HEARTBEAT_NS: Final = 1_500_000_000
-"""Heartbeats come once a second: the rank lived on for some of that time."""
+"""Period of heartbeats in ns, with a margin: the rank lived on for part of it."""
 
 
 def _backend_of(operation: OperationView) -> str:
     if operation.record.kind is RecordKind.RENDEZVOUS:
-        return operation.name  # whose own timeout, or that of its store, it was
+        return operation.name  # the timeout was its own, or its store's
     return backend_of(operation.group.name) if operation.group is not None else "its backend"
 
 
@@ -134,7 +134,7 @@ def _backend_of(operation: OperationView) -> str:
 
 
 def before_giving_up(world: WorldSnapshot) -> WorldSnapshot | None:
-    """The run as it was just before the first rank gave up; None unless that explains how ranks have ended."""
+    """Return the run just before the first rank gave up; None unless giving up explains how ranks have ended."""
     views = tuple(world.ranks.values())
     if not explains_ends(views):
         return None
@@ -145,7 +145,7 @@ def before_giving_up(world: WorldSnapshot) -> WorldSnapshot | None:
 
 
 def rewound(view: RankView, at_ns: int) -> RankView:
-    """A rank as it was at a moment after which it has ended, or failed in the operation that it was in."""
+    """Return a rank as it was before it ended or failed in its operation."""
     death = view.death
     if _had_left(view, at_ns - SETTLING_NS):
         return view
@@ -171,14 +171,14 @@ def rewound(view: RankView, at_ns: int) -> RankView:
 
 
 def _had_left(view: RankView, at_ns: int) -> bool:
-    """Whether a rank had ended without an error before, as far as its heartbeats and its operations show."""
+    """Return whether heartbeats and operations show that a rank had already ended without an error."""
     if view.is_dead or view.state is TapeState.FAILED or not view.is_over or view.open:
         return False
     return max(view.heartbeat_ns, view.last.record.completed_ns or 0 if view.last is not None else 0) < at_ns
 
 
 def back_in(view: RankView, interrupted: OperationView) -> RankView:
-    """A rank as it was while it was still in an operation."""
+    """Return a rank as it was while it was still in an operation."""
     record = msgspec.structs.replace(
         interrupted.record, completed_ns=None, how=None, failure=0, blame=Blame.UNKNOWN, wait_returned_ns=None
     )
@@ -200,7 +200,7 @@ def _still_waiting(operation: OperationView) -> OperationView:
 
 
 def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> Progress:
-    """How far a rank had come in a channel: what it entered later, because others had gone, does not count."""
+    """Return the progress in a channel without operations entered later, because others were gone."""
     operations = (*view.open, *((view.last,) if view.last is not None else ()))
     later = [
         one.operation_id.sequence
@@ -216,26 +216,24 @@ def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> P
 
 
 # --- deadlines of backends --------------------------------------------------------------------------------------------
-# When the backend itself ends a wait, and how: after its group's timeout.
-# Times count as the backends count them. NCCL's watchdogs count from when an operation was enqueued. gloo's collectives
-# count from the call, wherever they are waited for, and its messages from the wait. The creation of a group obeys other
-# timeouts, those of the store among them, so nothing is known about it.
+# The backend's own end of a wait, after the group's timeout, counted as the backend counts it. NCCL's watchdog counts
+# from the enqueueing of an operation. gloo counts collectives from the call, wherever they are waited for, and messages
+# from the wait. The creation of a group obeys other timeouts, including the store's, so its deadline is unknown.
 
 
 EARLY_NS: Final = 50_000_000
-"""A backend may count from a moment before the call was recorded."""
+"""Tolerance in ns: a backend may count from a moment before the call was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The first end of a wait by its backend, as far as the ranks that wait show.
+    """The first time at which a backend ends a wait of the ranks seen here.
 
     Attributes:
-        rank: The rank that waits there.
-        backend: Its backend: `gloo`, or `NCCL`.
-        at_timeout: What the backend does; never `UNKNOWN`.
-        timeout_ns: The timeout.
-        at_ns: When it has passed, in monotonic time.
+        rank: The waiting rank whose timeout comes first.
+        backend: `gloo` or `NCCL`.
+        at_timeout: The backend's reaction; never `UNKNOWN`.
+        at_ns: End of the timeout, in monotonic time.
     """
 
     rank: int
@@ -246,11 +244,11 @@ class Deadline:
 
 
 def first_deadline(world: WorldSnapshot, waits: Mapping[int, OperationView]) -> Deadline | None:
-    """The earliest deadline of operations that are open on living ranks; None if none is known.
+    """Return the earliest deadline of operations open on live ranks; None if unknown.
 
     Args:
         world: The snapshot.
-        waits: The operations, by rank.
+        waits: Open operations by rank.
     """
     living = [_deadline(rank, operation) for rank, operation in waits.items() if world.ranks[rank].alive]
     known = [deadline for deadline in living if deadline is not None]
@@ -272,7 +270,7 @@ def _deadline(rank: int, operation: OperationView) -> Deadline | None:
 
 
 def known_timeout(operation: OperationView) -> GroupName | None:
-    """The group of an operation, if its timeout is known and applies to it."""
+    """Return the name of an operation's group if the timeout is known and applies; None otherwise."""
     group = operation.group
     if group is None or operation.record.kind is not RecordKind.OPERATION:
         return None
@@ -290,12 +288,12 @@ def ends_waits(at_timeout: AtTimeout) -> bool:
 
 
 def backend_of(name: GroupName) -> str:
-    """The backend whose timeout is known, as people call it."""
+    """Return the user-facing name of a backend with a known timeout."""
     return "NCCL" if "nccl" in name.backend.lower() else "gloo"
 
 
 def timeout_passed(operation: OperationView, ended_ns: int | None) -> bool:
-    """Whether a wait that ended at a moment had lasted as long as its backend waits, if that is known."""
+    """Return whether a wait lasted until the backend's timeout; False if the timeout is unknown."""
     name = known_timeout(operation)
     if name is None or ended_ns is None or not ends_waits(name.at_timeout):
         return False

@@ -1,8 +1,8 @@
-"""A job that stands still outside of operations: all ranks are alive, wait for none of each other, and call nothing.
+"""A job that is idle outside of operations: all ranks are alive, none waits for another, and none calls anything.
 
-No rank is to blame, for none holds another up. Ranks that work are not idle, however long they call nothing: an
-evaluation, a compilation, data that is prepared. Nor is a rank that waits for somebody to ask it for something: at the
-prompt of an interpreter or a debugger, in a server's loop.
+No rank is to blame, for none holds another up. Working ranks are not idle, however long they call nothing: they
+evaluate, compile or prepare data. Nor is a rank idle that waits to be asked, at the prompt of an interpreter or
+debugger, or in a server's loop.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import ThreadStack
 
 WORKS: Final = 0.05
-"""The share of a core from which on a rank works: to look ten times a second whether a file is there takes 0.01."""
+"""Share of a core from which a rank counts as working. Polling for a file ten times a second takes 0.01."""
 USUAL_GAPS: Final = 10
-"""A rank stands still only when it has called nothing for this many times the longest time that it took before."""
+"""A rank counts as idle once it has been silent for this multiple of its longest earlier gap between calls."""
 _MAIN_THREAD: Final = "MainThread"
-# Where Python itself waits for somebody: a line of input, a request, an event.
+# Functions of Python in which a thread waits for input, a request or an event.
 _STANDARD_WAITS: Final = re.compile(
     r"/(code|pdb|bdb|cmd|codeop|socketserver)\.py:|/_pyrepl/"
     r"|/asyncio/(base_events|runners)\.py:(run_forever|_run_once|run)$|/(queue|multiprocessing/queues)\.py:get$"
@@ -39,11 +39,11 @@ _SERVERS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class IdlePlace:
-    """Where a rank stands.
+    """The place where a rank is idle.
 
     Attributes:
-        frame: The line of its code.
-        waits_in: The function of a library that this line has called, `FileBaton.wait`; '' for none.
+        frame: The line of the user's code.
+        waits_in: The library function called by that line, such as `FileBaton.wait`; '' if none.
     """
 
     frame: CallSiteName
@@ -52,12 +52,12 @@ class IdlePlace:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A job that stands still outside of operations.
+    """A job that is idle outside of operations.
 
     Attributes:
         since_ns: When a rank last called an operation or stepped.
-        usual_ns: The longest time that a rank took to its next call before.
-        stands: By rank, where it stands.
+        usual_ns: The longest earlier gap between two calls of a rank.
+        stands: By rank, the place where it is idle.
     """
 
     since_ns: int
@@ -70,21 +70,21 @@ class Idle:
         return tuple(sorted(self.stands))
 
     def is_long(self, lasted_ns: int, least_ns: int) -> bool:
-        """Whether so long a time is unusual for this job; never, if `least_ns` is 0."""
+        """Return whether this duration is unusual for the job; always False if `least_ns` is 0."""
         return bool(least_ns) and lasted_ns >= max(least_ns, USUAL_GAPS * self.usual_ns)
 
 
 def last_called_ns(view: RankView) -> int:
-    """When a rank last called an operation or stepped; before that, when its tape began."""
+    """Return when a rank last called an operation or stepped; before the first call, when its tape began."""
     return max(view.pace.called_ns, view.created_ns)
 
 
 def idle_of(world: WorldSnapshot, stands: Mapping[int, IdlePlace]) -> Idle | None:
-    """Return how a run stands still, if all of its ranks are seen, and all do at this moment; else None.
+    """Return the idle state of a run if every rank is seen and idle now; None otherwise.
 
     Args:
         world: The snapshot.
-        stands: Where ranks stand, by the nonce of the tape; see `stand_of`.
+        stands: By tape nonce, the place where a rank is idle; see `stand_of`.
     """
     views = world.in_order
     members = {rank for view in views for group in view.groups.values() for rank in group.members}
@@ -97,7 +97,7 @@ def idle_of(world: WorldSnapshot, stands: Mapping[int, IdlePlace]) -> Idle | Non
 
 
 def _may_stand(view: RankView, world: WorldSnapshot) -> bool:
-    """Whether a rank lives, is in no operation and no activity, and neither expects to wait nor works."""
+    """Return whether a live rank is in no operation and no activity, and neither expects to wait nor works."""
     lives = view.alive and view.state is TapeState.RUNNING and view.stopped is None and not view.fell_silent
     is_busy = view.pace.busy is not None and view.pace.busy >= WORKS
     is_elsewhere = bool(view.open) or bool(view.checkpoints.open) or view.worker is not None
@@ -105,7 +105,7 @@ def _may_stand(view: RankView, world: WorldSnapshot) -> bool:
 
 
 def stand_of(view: RankView) -> IdlePlace | None:
-    """Where a rank stands, by a stack written since its last call; None if it waits to be asked, or compiles."""
+    """Return where a rank is idle, from a stack newer than its last call; None if it waits to be asked, or compiles."""
     stacks = view.stacks
     if stacks is None or not stacks.threads or stacks.asked_ns < last_called_ns(view):
         return None
@@ -117,7 +117,7 @@ def stand_of(view: RankView) -> IdlePlace | None:
 
 
 def _waits_to_be_asked(thread: ThreadStack) -> bool:
-    """Whether the innermost frames, as far as they are not the program's, wait for input, a request or an event."""
+    """Return whether the innermost library frames wait for input, a request or an event."""
     asks = False
     for frame in thread.frames:
         match owner_of(frame.file):
@@ -126,16 +126,16 @@ def _waits_to_be_asked(thread: ThreadStack) -> bool:
             case FrameOwner.PACKAGE:
                 return asks or bool(_SERVERS.search(frame.file))
             case FrameOwner.TORCH:
-                return False  # a DataLoader waits for its workers, which is no input
+                return False  # a DataLoader waits for its workers, not for input
             case FrameOwner.USER:
                 return asks
             case FrameOwner.OTEL_TORCHDIST:
                 continue
-    return True  # nothing of a program is under way
+    return True  # no frame of the user's code is on the stack
 
 
 def _called_by(thread: ThreadStack, frame: CallSiteName) -> str:
-    """The function of a library that a line has called."""
+    """Return the library function called by a line."""
     line = frame.file, frame.line, frame.function
     at = next((at for at, one in enumerate(thread.frames) if (one.file, one.line, one.function) == line), 0)
     return thread.frames[at - 1].function if at else ""

@@ -1,7 +1,7 @@
-"""The launch of a world: its default group, which ranks create under an address, in a store that one of them hosts.
+"""The launch of a world: ranks create its default group at an address, in a store hosted by one of them.
 
-A rank is without a store for a moment only, unless nothing answers where it looks for one. The rank that hosts the
-store waits in it until all have come.
+A rank lacks a store only for a moment, unless nothing answers at the address. The rank that hosts the store waits in it
+until all have come.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from otel_torchdist.model.snapshot import RankView, life_in
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """What ranks know of the launch that a verdict is on; empty for other operations.
+    """The facts known to ranks about the launch under judgement; empty for other operations.
 
     Attributes:
-        sizes: By rank, the world size that it was given, if ranks that meet at one address were given several.
-        in_use: By rank, the address at which it could not host the store, for it is in use.
-        left_over: By rank, the file that leads to ranks which are not there; see `file_left_over`.
-        cut_off: Ranks that have lost a connection, or found nobody, as they created the group.
+        sizes: Given world size by rank, if ranks at one address were given different sizes.
+        in_use: Occupied address by rank, for ranks that could not host the store at it.
+        left_over: By rank, the file of an earlier launch that misled it; see `file_left_over`.
+        cut_off: Ranks that lost a connection, or found nobody, while they created the group.
     """
 
     sizes: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -35,29 +35,29 @@ class LaunchFacts:
 
 
 def is_launch(roll: RollCall) -> bool:
-    """Whether an operation is the creation of the default group."""
+    """Return whether an operation is the creation of the default group."""
     return roll.operation_id.channel.kind is RecordKind.RENDEZVOUS and roll.operation == INIT_PROCESS_GROUP
 
 
 def address_of(roll: RollCall, rank: int) -> str:
-    """Where a rank that waits there meets the others; '' if that is not known."""
+    """Return the address where a waiting rank meets the others; '' if unknown."""
     operation = roll.waits.get(rank)
     return operation.group.name.address if operation is not None and operation.group is not None else ""
 
 
 def has_no_seat(roll: RollCall, rank: int) -> bool:
-    """Whether a rank has come to a launch whose world is too small for it."""
+    """Return whether a rank has come to a launch whose world is too small for it."""
     return is_launch(roll) and roll.group is not None and rank >= len(roll.group.members)
 
 
 def unseated(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
-    """The ranks that have waited for the threshold in a launch whose world is too small for them, ascending."""
+    """Return the ranks that have waited for the threshold in a launch whose world is too small for them, ascending."""
     waiting = [rank for rank in roll.ranks(Standing.WAITING) if has_no_seat(roll, rank)]
     return tuple(rank for rank in waiting if now_ns - since_of(roll.waits[rank]) >= threshold_ns)
 
 
 def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]:
-    """The ranks that a launch has ended for a reason of their own, ascending: no other rank could help that."""
+    """Return the ranks that failed in a launch for a reason of their own, ascending."""
     if not is_launch(roll):
         return ()
     ended = [view for view in members if life_in(view).ended_badly]
@@ -72,15 +72,15 @@ def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]
     if not own and misled:
         first_ns = min(failed[rank].record.completed_ns or 0 for rank in misled)
         others = [view for view in ended if view.rank not in misled]
-        # Nobody listens at the address of a rank that has died either.
+        # Nobody listens at the address of a dead rank either.
         own = misled if all(view.life.reaches(first_ns) for view in others) else []
     return tuple(own)
 
 
 def file_left_over(operation: OperationView | None) -> str:
-    """The file in which a rank looked for others that were not where it says; '' if that is not why it failed.
+    """Return the meeting file that misled a rank to absent ranks; '' if it failed for another reason.
 
-    Each launch adds to the file, and what an earlier one has left there is found as well.
+    Each launch appends to the file, and a later launch also reads the entries of an earlier one.
     """
     if operation is None or operation.group is None or operation.record.blame is not Blame.CONNECTION:
         return ""
@@ -89,19 +89,19 @@ def file_left_over(operation: OperationView | None) -> str:
 
 
 def is_path(address: str) -> bool:
-    """Whether an address is that of a file in which ranks meet."""
+    """Return whether an address is that of a file in which ranks meet."""
     return address.startswith("/")
 
 
 def address_in_use(operation: OperationView | None) -> str:
-    """The address at which a rank could not host the store, for it is in use; '' if that is not why it failed."""
+    """Return the occupied address at which a rank could not host the store; '' if it failed for another reason."""
     if operation is None or operation.group is None or operation.record.blame is not Blame.TAKEN:
         return ""
     return operation.group.name.address
 
 
 def sizes_given(roll: RollCall, members: Iterable[RankView]) -> dict[int, int]:
-    """By rank, the world size that it was given, if ranks at one address were given several, and some do not come."""
+    """Return the world size given to each rank, if ranks at one address got different sizes and some do not come."""
     views = list(members)
     own = {view.rank: view.world_size for view in views}
     others = {rank: size for view in views for rank, size in view.other_sizes.items()}
@@ -109,7 +109,7 @@ def sizes_given(roll: RollCall, members: Iterable[RankView]) -> dict[int, int]:
 
 
 def fewest(sizes: Mapping[int, int]) -> tuple[int, ...]:
-    """The ranks that were given another size than most others, ascending; none if there is no majority."""
+    """Return the ranks given another size than the majority, ascending; empty if there is no majority."""
     counts = Counter(sizes.values()).most_common()
     if not counts or counts[0][1] * 2 <= len(sizes):
         return ()
@@ -117,10 +117,10 @@ def fewest(sizes: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def cut_off(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
-    """The ranks that have found no store for the threshold, although the one that hosts it is there, ascending.
+    """Return the ranks that have found no store for the threshold, although its host is there, ascending.
 
-    Where another rank has not been seen, that one may be the host of what they look for, or its node be the reason;
-    then only those count that look elsewhere than the host.
+    While another rank is unseen, it may be the host these ranks look for, or its node may be the reason. Then only
+    ranks that look at another address than the host count.
     """
     if not is_launch(roll) or HOST not in roll.waits:
         return ()

@@ -1,4 +1,4 @@
-"""The roll call of an operation: the standing of every member of its group."""
+"""The roll call of an operation: the standing of each member of its group."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from otel_torchdist.model.kinds import Blame, RecordKind, TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 HOST: Final = 0
-"""The rank that hosts the store, unless the launcher does."""
+"""The rank that hosts the store, unless the launcher hosts it."""
 
 
 class Standing(enum.Enum):
-    """What one member has done about one operation; the value is used in span names."""
+    """The standing of one member at one operation. The value is used in span names."""
 
     DEAD = "dead"
     """Its process is gone and did not end cleanly."""
@@ -25,28 +25,28 @@ class Standing(enum.Enum):
     ENDED = "ended"
     """Left the run cleanly before the operation was over."""
     QUEUED = "queued"
-    """Has enqueued it on a device that has not reached it: its own earlier work there comes first."""
+    """Has enqueued it, but its device has not reached it yet: earlier work of the rank is ahead."""
     RAISED = "raised"
     """Its call raised before the operation was issued."""
     WAITING = "waiting"
-    """Entered, and its end is not known."""
+    """Entered; no end recorded."""
     FAILED = "failed"
-    """Entered, and came out with an exception."""
+    """Entered, and left with an exception."""
     OUT = "out"
-    """Entered and came out."""
+    """Entered and left."""
     UNSURE = "unsure"
-    """Reports, but its records do not show it."""
+    """Reports, but its records do not show whether it entered."""
     SILENT = "silent"
     """Does not report: on another node, or not instrumented."""
 
 
 class Presence(enum.Enum):
-    """Where a member is with regard to an operation."""
+    """Whether a member has come to an operation."""
 
     CAME = enum.auto()
     """It has called the operation."""
     ELSEWHERE = enum.auto()
-    """It has not come to it."""
+    """It has not called the operation."""
     UNKNOWN = enum.auto()
 
 
@@ -80,22 +80,21 @@ def _is_gone(standing: Standing) -> bool:
 CAME: Final = tuple(one for one in Standing if _presence(one) is Presence.CAME)
 ELSEWHERE: Final = tuple(one for one in Standing if _presence(one) is Presence.ELSEWHERE)
 GONE: Final = tuple(one for one in Standing if _is_gone(one))
-"""Their processes have ended."""
+"""Standings of ranks whose processes have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """The standing of every member that reports.
+    """The standing of each reporting member.
 
     Attributes:
-        operation_id: The operation.
-        operation: Its name, according to the ranks that wait.
-        group: Its group; None if the dictionaries do not contain it.
+        operation: The name given by the ranks that wait.
+        group: None if no name dictionary contains it.
         members: All ranks that should come.
-        standings: By rank, for the members that report.
-        waits: By rank, the operations of the ranks that wait; if none does any more, of those that are in it without
-            waiting, or that waited until it failed.
-        aligned: Whether the sequence of the ranks that wait can be compared with that of others.
+        standings: By rank, for members that report.
+        waits: Operations of waiting ranks, by rank. If no rank waits any more, operations that are open without a
+            waiting thread, or whose wait failed.
+        aligned: Whether the sequence number of the waiting ranks is comparable with the numbers of others.
     """
 
     operation_id: OperationId
@@ -107,17 +106,17 @@ class RollCall:
     aligned: bool
 
     def ranks(self, *standings: Standing) -> tuple[int, ...]:
-        """The members with one of these standings, ascending."""
+        """Return the members with one of these standings, ascending."""
         return tuple(sorted(rank for rank, standing in self.standings.items() if standing in standings))
 
     @property
     def silent(self) -> int:
-        """How many members do not report."""
+        """Number of members that do not report."""
         return len(self.members) - len(self.standings)
 
     @property
     def unseen(self) -> tuple[int, ...]:
-        """The members that do not report, ascending."""
+        """Members that do not report, ascending."""
         return tuple(sorted(self.members - self.standings.keys()))
 
     @property
@@ -132,13 +131,13 @@ class RollCall:
 
 
 def since_of(operation: OperationView) -> int:
-    """Since when an open operation waits; since it was entered, if nothing waits for it."""
+    """Return when the wait of an open operation began, or when it was entered if no thread waits."""
     since = operation.waiting_since_ns
     return operation.record.entered_ns if since is None else since
 
 
 def open_by_operation(world: WorldSnapshot) -> dict[OperationId, dict[int, OperationView]]:
-    """The open operations of all ranks, by operation id and then by rank."""
+    """Return all open operations, by operation id and then by rank."""
     found: dict[OperationId, dict[int, OperationView]] = {}
     for rank, view in world.ranks.items():
         for operation in view.open:
@@ -147,12 +146,12 @@ def open_by_operation(world: WorldSnapshot) -> dict[OperationId, dict[int, Opera
 
 
 def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mapping[int, OperationView]) -> RollCall:
-    """Determine what every member that reports has done at `operation_id`, where at least one waits or has failed.
+    """Determine the standing of each reporting member at `operation_id`, where at least one rank waits or has failed.
 
     Args:
         world: The snapshot.
         operation_id: The operation.
-        open_here: The operations of the ranks that are in it, by rank.
+        open_here: Open operations of the ranks inside it, by rank.
     """
     waits = {
         rank: operation
@@ -177,9 +176,9 @@ def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mappin
 
 
 def _lost_host(world: WorldSnapshot, operation: OperationView) -> frozenset[int]:
-    """The rank that hosts the store, if it has ended where others lost a connection as they created a group.
+    """Return the host of the store, if it has ended and others lost a connection while they created a group.
 
-    They need it though it is no member. If the launcher hosts the store, its end has other consequences than this.
+    They need the host even if it is no member. If the launcher hosts the store, the end of rank 0 does not matter here.
     """
     host = world.ranks.get(HOST)
     is_creation = operation.record.kind is RecordKind.RENDEZVOUS and operation.record.blame is Blame.CONNECTION
@@ -192,7 +191,7 @@ def _failed_here(world: WorldSnapshot, operation_id: OperationId) -> dict[int, O
 
 
 def members_of(operation: OperationView) -> frozenset[int]:
-    """The ranks that take part in an operation, as far as they are known."""
+    """Return the ranks that take part in an operation; empty if unknown."""
     channel = operation.operation_id.channel
     if channel.is_point_to_point:
         return frozenset(rank for rank in (channel.source, channel.destination) if rank != ANY_RANK)
@@ -200,7 +199,7 @@ def members_of(operation: OperationView) -> frozenset[int]:
 
 
 def _is_aligned(world: WorldSnapshot, operation: OperationView) -> bool:
-    """Whether the sequence means the same to all: a receive from any source disturbs its sender's count."""
+    """Return whether all ranks count the sequence alike. A receive from any source disturbs its sender's count."""
     if operation.group is None or not operation.group.name.aligned:
         return False
     channel = operation.operation_id.channel
@@ -217,7 +216,7 @@ def _standing(view: RankView, operation_id: OperationId, operation: OperationVie
     if operation is None and progress is not None and progress.aligned and progress.entered >= sequence:
         if progress.failed == sequence:
             return Standing.FAILED
-        # An operation whose end we did not see may still be open.
+        # An operation without a recorded end may still be open.
         return Standing.OUT if certain or progress.completed >= sequence else Standing.UNSURE
     if view.is_dead:
         return Standing.DEAD

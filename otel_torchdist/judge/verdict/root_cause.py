@@ -1,4 +1,4 @@
-"""Finds among all stalled operations of a run the one that holds up the others."""
+"""The search for the operation that holds up all other stalled operations of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_CANDIDATES: Final = 64
 
 
 class RootFinder:
-    """Finds the root cause in snapshots of one run; remembers only whether its deaths have been explained."""
+    """Finds root causes in snapshots of one run. Its only state is whether the run's deaths have been explained."""
 
     def __init__(self, threshold_ns: int) -> None:
         """Treat operations that all ranks have entered as stuck after `threshold_ns`."""
@@ -27,23 +27,22 @@ class RootFinder:
 
     @property
     def is_death_reported(self) -> bool:
-        """See `mark_death_reported`."""
+        """Whether the deaths of this run are explained; see `mark_death_reported`."""
         return self._death_reported
 
     def mark_death_reported(self) -> None:
-        """Note that a verdict `dead` was given, or a hung job is being ended: the deaths that follow mean nothing."""
+        """Ignore later deaths: a verdict `dead` was given, or a hung job is being ended."""
         self._death_reported = True
 
     def find(self, world: WorldSnapshot, stalled: list[Wait], current: Verdict | None) -> Verdict | None:
-        """The verdict on the operation that holds up all others, as far as the records show.
+        """Return the verdict on the operation that holds up all others.
 
         Args:
             world: The snapshot.
             stalled: Waits beyond the threshold, the longest first.
             current: The latest verdict on an ongoing incident.
 
-        Returns:
-            None if nothing stalls, or if the root has all its ranks and is about to end.
+        Returns: None if nothing stalls, or if all ranks have reached the root operation and it is about to end.
         """
         deaths, of_dead = set[OperationId](), set[OperationId]()
         if not self._death_reported:
@@ -58,8 +57,7 @@ class RootFinder:
             return None
         others = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled)]
         verdicts = [kept, *(found for found in others if found is not None and not is_cancelled(found, world))]
-        # Where all ranks vanished at once and unseen, it is not known which died first; that their calls did not match
-        # is known.
+        # If all ranks vanished at once unseen, nothing shows which died first, but mismatched calls are still evidence.
         explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | of_dead}
         verdicts += [
             found
@@ -71,15 +69,15 @@ class RootFinder:
         if not candidates and is_over and not has_departed:
             candidates = [found for found in (_after_the_end(world, judge),) if found is not None]
         unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
-        # A wait that is expected to take long does not hide a rank that is not.
+        # An expected long wait does not hide an unexpected one.
         best = min(unexpected or candidates, key=urgency, default=None)
         if current is None or kept is None or best is None:
             return best
-        # Among equals, the one that was reported stays.
+        # Among equals, the reported verdict stays.
         return kept if kept.operation_id == current.operation_id and kept.kind is best.kind else best
 
     def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
-        """Those of `waits` that lead to a verdict for which no rank has to wait until the threshold."""
+        """Return the waits that lead to a verdict that needs no waiting until the threshold."""
         if not verdict.kind.traits.is_final or not waits:
             return []
         judge = Judge(world, self._threshold_ns)
@@ -93,25 +91,25 @@ class RootFinder:
 
 
 def _blames(verdict: Verdict) -> bool:
-    """Whether a verdict says who, or what, holds the others up."""
+    """Return whether a verdict names a culprit: ranks, or calls."""
     return verdict.kind.traits.is_of_calls or (verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks))
 
 
 def _explains(verdict: Verdict, is_left_behind: bool, world: WorldSnapshot) -> bool:
-    """Whether a verdict on an operation in which ranks died or failed says why."""
+    """Return whether a verdict on an operation in which ranks died or failed explains why."""
     if verdict.kind is VerdictKind.DEAD:
         return is_left_behind or _was_seen(verdict, world)
     return verdict.kind.traits.is_of_calls or has_failed_by_departure(verdict, world)
 
 
 def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:
-    """Whether the deaths were seen as they happened, in a run that was watched before."""
+    """Return whether the deaths were observed as they happened, in a run that was already watched."""
     first = verdict.first
     return first is not None and first.is_known and any(world.ranks[rank].seen_alive_ns for rank in first.ranks)
 
 
 def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
-    """The verdict on a run whose ranks are all gone, if none of them was in an operation when the first died."""
+    """Return the verdict on a finished run in which no rank was inside an operation at the first death."""
     views = world.ranks.values()
     first = first_death(tuple(views))
     if first is None or first.together or not first.is_known or first.lead_ns is None:
@@ -131,7 +129,7 @@ def _alive_at(world: WorldSnapshot) -> dict[int, int]:
 
 
 def _first_of_each_channel(stalled: Iterable[Wait]) -> list[OperationId]:
-    """The first operation of each channel: only that can be a cause, since later ones wait for it."""
+    """Return the first operation of each channel. Only it can be a cause, since later ones wait for it."""
     first: dict[Channel, OperationId] = {}
     for wait in stalled:
         operation_id = wait.operation.operation_id

@@ -1,13 +1,13 @@
-"""Which waits are stalls: the threshold, what is usual at a call site, what the user wants ignored, suspensions.
+"""Rules for stalls: the threshold, the usual duration at a call site, ignored operations, suspensions.
 
 A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) continues after hours
-as if nothing had happened, but CLOCK_MONOTONIC has kept running. Ranks show that they run by a heartbeat each second
-or, where native code holds the GIL, by the kernel's counts (`processes/state.py`). If no rank of a run has shown
-either, the run was not running, whether its agent was stopped too or not. A single stopped rank is different: the
-heartbeats of the others continue while they wait for it.
+as if nothing had happened, but CLOCK_MONOTONIC has kept running. Running ranks show a heartbeat each second or, while
+native code holds the GIL, growing kernel counters (`processes/state.py`). If no rank of a run shows either, the run was
+suspended, whether or not its agent was too. A single stopped rank is different: the others, which wait for it, keep
+their heartbeats.
 
-Where the kernel's counts cannot be read (ranks in another PID namespace), a run without heartbeats counts as suspended:
-aborting a healthy job is worse than reporting nothing when native code hangs in every rank.
+Where the kernel's counters cannot be read (ranks in another PID namespace), a run without heartbeats counts as
+suspended. Aborting a healthy job is worse than missing a hang of native code in every rank.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 @dataclass(frozen=True, slots=True)
 class StallRules:
-    """What counts as a stall.
+    """The rules for what counts as a stall.
 
     Attributes:
-        threshold_ns: The age at which an open operation is stalled at the earliest.
-        ignored: Patterns as in `fnmatch`; an operation is never stalled if its name, group, label or call site (as
+        threshold_ns: Minimum age of a stalled operation.
+        ignored: Patterns for `fnmatch`. An operation never stalls if its name, group, label or call site (written
             `evaluate.py:run`) matches one.
         compares_calls: Whether calls are compared between ranks even where nothing stalls.
-        grace_ns: For how long a verdict stands before anything but a warning follows from it.
-        idle_ns: The time without a call after which a whole job stands still at the earliest; 0 for never.
+        grace_ns: Time for which a verdict must stand before it has any effect other than a warning.
+        idle_ns: Minimum time without a call after which a whole job counts as idle; 0 for never.
     """
 
     threshold_ns: int
@@ -59,7 +59,7 @@ class StallRules:
 
     @property
     def timeouts_exceed_ns(self) -> int:
-        """What timeouts must exceed, so that no backend ends a stall before all has been done about it."""
+        """Lower bound of useful timeouts in ns: a shorter one ends a stall before all actions on it are done."""
         return self.threshold_ns + self.grace_ns
 
     @property
@@ -68,13 +68,13 @@ class StallRules:
         return self.threshold_ns / 1e9
 
     def is_stalled(self, wait: Wait, age_ns: int) -> bool:
-        """Whether a wait of this age is longer than allowed."""
+        """Return whether a wait of this age is longer than allowed."""
         if age_ns < max(self.threshold_ns, wait.operation.tolerance_ns):
             return False
         return not self.is_left_alone(wait)
 
     def is_left_alone(self, wait: Wait) -> bool:
-        """Whether a wait is one that the user wants ignored."""
+        """Return whether the user wants this wait ignored."""
         return bool(self.ignored) and self._is_ignored(wait.operation)
 
     def _is_ignored(self, operation: OperationView) -> bool:
@@ -88,10 +88,10 @@ class StallRules:
 
 
 def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether all ranks that hold the others up, or all that wait, have announced that it may take this long.
+    """Return whether all ranks that hold others up, or all that wait, have announced a long wait.
 
-    In a circle each rank holds up all others, so one is enough. A rank that holds the others up in a stage of a
-    checkpoint need not announce that, as long as the stage takes no longer than usual.
+    In a circle each rank holds up all others, so one announcement is enough. A rank in a checkpoint stage needs no
+    announcement while the stage takes no longer than usual.
     """
     if verdict.kind.traits.is_final:
         return False
@@ -119,7 +119,7 @@ def _is_of_circle(doubt: Doubt | None) -> bool:
 
 def _is_saving_as_usual(world: WorldSnapshot, verdict: Verdict, rank: int) -> bool:
     stopped = world.ranks[rank].stopped
-    # What waits for a disk cannot be interrupted; who is stopped by a signal does not get on with any checkpoint.
+    # A wait for a disk cannot be interrupted, but a rank stopped by a signal makes no progress with its checkpoint.
     is_on_the_way = verdict.kind is VerdictKind.ABSENT or (
         verdict.kind is VerdictKind.FROZEN and stopped is not None and stopped.state == "D"
     )
@@ -127,18 +127,18 @@ def _is_saving_as_usual(world: WorldSnapshot, verdict: Verdict, rank: int) -> bo
 
 
 def expects(view: RankView, world: WorldSnapshot) -> bool:
-    """Whether a rank has announced that it waits, or lets others wait."""
+    """Return whether a rank has announced that it waits, or lets others wait."""
     return view.alive and view.expects_until_ns > world.taken_ns
 
 
 HEARTBEAT_DUE_NS: Final = 1_500_000_000
-"""Heartbeats come once a second, from a thread that may have to wait for a core."""
+"""Time in ns within which a heartbeat is due: the period of one second, and time to get a core."""
 LONG_NS: Final = 30_000_000_000
-"""Nothing else keeps an agent from checking for this long: no part of such a pause after the last heartbeat counts."""
+"""Longest pause in ns of a running agent. After a longer one, no part since the last heartbeat counts as waiting."""
 
 
 class Standstill:
-    """Tracks how much of each wait of one run fell into times in which the whole run stood still."""
+    """Tracks how much of each wait of one run fell into suspensions of the whole run."""
 
     def __init__(self) -> None:
         self._sign_ns = 0
@@ -172,7 +172,7 @@ class Standstill:
         return extension_ns + stood_ns if was_announced else extension_ns
 
     def with_announcements(self, world: WorldSnapshot) -> WorldSnapshot:
-        """Extend what ranks have announced by the time for which the run stood still meanwhile."""
+        """Return the snapshot with announcements extended by the time for which the run was suspended."""
         extended = {
             rank: replace(view, expects_until_ns=view.expects_until_ns + extension_ns)
             for rank, view in world.ranks.items()
@@ -181,38 +181,38 @@ class Standstill:
         return replace(world, ranks={**world.ranks, **extended}) if extended else world
 
     def is_on(self, now_ns: int) -> bool:
-        """Whether the run stands still now."""
+        """Return whether the run is suspended now."""
         return self.ran_until_ns(now_ns) < now_ns
 
     def ran_until_ns(self, now_ns: int) -> int:
-        """The latest time at which the run is known to have been running."""
+        """Return the latest time at which the run is known to have been running."""
         return min(now_ns, self._sign_ns + HEARTBEAT_DUE_NS) if self._sign_ns else now_ns
 
     def lost_ns(self, wait: Wait) -> int:
-        """How much of a wait does not count because the run stood still."""
+        """Return the part of a wait that does not count, because the run was suspended."""
         return self._lost_ns.get(wait.key, 0)
 
     def forgive(self, waits: Iterable[Wait]) -> None:
-        """Count these waits from now on: forget what they lost before."""
+        """Count these waits in full from now on."""
         for wait in waits:
             self._lost_ns.pop(wait.key, None)
 
 
 def _last_sign_ns(view: RankView) -> int:
-    """When a rank ran last, as far as its tape shows."""
+    """Return when the tape last shows a rank running."""
     entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
     ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
-    stacks = view.stacks  # no signal is handled in a process that does not run
+    stacks = view.stacks  # a suspended process handles no signal
     signalled_ns = stacks.asked_ns if stacks is not None and stacks.by_signal else 0
     return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signalled_ns)
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------
-# The waits of a snapshot: open operations that are evidence, and those that a death left behind.
+# The waits of a snapshot: open operations that are evidence, and operations left behind by a death.
 
 
 DYING_NS: Final = 500_000_000
-"""A rank that dies in an operation may still be seen alive for this long, while the kernel closes its files."""
+"""Time in ns for which a rank that dies in an operation may still be seen alive, while the kernel closes its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,6 @@ class Wait:
     """The wait of a rank in an operation.
 
     Attributes:
-        view: The rank.
         operation: The operation in which it waits.
         since_ns: When it began to wait.
     """
@@ -231,12 +230,12 @@ class Wait:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Identifies the operation among all tapes."""
+        """Identifier of the operation among all tapes."""
         return self.view.nonce, self.operation.record.number
 
 
 def waits_of(world: WorldSnapshot) -> list[Wait]:
-    """All waits, the longest first."""
+    """Return all waits, the longest first."""
     waits = [
         Wait(view, operation, operation.waiting_since_ns)
         for view in world.ranks.values()
@@ -247,15 +246,15 @@ def waits_of(world: WorldSnapshot) -> list[Wait]:
 
 
 def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[OperationId]:
-    """Operations in which ranks wait, or were interrupted while waiting, after a member has died.
+    """Return operations in which ranks wait, or were interrupted, after the death of a member.
 
-    Ranks that were gone when a death was found prove nothing: their launcher may have ended all of them.
+    Ranks already gone when a death was found prove nothing: their launcher may have ended all of them.
 
     Args:
         world: The snapshot.
         alive_at: By rank, the monotonic time at which it was last seen alive.
     """
-    found: set[OperationId] = set()
+    operations: set[OperationId] = set()
     for dead in world.ranks.values():
         seen_ns = dead.gone_since_ns
         if not dead.is_dead or seen_ns is None:
@@ -266,12 +265,12 @@ def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Operation
                     *_waits_after(view, seen_ns, world.taken_ns),
                     *_interrupted_after(view, alive_at.get(dead.rank)),
                 ]
-                found.update(operation.operation_id for operation in left if operation.involves(dead.rank))
-    return found
+                operations.update(operation.operation_id for operation in left if operation.involves(dead.rank))
+    return operations
 
 
 def died_in(world: WorldSnapshot) -> set[OperationId]:
-    """Operations in which ranks were when their processes ended, or in which they were interrupted before that."""
+    """Return operations in which ranks ended, or were interrupted before they ended."""
     dead = [view for view in world.ranks.values() if view.is_dead]
     interrupted = [view.last for view in dead if view.last is not None and view.last.record.how is How.FAILED]
     return {operation.operation_id for view in dead for operation in view.open} | {
@@ -280,11 +279,11 @@ def died_in(world: WorldSnapshot) -> set[OperationId]:
 
 
 def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
-    """Operations in which ranks were interrupted after the last sign of life of a member that is now gone.
+    """Return operations interrupted after the last sign of life of a member that is gone now.
 
-    Unlike in `left_behind`, they may all be gone by now: a launcher ends the others within a moment. If an agent comes
-    only then, it is known that the member was the first where its launcher has recorded how it ended; or where another
-    one could still record that it failed, and the member itself recorded no failure, or an exception of its own.
+    Unlike in `left_behind`, all ranks may be gone: a launcher ends the others within a moment. An agent that comes only
+    then knows that the member died first in two cases: its launcher has recorded its end, or another rank has recorded
+    a failure while the member recorded none, or an exception of its own.
     """
     found: set[OperationId] = set()
     for dead in world.ranks.values():
@@ -314,14 +313,14 @@ def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]
 
 
 def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
-    """Where a rank waits, from the second pass after a death on: by then all that the dead rank wrote has been read."""
+    """Return the waits of a rank, once everything that a dead rank wrote has been read: a pass after its death."""
     if seen_ns >= now_ns:
         return []
     return [operation for operation in view.open if operation.waiting_since_ns is not None]
 
 
 def _interrupted_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
-    """What raised after the dead rank was last seen alive, or shortly before: its sockets close before its lock."""
+    """Return the operation that raised after a dead rank was last seen alive, or just before: sockets close first."""
     last = view.last
     if last is None or alive_ns is None or last.record.how is not How.FAILED:
         return []

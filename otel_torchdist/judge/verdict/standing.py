@@ -1,4 +1,4 @@
-"""Which verdict stands: the one given while a job hung, however it then ends; that of all nodes over that of one."""
+"""Which verdict stands: that given while a job hung, however the job ends, and all nodes' verdict over one node's."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.kept_results import AgentsVerdict
 
 RAISES_NS: Final = 500_000_000
-"""How long a program may take from the exception of a timeout to its end, or until it goes on."""
+"""Time in ns that a program may take from a timeout's exception to its end, or until it goes on."""
 ENDS_NS: Final = 10_000_000_000
-"""How long after that its launcher may take to end the others."""
+"""Further time in ns that its launcher may take to end the others."""
 
 
 def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether ranks other than those that a verdict names were the first to die.
+    """Return whether ranks other than the named ones died first.
 
-    Then a launcher, a scheduler or a person is ending a hung job. If the ranks that it names are the first to die, and
-    by themselves, that is news.
+    Then a launcher, a scheduler or a person is ending a hung job. If the named ranks die first, by themselves, that is
+    news.
     """
     if verdict.kind is VerdictKind.DEAD or has_failed_by_departure(verdict, world):
         return False
@@ -39,7 +39,7 @@ def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 
 def awaits_ends(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether ranks that waited have just been timed out, and how the others end is still to be seen."""
+    """Return whether waiting ranks have just timed out, and the ends of the others are still to come."""
     members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
     at_ns = timed_out_ns(world, verdict)
     if at_ns is None or not any(view.alive for view in members):
@@ -49,7 +49,7 @@ def awaits_ends(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 
 def timed_out_ns(world: WorldSnapshot, verdict: Verdict) -> int | None:
-    """When a timeout ended the first wait of the members, since that of the verdict began; None if none did."""
+    """Return when a timeout ended the first wait of a member since the verdict began; None if none did."""
     members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
     last = [one.record for view in members if (one := timed_out(view)) is not None]
     ends = [record.completed_ns or 0 for record in last if record.entered_ns >= verdict.since_ns]
@@ -57,7 +57,7 @@ def timed_out_ns(world: WorldSnapshot, verdict: Verdict) -> int | None:
 
 
 def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
-    """What became of an operation in which no rank waits any more."""
+    """Return the outcome of an operation in which no rank waits any more."""
     operation_id = verdict.operation_id
     waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
     progress = [view.progress[operation_id.channel] for view in waiters if operation_id.channel in view.progress]
@@ -66,7 +66,7 @@ def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
     if any(reached.completed >= operation_id.sequence for reached in progress):
         return Outcome.COMPLETED
     if any(reached.failed > operation_id.sequence for reached in progress):
-        return Outcome.FAILED  # those after it failed too, as DDP's other buckets do
+        return Outcome.FAILED  # later operations failed too, like DDP's other buckets
     if all(view.is_over for view in waiters):
         return Outcome.RANKS_ENDED
     return Outcome.OUT_OF_SIGHT
@@ -75,12 +75,12 @@ def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
 def verdict_of_all_nodes(
     found: AgentsVerdict | None, world: WorldSnapshot, world_size: int, own: Verdict | None
 ) -> AgentsVerdict | None:
-    """The verdict of the agents of all nodes, if it still holds and says more than that of one node.
+    """Return the verdict of all nodes' agents, if it still holds and says more than this node's verdict.
 
     Args:
-        found: What this node's agent has written down; None if there is nothing.
+        found: The verdict written down by this node's agent, or None.
         world: The run's ranks on this node.
-        world_size: How many ranks it has on all nodes.
+        world_size: Number of ranks on all nodes.
         own: The verdict on the ranks of this node.
     """
     if found is None or len(world.ranks) == world_size:
@@ -92,7 +92,7 @@ def verdict_of_all_nodes(
 
 
 def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
-    """Whether a rank has completed a later operation in that channel: the agent died before its verdict was over."""
+    """Return whether a rank has completed a later operation in that channel, after the agent died."""
     kind, group, source, destination, tag = verdict.channel
     if kind not in [*RecordKind]:
         return False
@@ -101,34 +101,34 @@ def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
 
 
 # --- departures -------------------------------------------------------------------------------------------------------
-# Ranks that exited without an error while others still needed them: one had fewer batches, for example.
-# Some backends let the others wait, which is a stall like any other. gloo closes its connections: the others fail at
-# once with exceptions that name no rank, and their launcher ends them.
+# Ranks that exited without an error while others still needed them, for example because they had fewer batches. Some
+# backends let the others wait, which is a stall like any other. gloo closes its connections: the others fail at once
+# with exceptions that name no rank, and their launcher ends them.
 
 
 ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def names_departed(verdict: Verdict) -> bool:
-    """Whether a verdict names only ranks that exited before the operation was over."""
+    """Return whether a verdict names only ranks that exited before the operation was over."""
     return {verdict.roll.standings.get(rank) for rank in verdict.ranks} == {Standing.ENDED}
 
 
 def is_about_failure(verdict: Verdict) -> bool:
-    """Whether ranks failed in an operation before which the ranks exited that a verdict on it names."""
+    """Return whether ranks failed in an operation because the named ranks had exited before it."""
     return names_departed(verdict) and bool(verdict.roll.ranks(Standing.FAILED))
 
 
 def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
-    """Whether an operation failed because the ranks that a verdict on it names had exited.
+    """Return whether an operation failed because the ranks named by its verdict had exited.
 
-    While members are not seen, these may have ended before the ones that are.
+    Unseen members may have ended earlier than the named ones, so all must be seen.
     """
     if not names_departed(verdict) or verdict.roll.silent:
         return False
     departed = [world.ranks[rank] for rank in verdict.ranks]
     failed = [world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED)]
-    # Who outlived the ranks that exited has shown that as well.
+    # A failed rank that outlived the exited ranks has shown that too.
     is_seen = any(map(_is_end_known, departed)) or any(view.seen_alive_ns for view in failed)
     if is_cancelled(verdict, world) or not is_seen:
         return False
@@ -136,14 +136,14 @@ def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
 
 
 def _is_end_known(view: RankView) -> bool:
-    """Whether a rank was seen before it exited, or its launcher has recorded that to an agent that came too late."""
+    """Return whether a rank was seen before it exited, or its launcher recorded the exit for a later agent."""
     return bool(view.seen_alive_ns) or (view.is_new and view.death is not None)
 
 
 def is_cancelled(verdict: Verdict, world: WorldSnapshot) -> bool:
-    """Whether a verdict names ranks that exited because all members were asked to: the one that is faster is no cause.
+    """Return whether the named ranks exited because all members were asked to. The fastest of them is no cause.
 
-    A rank that alone was asked has left the others behind, which nobody meant to.
+    A rank that was asked alone has left the others behind, which nobody intended.
     """
     if not names_departed(verdict):
         return False
@@ -152,7 +152,7 @@ def is_cancelled(verdict: Verdict, world: WorldSnapshot) -> bool:
 
 
 def was_signalled(view: RankView) -> bool:
-    """Whether a signal has asked a rank to end: recorded, or seen in how its process ended."""
+    """Return whether a signal asked a rank to end, as recorded or as its exit status shows."""
     if view.asked_signal:
         return True
     number = view.death.signal or (view.exit_code or 0) - 128 if view.death is not None else 0

@@ -1,4 +1,4 @@
-"""The verdict: which ranks hold an operation up, and on what evidence."""
+"""The verdict: the ranks that hold an operation up, and the evidence."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from otel_torchdist.model.symptoms import Symptom
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MAX_THREADS_CHOSEN: Final = 16
-"""Maximum ranks of a verdict for which the thread that should have come is looked up."""
+"""Maximum number of named ranks whose absent thread is looked up."""
 
 
 class Doubt(enum.Enum):
-    """Why a verdict is `unknown`, or less specific than it could be."""
+    """The reason why a verdict is `unknown`, or less specific than it could be."""
 
     SILENT = "not all ranks report"
     MEMBERS = "its members are not recorded, and all that are known have entered it"
@@ -46,15 +46,12 @@ class Link:
     """One rank of a circle.
 
     Attributes:
-        rank: The rank.
-        operation_id: The operation in which it waits for the next one.
-        operation: The operation's name.
-        group: Its group.
-        label: What it is for; see `OperationView`.
-        remote: The remote procedure call in which it waits, whose function is in that operation; None if it is so
-            itself.
-        ranks: The rank, and others that wait there for the same one and are missing at the same operation.
-        missing: The rank for which they wait; -1 if that is not known.
+        operation_id: The operation in which it waits for the next rank.
+        label: The operation's purpose; see `OperationView`.
+        remote: The remote procedure call in which the rank waits, if the called function is in the operation; None if
+            the rank is in it itself.
+        ranks: The rank, and others that wait with it and are missing at the same operation.
+        missing: The rank they wait for; -1 if unknown.
         call_site: Where the operation was called.
     """
 
@@ -70,7 +67,7 @@ class Link:
 
     @property
     def served_by(self) -> tuple[int, ...]:
-        """The rank that runs the function which has been called; empty if none is known."""
+        """The rank that runs the called function; empty if unknown."""
         return (self.remote.rank,) if self.remote is not None and self.remote.rank is not None else ()
 
 
@@ -79,8 +76,8 @@ class Sharing:
     """A group that two threads of a rank use at the same time.
 
     Attributes:
-        ranks: The ranks of which that is seen, ascending.
-        example: How it is seen on one of them.
+        ranks: The ranks on which it was seen, ascending.
+        example: Two such calls on one of these ranks.
     """
 
     ranks: tuple[int, ...]
@@ -89,32 +86,31 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What holds one operation up.
+    """The cause that holds one operation up.
 
     Attributes:
-        kind: What it is.
         operation_id: The operation at which the search for the cause ended.
-        operation: Its name.
-        group: Its group; None if it is not known.
-        ranks: The ranks that the verdict names, ascending.
-        roll: The standing of every member.
-        since_ns: When the first rank began to wait there.
-        doubt: Why it is unknown; None for other kinds.
-        mismatch: What they disagree about; None for other kinds, and for `shared_group` if their calls look the same.
-        sharing: Which threads share the group; None for kinds other than `shared_group`.
-        circle: Which rank waits where, each for the next one and the last for the first; empty without a circle.
-        places: Where the ranks are; see `locate`.
+        group: None if unknown.
+        ranks: The named ranks, ascending.
+        roll: The standing of each member.
+        since_ns: When the first rank began to wait in the operation.
+        doubt: Why the kind is `unknown`; None for other kinds.
+        mismatch: The difference between the calls; None for other kinds, and for `shared_group` if the calls look
+            alike.
+        sharing: The threads that share the group; None for kinds other than `shared_group`.
+        circle: The links of a circle: each rank waits for the next, the last for the first. Empty without a circle.
+        places: The place of each reporting member; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
-        exit_codes: By rank, the code with which it exited, for ranks that did so before the operation was over.
-        asked: By rank, the signal that had asked it to exit, for the same ranks, if such signals are recorded.
+        exit_codes: Exit code by rank, for ranks that exited before the operation was over.
+        asked: By exited rank, the signal that asked it to exit, if such signals are recorded.
         hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
         first: The death that explains the others; None for kinds other than `dead`.
-        node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
-        symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
-        behind: Waits that lead to this operation through several worlds of a process; see `waits_behind` and `locate`.
+        node: The host whose ranks, all of them and no others, are named; '' if there is none, see `locate`.
+        symptoms: By rank, the recorded symptoms of its machine; see `locate`.
+        behind: Waits that lead to this operation across worlds of a process; see `waits_behind` and `locate`.
         twins: By rank, the ids of several processes that claim to be that rank.
-        launch: What its ranks know of the launch; see `locate`.
-        deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
+        launch: Facts about the launch; see `locate`.
+        deadline: When the backend ends the wait; None if unknown, or if no rank waits any more.
     """
 
     kind: VerdictKind
@@ -143,40 +139,40 @@ class Verdict:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Ranks that have entered and not left."""
+        """Ranks that have entered and not left, ascending."""
         return self.roll.ranks(Standing.WAITING)
 
     @property
     def label(self) -> str:
-        """What the operation is for, if the ranks that wait in it agree on that; see `OperationView`."""
+        """The operation's purpose if all waiting ranks agree on it, else ''; see `OperationView`."""
         labels = {operation.label for operation in self.roll.waits.values()}
         return labels.pop() if len(labels) == 1 else ""
 
     @property
     def reporting(self) -> int:
-        """How many members report: the k of `k of n`."""
+        """Number of members that report: the k of `k of n`."""
         return len(self.roll.standings)
 
     @property
     def members(self) -> int:
-        """How many members there are: the n of `k of n`."""
+        """Number of members: the n of `k of n`."""
         return len(self.roll.members)
 
     def age_ns(self, moment_ns: int) -> int:
-        """How long the first rank has waited: until the moment, or until the last waiting rank was interrupted."""
+        """Return the age of the first wait at a moment; if all waits were interrupted, until the last interruption."""
         ends = [operation.record.completed_ns for operation in self.roll.waits.values()]
         known = [end for end in ends if end is not None]
         end_ns = max(known) if known and len(known) == len(ends) else moment_ns
         return max(end_ns - self.since_ns, 0)
 
     def agrees_with(self, other: Verdict) -> bool:
-        """Whether both blame the same ranks for the same thing."""
+        """Return whether both verdicts blame the same ranks for the same thing."""
         return self._claim() == other._claim()
 
     def _claim(self) -> tuple[object, ...]:
-        # Ranks whose calls differ wait in different operations afterwards.
+        # After a mismatch the ranks wait in different operations, so the mismatched one identifies it.
         where = self.operation_id if self.mismatch is None else self.mismatch.operation_id
-        if self.sharing is not None:  # of which all operations that wait there are
+        if self.sharing is not None:  # all operations of the shared group have one cause
             return self.kind, where.channel
         return self.kind, where, self.ranks, self.doubt
 
@@ -189,7 +185,7 @@ def verdict_at(
     mismatch: Mismatch | None = None,
     circle: tuple[Link, ...] = (),
 ) -> Verdict:
-    """A verdict on the operation of a roll call, without places."""
+    """Return a verdict on the operation of a roll call, without places."""
     return Verdict(
         kind=kind,
         operation_id=roll.operation_id,
@@ -205,7 +201,7 @@ def verdict_at(
 
 
 def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
-    """The verdict with the members' places, the node if it names that as a whole, and its deadline."""
+    """Return the verdict with the members' places, the host if it names a whole node, and the deadline."""
     members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
     missing_at = _missing_at(verdict)
     places: dict[int, RankPlace] = {}
@@ -217,7 +213,9 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         if remote is not None:
             place = replace(place, remote=remote, remote_for_ns=max(world.taken_ns - remote.since_ns, 0))
         if verdict.kind is VerdictKind.UNMATCHED and rank in verdict.ranks:
-            place = replace(place, instead=next((one for one in view.open if view.waits_in(one)), None))
+            place = replace(
+                place, instead=next((operation for operation in view.open if view.waits_in(operation)), None)
+            )
         places[rank] = place
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
     codes = {rank: members[rank].exit_code for rank in verdict.roll.ranks(Standing.ENDED)}
@@ -244,7 +242,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
 
 
 def _located(world: WorldSnapshot, link: Link) -> Link:
-    """A link with the line in which its rank waits: where its thread stands, or where it has called the operation."""
+    """Return a link with the line where its rank waits: from its stack, or the call site of the operation."""
     view = world.ranks.get(link.rank)
     operation = view.at(link.operation_id) if view is not None else None
     if view is None or operation is None or link.call_site is not None:
@@ -253,7 +251,7 @@ def _located(world: WorldSnapshot, link: Link) -> Link:
 
 
 def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:
-    """The host of several ranks if it has no others that are seen, and other hosts have; else ''."""
+    """Return the host of several named ranks if it has no other seen ranks, and other hosts have; '' otherwise."""
     hosts = {world.ranks[rank].host if rank in world.ranks else "" for rank in ranks}
     host = hosts.pop() if len(hosts) == 1 else ""
     there = {rank for rank, view in world.ranks.items() if view.host == host}
@@ -265,15 +263,15 @@ def _last_of(world: WorldSnapshot, rank: int) -> OperationView | None:
 
 
 def _missing_at(verdict: Verdict) -> dict[int, OperationId]:
-    """By rank, the operation at which it is missing."""
+    """Return, by rank, the operation at which it is missing."""
     named = verdict.ranks[:MAX_THREADS_CHOSEN]
-    found = {rank: verdict.operation_id for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
+    missing_at = {rank: verdict.operation_id for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
     if verdict.doubt is Doubt.THREADS:
-        found |= {
+        missing_at |= {
             after.rank: link.operation_id for link, after in zip(verdict.circle, verdict.circle[1:], strict=False)
         }
-        found[verdict.circle[0].rank] = verdict.circle[-1].operation_id
-    return found
+        missing_at[verdict.circle[0].rank] = verdict.circle[-1].operation_id
+    return missing_at
 
 
 def _was_cut_off(view: RankView, operation_id: OperationId) -> bool:
@@ -289,8 +287,8 @@ def _failure(view: RankView, operation_id: OperationId) -> str:
 
 
 def urgency(verdict: Verdict) -> tuple[int, int, int, OperationId]:
-    """The order of verdicts: the strongest evidence first, then the longest wait."""
-    # Devices that broke together are stuck in several groups, and not all of them in each.
+    """Return the sort key of a verdict: strongest evidence first, then the longest wait."""
+    # Devices that broke together are stuck in several groups, but not all of them in each.
     stuck = len(verdict.ranks) if verdict.kind is VerdictKind.STUCK else 0
     return list(VerdictKind).index(verdict.kind), -stuck, verdict.since_ns, verdict.operation_id
 
@@ -302,6 +300,6 @@ class Outcome(enum.Enum):
     FAILED = "failed"
     """The operation raised."""
     RANKS_ENDED = "ranks ended"
-    """All ranks that waited are gone."""
+    """All waiting ranks are gone."""
     OUT_OF_SIGHT = "out of sight"
     """Its tapes are gone, or its records were lost."""

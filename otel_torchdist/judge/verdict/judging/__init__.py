@@ -1,1 +1,1 @@
-"""What is judged: one stalled operation, by the standing of its members."""
+"""Judges one stalled operation by the standing of its members."""

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in a circle: which of them is at fault, if the records show it."""
+"""Ranks that wait for each other in a circle, and which rank is at fault if the records show it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
 class Hop(NamedTuple):
-    """A step of the search: from an operation at which a rank is missing to one in which that rank waits.
+    """A step of the search, from the operation at which a rank is missing to an operation in which that rank waits.
 
     Attributes:
         roll: The operation at which the rank is missing.
-        rank: The rank.
         waits_in: The operation in which it waits.
-        tie: Whether that wait keeps the rank from the first operation.
-        stand: Whether it is seen to wait there.
-        remote: The remote procedure call in which it waits, if that is how it does: the function is in the operation.
+        tie: How that wait keeps the rank from the first operation.
+        stand: Whether its thread is seen to wait there.
+        remote: The remote procedure call in which the rank waits, if the called function is in the operation; else
+            None.
     """
 
     roll: RollCall
@@ -37,18 +37,18 @@ class Hop(NamedTuple):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The rank, and the one that it has called."""
+        """The rank, and the rank it has called."""
         return (self.rank,) if self.remote is None or self.remote.rank is None else (self.rank, self.remote.rank)
 
 
 def judge_circle(hops: Sequence[Hop]) -> Verdict:
-    """Judge ranks that wait for each other; the verdict does not depend on where the circle was entered.
+    """Judge ranks that wait for each other. The verdict does not depend on where the search entered the circle.
 
-    A rank that is not seen to wait may be busy with something else. If it is the only one, it is absent, unless it
-    waits for some lock, or its operation is of a backward pass: that waits for all that it issues.
+    A rank that is not seen to wait may be busy with something else. If there is only one, it is absent, unless it may
+    wait for a lock, or its operation belongs to a backward pass, which waits for everything it issues.
 
     Args:
-        hops: Each waits where the next one is missing, the last where the first is missing.
+        hops: Each rank waits where the next one is missing, the last where the first is missing.
     """
     free = [hop for hop in hops if hop.stand is not ThreadStand.WAITS]
     if len(free) == 1 and not _may_wait(free[0]):
@@ -77,7 +77,7 @@ def _age(roll: RollCall) -> tuple[int, object]:
 
 
 def _left_out(hops: Sequence[Hop]) -> Verdict | None:
-    """A rank that has skipped the creation of a group, or creates one by itself, and waits for ranks that differ."""
+    """Return the verdict on a group's creation that a rank has skipped, or calls alone, while others wait elsewhere."""
     opposed = [
         (hop.roll, after.roll, hop.rank)
         for hop, after in _pairs(hops)
@@ -90,11 +90,11 @@ def _left_out(hops: Sequence[Hop]) -> Verdict | None:
 
 
 def _unmatched(hops: Sequence[Hop], ranks: tuple[int, ...], circle: tuple[Link, ...]) -> Verdict | None:
-    """The oldest send or receive whose other side does not seem to exist.
+    """Return the verdict on the oldest send or receive whose other side does not seem to exist.
 
-    Its peer waits for that very rank in something else: in a collective, or in a send or receive with another tag. A
-    peer that waits for a third rank may still come. Where all ranks of a circle send to or receive from the next one,
-    they have only chosen the wrong order. Of two tags that differ, nothing shows which is the wrong one.
+    Its peer waits for that very rank in something else: a collective, or a send or receive with another tag. A peer
+    that waits for a third rank may still come. If all ranks of a circle send to or receive from the next one, only
+    their order is wrong. If two tags differ, nothing shows which is wrong.
     """
     channels = [hop.roll.operation_id.channel for hop in hops]
     ends = {(channel.source, channel.destination) for channel in channels}
@@ -114,19 +114,19 @@ def _unmatched(hops: Sequence[Hop], ranks: tuple[int, ...], circle: tuple[Link, 
 
 
 def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
-    """Each hop with the one after it: the rank that is missing at the first waits at the second."""
+    """Return each hop with its successor: the rank missing at the first waits at the second."""
     return list(zip(hops, [*hops[1:], hops[0]], strict=True))
 
 
 def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
-    """Which ranks wait where and for which one, starting with the lowest rank."""
+    """Return the links of the circle, starting with the lowest rank."""
     links = [_link(hop, after) for hop, after in _pairs(hops)]
     lowest = min(range(len(links)), key=lambda place: links[place].rank)
     return (*links[lowest:], *links[:lowest])
 
 
 def _link(hop: Hop, after: Hop) -> Link:
-    """Where a rank waits, with the others that are missing with it and wait there with it."""
+    """Return the link of a hop, with the other ranks that are missing and waiting at the same places."""
     inside = hop.waits_in
     missing = hop.roll.ranks(Standing.ABSENT)
     others = [rank for rank in after.roll.ranks(Standing.WAITING) if rank in missing] if hop.remote is None else []
@@ -139,15 +139,15 @@ def _link(hop: Hop, after: Hop) -> Link:
 
 
 # --- messages to another rank -----------------------------------------------------------------------------------------
-# Sends and receives that have gone to another rank than those of the same line before them.
+# Sends and receives whose peer differs from the usual peer of their line.
 
 
 def strayed(
     world: WorldSnapshot, hops: Sequence[Hop], open_at: Mapping[OperationId, Mapping[int, OperationView]]
 ) -> tuple[OperationId, int] | None:
-    """The operation that a rank of a circle should be in, and that rank, if it has turned to another peer; else None.
+    """Return the operation that a rank of a circle owes, and that rank, if it has turned to another peer.
 
-    Its first message to or from that peer is from a line that has always served another one, which now waits for it.
+    Its first message with the new peer comes from a line that always served another peer, which now waits for it.
 
     Args:
         world: The snapshot.
@@ -167,7 +167,7 @@ def strayed(
 
 
 def _is_on_the_same_end(rank: int, one: Channel, other: Channel) -> bool:
-    """Whether a rank sends in both channels, or receives in both, with different ranks."""
+    """Return whether a rank sends in both channels, or receives in both, with different peers."""
     if one[:2] != other[:2] or not other.is_point_to_point:
         return False
     ends = ("source", "destination") if rank == one.source else ("destination", "source")
@@ -176,7 +176,7 @@ def _is_on_the_same_end(rank: int, one: Channel, other: Channel) -> bool:
 
 
 def _was_next(progress: Progress | None, sequence: int, operation: OperationView) -> bool:
-    """Whether the line of an operation has served a channel until now, in which it would be the next one's turn."""
+    """Return whether an operation's line has served a channel until now, and that channel's next operation is due."""
     if progress is None or not progress.aligned or progress.entered != sequence - 1 or operation.call_site is None:
         return False
     site = operation.call_site

@@ -1,11 +1,11 @@
 """Judges stalled operations. A pure function of a snapshot of the ranks.
 
-Blame follows the waits to their root: a rank that is missing here because it waits elsewhere is not blamed; the one
-that it waits for is. The verdict never claims more than the records show.
+Blame follows the waits to their root: a missing rank that waits elsewhere is not blamed; the rank it waits for is. The
+verdict never claims more than the records show.
 
-Backends tolerate some calls that do not match: gloo adds up bytes of another type and continues. A mismatch that every
-member has come out of is not the cause of a later stall, unless ranks have been out of step since: one that has skipped
-a call is missing at the end.
+Backends tolerate some mismatched calls: gloo adds up bytes of another type and continues. A mismatch that all members
+have left is not the cause of a later stall, unless ranks have been out of step since: a rank that skipped a call is
+missing at the end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 SETTLED_NS: Final = 1_000_000_000
-"""A rank that has been in an operation for less than this is passing through, not waiting."""
+"""Minimum time in ns in an operation after which a rank counts as waiting, not as passing through."""
 
 
 class Judge:
@@ -66,8 +66,7 @@ class Judge:
     def verdict_on(self, operation_id: OperationId) -> Verdict | None:
         """Find what holds up the operation `operation_id`, in which at least one rank waits or has failed.
 
-        Returns:
-            None if all ranks have come, and not all have been there for the threshold: it makes progress.
+        Returns: None if the operation makes progress: all ranks have come, and some for less than the threshold.
         """
         return self._search(operation_id, (), {})
 
@@ -86,7 +85,7 @@ class Judge:
         sizes = sizes_given(roll, self._members(roll).values())
         if sizes:
             return replace(_verdict(VerdictKind.RENDEZVOUS, roll, fewest(sizes)), launch=LaunchFacts(sizes))
-        # Before deaths: backends end processes whose calls do not match.
+        # Before deaths, because backends end processes whose calls do not match.
         mismatch = other_creation(roll) or other_order(roll, self._created)
         mismatch = mismatch or find_cause(self._members(roll), operation_id)
         sharing = is_swapped(self._world, roll) if mismatch is None else sharing_at(self._world, roll, mismatch)
@@ -149,20 +148,20 @@ class Judge:
         return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
 
     def verdict_after(self, operation_id: OperationId) -> Verdict | None:
-        """The verdict on a run that ended outside of any operation, after `operation_id`; None without a death."""
+        """Return the verdict on a run that ended between operations, after `operation_id`; None without a death."""
         roll = self._roll(operation_id)
         first = self._first_death(roll)
         if first is None or first.together or first.is_open or roll.silent:
             return None
         is_over = all(operation.record.how not in (None, *RAISED) for operation in roll.waits.values())
-        since_ns = first.at_ns if is_over else roll.since_ns  # nobody waited in what had ended well
+        since_ns = first.at_ns if is_over else roll.since_ns  # nobody waited in an operation that ended well
         return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=since_ns)
 
     def _first_death(self, roll: RollCall) -> FirstDeath | None:
         return first_death([self._world.ranks[rank] for rank in roll.standings])
 
     def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
-        """Whether that death is what the others wait for, or what interrupted them."""
+        """Return whether a death is the reason why the others wait or were interrupted."""
         if (first.together or first.is_open) and not self._is_outlived(roll):
             return False
         if first.may_follow and roll.silent and not self._is_outlived(roll):
@@ -171,8 +170,8 @@ class Judge:
             return False
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
-        # They had come out of it, or are the only ones that failed in it: then no other rank may be missing.
-        # The ranks that failed in it may have been interrupted by a death that is yet to be seen.
+        # The dead ranks had left the operation, or were the only ones to fail in it, so no other rank may be missing.
+        # Ranks that failed in it may have been interrupted by a death that is yet to be seen.
         failed = roll.ranks(Standing.FAILED)
         is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
         if {*first.ranks} <= {*failed} and not is_alone:
@@ -180,10 +179,10 @@ class Judge:
         return not roll.silent and not roll.ranks(*ELSEWHERE)
 
     def _explains_the_wait(self, first: FirstDeath, roll: RollCall) -> bool:
-        """Whether the silence of ranks is what the others wait for.
+        """Return whether the silence of ranks explains the others' wait.
 
-        Ranks that have come hold no other up while one is missing that was alive. If none is, their threads may have
-        been held up for a moment only, as on a machine that swaps.
+        Silent ranks inside the operation hold nobody up while a live rank is missing. If none is missing, their threads
+        may just have been delayed, as on a machine that swaps.
         """
         if not all(self._world.ranks[rank].at(roll.operation_id) for rank in first.ranks):
             return True
@@ -192,37 +191,37 @@ class Judge:
         return self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns
 
     def _is_outlived(self, roll: RollCall) -> bool:
-        """Whether a live rank has waited for the threshold: to it, ranks that ended together are dead."""
+        """Return whether a live rank has waited for the threshold: the others died, even if all died together."""
         living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
         return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
 
     def _blame(
         self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict:
-        """Blame the ranks that are missing and do not wait elsewhere; else the ranks that they wait for."""
+        """Blame the missing ranks that do not wait elsewhere, or else the ranks they wait for."""
         held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
         guilty = tuple(rank for rank, causes in held_up.items() if not causes)
         if guilty:
-            # Some have announced that they may take long; that excuses no other rank.
+            # An announcement excuses only the rank that made it.
             unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
             return self._accuse(roll, unexpected or guilty)
         return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
 
     def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
-        """The verdict on ranks that are missing and wait for no other."""
+        """Return the verdict on missing ranks that wait for no other."""
         frozen = self._frozen(rank for rank in guilty if roll.standings[rank] is not Standing.ENDED)
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
         absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
         if not absent:
             return _verdict(VerdictKind.DEVICE, roll, guilty)
-        # A rank that had come and was asked to end, as by a launcher, held nobody up if another one had not come.
+        # A rank that had come and was then asked to end, as by a launcher, held nobody up if another had not come.
         absent = tuple(rank for rank in absent if not self._world.ranks[rank].at(roll.operation_id)) or absent
         channel = roll.operation_id.channel
         have_ended = all(roll.standings[rank] is Standing.ENDED for rank in absent)
         if channel.kind is RecordKind.RENDEZVOUS and (is_launch(roll) or not have_ended):
             return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
-        # A rank that has ended cleanly will not send what another one waits for.
+        # A rank that ended cleanly will not send what another one waits for.
         is_owed = channel.is_point_to_point and have_ended
         return _verdict(VerdictKind.UNMATCHED if is_owed else VerdictKind.ABSENT, roll, absent)
 
@@ -234,7 +233,7 @@ class Judge:
     def _follow(
         self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> list[Verdict]:
-        """What keeps a missing rank from coming; nothing if it only passes through operations that make progress."""
+        """Return the causes that keep a missing rank away; empty if it only passes through operations that progress."""
         causes: list[Verdict | None] = []
         view = self._world.ranks[rank]
         channel = roll.operation_id.channel
@@ -264,9 +263,9 @@ class Judge:
         return _verdict(VerdictKind.UNMATCHED, self._roll(owed), (rank,))
 
     def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadStand]]:
-        """Where the threads of a rank wait: in the first operation of each channel; later ones wait for that.
+        """Return the first operation of each channel in which threads of a rank wait. Later ones wait for it.
 
-        Operations that are merely open count only if no thread is seen to wait, nor to do something else.
+        Open operations without a waiting thread count only if no thread waits, and none is seen elsewhere.
         """
         settled = self._world.taken_ns - self._settled_ns
         open_here = [one for one in view.open if view.waits_in(one) and since_of(one) <= settled]
@@ -282,7 +281,7 @@ class Judge:
         return CreatedGroups(self._world.ranks.values())
 
     def _members(self, roll: RollCall) -> dict[int, RankView]:
-        """The members that report."""
+        """Return the members that report, by rank."""
         return {rank: self._world.ranks[rank] for rank in roll.standings}
 
     def _roll(self, operation_id: OperationId) -> RollCall:
@@ -290,7 +289,7 @@ class Judge:
 
 
 def _shared(roll: RollCall, sharing: Sharing, mismatch: Mismatch | None = None) -> Verdict:
-    """The verdict on a group that threads share; it names no rank, for which of them is the odd one is chance."""
+    """Return the verdict on a shared group. It names no rank: which call comes first is chance."""
     return replace(_verdict(VerdictKind.SHARED_GROUP, roll, (), mismatch=mismatch), sharing=sharing)
 
 
@@ -304,5 +303,5 @@ def _doubt_of_operation(roll: RollCall) -> Doubt | None:
 
 
 def _has_streams(roll: RollCall) -> bool:
-    """Whether transfers of a group's backend have no ends of their own; gloo sends the length of each."""
+    """Return whether a backend's transfers are streams without boundaries. gloo sends the length of each transfer."""
     return roll.group is not None and roll.group.name.backend != "gloo"

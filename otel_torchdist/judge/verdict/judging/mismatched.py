@@ -1,4 +1,4 @@
-"""Mismatched calls as a cause of a stall: other calls, and groups created in another order or not at all."""
+"""Mismatched calls as the cause of a stall: different calls, and groups created in another order or not at all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
 def other_creation(roll: RollCall) -> Mismatch | None:
-    """Ranks that create a group under different names; None if they agree, or if no rank creates one.
+    """Return the mismatch of ranks that create a group under different names; None if they agree.
 
-    torch counts the groups that a process has created, members or not, and uses that number for the rendezvous in the
-    store: ranks whose numbers differ have skipped an earlier creation, and never meet.
+    torch counts the groups that a process has created, as a member or not, and uses that number for the rendezvous in
+    the store. Ranks whose numbers differ have skipped an earlier creation, and never meet.
     """
     if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or is_launch(roll):
-        return None  # ranks create the default group under an address, not under a name
+        return None  # ranks create the default group at an address, not under a name
     parties: dict[str, list[int]] = {}
     for rank, operation in sorted(roll.waits.items()):
         if operation.group is not None:
@@ -36,7 +36,7 @@ def other_creation(roll: RollCall) -> Mismatch | None:
 
 
 def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
-    """Ranks that have created the group of an operation in another order, or not all of them; None if all agree."""
+    """Return the mismatch of ranks that created groups in another order, or not all of them; None if all agree."""
     if roll.group is None:
         return None
     channel, sequence = roll.operation_id
@@ -46,7 +46,7 @@ def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
 
 
 def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
-    """A verdict on members of a group of which some create it while others are in another operation.
+    """Return the verdict on a group that some members create while others are in another operation.
 
     Args:
         creation: Roll call of the creation.
@@ -70,14 +70,14 @@ def _side(roll: RollCall, ranks: tuple[int, ...]) -> CallSide:
 
 
 def _describe(roll: RollCall) -> str:
-    """What was entered, and which group is created, since all creations have the same name."""
+    """Return the entered operation, with the group if it is a creation: all creations have the same name."""
     if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.group is None:
         return roll.operation
     return f"{roll.operation} ({roll.group.label})"
 
 
 def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
-    """The first mismatch, up to `operation_id`, that explains why the operation there does not end.
+    """Return the first mismatch, up to `operation_id`, that explains why that operation does not end.
 
     Args:
         views: The members that report.
@@ -90,16 +90,16 @@ def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mism
 
 
 def past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
-    """The first exchange before `operation_id` that did not fit and that everybody has come out of.
+    """Return the first exchange before `operation_id` whose sizes did not fit, and which all members have left.
 
-    What was not sent in it may have been taken from a later transfer, which then does not end although all are in it.
+    Missing bytes may have been taken from a later transfer, which then does not end although all ranks are in it.
     """
     found = find_mismatches(views.values(), operation_id)
     return next((mismatch for mismatch in found if mismatch.misfit is not None), None)
 
 
 def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:
-    """Whether every one of these ranks has come out of an operation without an exception."""
+    """Return whether all these ranks have left an operation without an exception."""
     return all(_has_come_out(view, operation_id) for view in views)
 
 
@@ -111,7 +111,7 @@ def _has_come_out(view: RankView, operation_id: OperationId) -> bool:
 
 
 def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
-    """Whether the ranks in the minority have skipped calls, or made extra ones, from that mismatch on."""
+    """Return whether the minority has skipped calls, or made extra ones, from that mismatch on."""
     channel, first = mismatch.operation_id
     entered = {rank: view.progress[channel].entered for rank, view in views.items()}
     behind = {rank for rank, count in entered.items() if count < max(entered.values())}
@@ -125,7 +125,7 @@ def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
 
 
 def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
-    """Whether the calls of one rank equal those that another one has made some positions later."""
+    """Return whether the calls of one rank equal calls that another made some positions later."""
     own, others = _calls(behind, channel), _calls(ahead, channel)
     shift = ahead.progress[channel].entered - behind.progress[channel].entered
     pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]

@@ -1,4 +1,4 @@
-"""Finds a group that two threads of a rank share: then which rank's call is the odd one is a matter of chance."""
+"""Detects a group shared by two threads of a rank. Which rank's call is the odd one is then chance."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 
 def sharing_at(world: WorldSnapshot, roll: RollCall, mismatch: Mismatch | None) -> Sharing | None:
-    """The sharing that explains why calls of a group do not match, or would not end although they seem to.
+    """Return the sharing that explains mismatched calls of a group, or calls that match but do not end.
 
     Args:
         world: The snapshot.
-        roll: The standing of every member.
-        mismatch: What they disagree about; None if their calls look the same.
+        roll: The standing of each member.
+        mismatch: The difference between the calls; None if they look alike.
     """
     channel = roll.operation_id.channel
     if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
@@ -39,7 +39,7 @@ def sharing_at(world: WorldSnapshot, roll: RollCall, mismatch: Mismatch | None) 
 
 
 def is_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
-    """The sharing by which ranks wait for different threads in an operation that is open; None if they do not."""
+    """Return the sharing that makes ranks wait for different threads in an open operation; None if there is none."""
     channel, sequence = roll.operation_id
     if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
         return None
@@ -48,9 +48,9 @@ def is_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
 
 
 def crashed_in_shared(world: WorldSnapshot, roll: RollCall, first: FirstDeath) -> Sharing | None:
-    """The sharing in which ranks were that crashed first; None if they did not crash, or share nothing.
+    """Return the sharing that the first ranks to die crashed in; None if they did not crash, or share nothing.
 
-    Where calls meet that do not match, gloo may write beyond a buffer, or abort the process.
+    Where mismatched calls meet, gloo may write beyond a buffer, or abort the process.
     """
     channel = roll.operation_id.channel
     if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
@@ -64,14 +64,14 @@ def crashed_in_shared(world: WorldSnapshot, roll: RollCall, first: FirstDeath) -
 def swapped_callers(
     views: Sequence[RankView], channel: Channel, last: int, *, first: int = 0, is_mismatch: bool = False
 ) -> Sharing | None:
-    """Two functions whose threads have made the same call of a group on two ranks, and that both of these use it.
+    """Return the sharing of two functions that made the same call of a group on two ranks and both use the group.
 
     Args:
-        views: Its members that report.
+        views: Members that report.
         channel: The group's collectives.
-        last: The last position that matters.
-        first: The first one.
-        is_mismatch: Whether the calls are known to differ; then it is enough that both functions use it on one rank.
+        last: Last sequence number considered.
+        first: First sequence number considered.
+        is_mismatch: Whether the calls are known to differ. Then it is enough if one rank uses the group from both.
     """
     here: dict[int, dict[int, tuple[RankView, Arrival]]] = {}
     for view in views:
@@ -90,7 +90,7 @@ def swapped_callers(
 
 
 def _example(views: Sequence[RankView], channel: Channel, callers: set[str]) -> SharedGroup:
-    """Two calls of different functions, with their lines where they are known."""
+    """Return two calls of different functions, with their lines if known."""
     names = {
         arrival.caller: arrival.signature.operation
         for view in views
@@ -112,7 +112,7 @@ def _example(views: Sequence[RankView], channel: Channel, callers: set[str]) -> 
 
 
 def _blocked_at_once(views: Iterable[RankView], channel: Channel) -> Sharing | None:
-    """Two threads of a rank that wait in the group now."""
+    """Return the sharing by two threads of a rank that wait in the group now."""
     found = {view.rank: example for view in views for example in _examples(view, channel)}
     return Sharing(tuple(found), next(iter(found.values()))) if found else None
 

@@ -1,18 +1,18 @@
-"""Ranks that have not come out of a collective although others have: something on their own side is stuck or broken.
+"""Ranks that do not leave a collective although others have: their own device or connection is stuck or broken.
 
-In a collective that synchronizes, each member's result depends on what all others contribute. So a rank that comes out
-of it proves that all the others have entered it and done their part. Two things can be concluded:
+In a synchronizing collective, each member's result depends on the contributions of all others. So a rank that leaves it
+proves that all others have entered and contributed. Two conclusions follow:
 
-- Someone has come out of a *later* collective of the group in which this rank takes part as well. A communicator runs
-  its collectives in order, so this rank's device has been through this one, and its own side does not show that: its
-  context is broken, or nothing there looks any more. No other rank can be the reason.
-- *All* others have come out of this one. None of them has anything left to do for this rank.
+- A rank has left a *later* collective of the group in which this rank takes part too. A communicator runs its
+  collectives in order, so this rank's device has passed this one without showing it: its context is broken, or nothing
+  polls it any more. No other rank can be the reason.
+- *All* others have left this collective. None of them has anything left to do for this rank.
 
-Where several ranks are left in a collective that was the last for the others, one of them may wait for what another
-should have passed on: rings and trees carry data from member to member. Then none is named.
+If several ranks remain in the collective that was the last for the others, one of them may wait for data that another
+should have passed on: rings and trees carry data from member to member. Then no rank is named.
 
-Ends are known late, and ranks are never read at the same moment. So this rank must have been in it for the threshold,
-the others out of it for a while, each by its own clock, and their counts must be possible together.
+Ends are known late, and ranks are never read at the same moment. So this rank must have been inside for the threshold
+and the others outside for a while, each by its own clock, and their counts must be consistent.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
 TRAIL_NS: Final = HEARTBEAT_LATE_NS + 2_000_000_000
-"""How long an end may be unseen: watchdogs look every second, agents on other nodes answer later, and if native code
-takes the GIL just then, that shows only when the heartbeat is late."""
+"""Time in ns for which an end may stay unseen. Watchdogs poll every second, agents on other nodes answer later, and a
+GIL held by native code shows only when the heartbeat is late."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
 def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tuple[int, ...]:
-    """The ranks that have not come out of an operation for a reason of their own, ascending.
+    """Return the ranks that do not leave an operation for a reason of their own, ascending.
 
     Args:
         world: The snapshot.
-        roll: The standing of every member; all of them report.
-        threshold_ns: How long they must have been in it.
+        roll: The standing of each member; all of them report.
+        threshold_ns: Minimum time in the operation.
     """
     out = _seen_out(world, roll)
     if out is None:
@@ -58,11 +58,11 @@ def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Out:
-    """The members that were seen to come out of an operation.
+    """The members seen to leave an operation.
 
     Attributes:
-        up_to: The highest sequence out of which one of them has come.
-        count: How many they are.
+        up_to: Highest sequence number that any of them has left.
+        count: Their number.
     """
 
     up_to: int
@@ -70,7 +70,7 @@ class _Out:
 
 
 def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
-    """How many were seen to come out of an operation, and how far they are; None if none was, or one only now."""
+    """Return the members seen to leave an operation; None if there are none, or if the latest left only just now."""
     channel, sequence = roll.operation_id
     reached = [world.ranks[rank].progress[channel] for rank in roll.ranks(Standing.OUT)]
     seen = [progress.seen_out for progress in reached if progress.seen_out >= sequence]
@@ -80,10 +80,10 @@ def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
 
 
 def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView, out: _Out) -> bool:
-    """Whether what is known of all of them can be true at one moment, and nothing that is not known may explain it.
+    """Return whether the snapshot is consistent and complete enough to name a stuck rank.
 
-    No rank comes out of what this rank has not entered: then it was read before the others. And a rank that has no data
-    may be what holds up this one, in whatever keeps its host or device from looking.
+    No rank leaves an operation that this rank has not entered: it would have been read before the others. And an unseen
+    rank may hold this one up, through whatever keeps its host or device from polling.
     """
     channel, sequence = operation.operation_id
     progress = view.progress.get(channel)
@@ -95,7 +95,7 @@ def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView,
 
 
 def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:
-    """Whether it would show if the rank had come out: a thread waits for that, or polls a device.
+    """Return whether an end would be noticed, because a thread waits for it or polls a device.
 
     Native code that holds the GIL stops both. Then the rank is to blame only if others wait for it.
     """
@@ -107,7 +107,7 @@ def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, 
 
 
 def _is_awaited(world: WorldSnapshot, view: RankView, channel: Channel, threshold_ns: int) -> bool:
-    """Whether others have waited for the threshold in a later operation of the group, which a rank has not entered."""
+    """Return whether others have waited for the threshold in a later operation that this rank has not entered."""
     entered = view.progress[channel].entered
     return any(
         world.taken_ns - wait.since_ns >= threshold_ns
@@ -117,7 +117,7 @@ def _is_awaited(world: WorldSnapshot, view: RankView, channel: Channel, threshol
 
 
 def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> bool:
-    """Whether anybody has come out of a later collective that needed this rank. Only devices keep order."""
+    """Return whether any rank has left a later collective that needed this rank. Only devices keep order."""
     channel, sequence = operation.operation_id
     return _is_on_device(operation) and any(
         later.operation_id.channel == channel
@@ -128,9 +128,9 @@ def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> boo
 
 
 def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _Out) -> bool:
-    """Whether all others have come out.
+    """Return whether all others have left the operation.
 
-    Without a device's order, a later operation does not show that, and so must not have been seen to end.
+    Without a device's order a later operation proves nothing, so no rank may have been seen to leave one.
     """
     if out.count < len(roll.members) - 1:
         return False
@@ -138,10 +138,10 @@ def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _Out
 
 
 def _needs(view: RankView, operation: OperationView) -> bool:
-    """Whether no rank comes out of an operation before this rank has done its part.
+    """Return whether no rank leaves an operation before this rank has contributed.
 
-    Where a rank may contribute nothing to the result of another, its device may not have come to the operation yet,
-    unless there is nothing before it.
+    If a rank may contribute nothing to another's result, its device need not have reached the operation, unless nothing
+    is ahead of it.
     """
     if operation.name == BARRIER:
         return True

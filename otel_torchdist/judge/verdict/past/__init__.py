@@ -1,1 +1,1 @@
-"""Runs that are over, judged afterwards as if somebody had been watching."""
+"""Judges finished runs as if somebody had been watching."""

@@ -1,7 +1,7 @@
-"""A run at its last moment: now, while a rank is alive; afterwards the newest sign of life on any tape.
+"""A run at its last moment: now, if a rank is alive; otherwise at the newest sign of life on any tape.
 
-A rank that ended silently was alive then, unless the tapes show otherwise: it fell silent long before, while nothing
-held its GIL, or the last thing that others did was to fail in an operation that they shared with it.
+A rank that ended silently counts as alive then, unless the tapes show that it ended earlier: it fell silent long
+before, while nothing held its GIL, or the others' last act was to fail in an operation shared with it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
 TOGETHER_NS: Final = 1_500_000_000
-"""Heartbeats are a second apart: ranks that fell silent within this time may have died in any order."""
+"""Time in ns within which silent ranks may have died in any order. Heartbeats are a second apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastMoment:
-    """A run at the last moment that its tapes show.
+    """A run at the last moment shown by its tapes.
 
     Attributes:
-        world: The snapshot; ranks that were alive then are shown as alive.
+        world: The snapshot. Ranks alive at that moment are alive in it.
         is_now: Whether that moment is now, because a rank is alive.
         signs: By rank, the monotonic time of its last sign of life.
     """
@@ -43,16 +43,16 @@ class LastMoment:
 
 
 def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMoment:
-    """The last moment of a run.
+    """Return the last moment of a run.
 
     Args:
-        run_id: Its id.
-        views: Its ranks as they are now.
+        run_id: Run id.
+        views: The run's ranks as they are now.
         now_ns: Monotonic time.
     """
     signs = {view.rank: last_sign_ns(view) for view in views}
     is_now = any(view.alive for view in views)
-    # A little later than the last event: what is over by then is over.
+    # Slightly later than the last event, so that everything finished by then is over.
     moment_ns = now_ns if is_now else max(signs.values()) + 1
     failed = [view for view in views if life_in(view) is RankLife.FAILED or interrupted_operation(view) is not None]
     alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, failed, moment_ns))}
@@ -70,7 +70,7 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
 
 
 def last_sign_ns(view: RankView) -> int:
-    """When a rank last showed a sign of life: a heartbeat, a record, or a stack that it wrote since."""
+    """Return when a rank last showed a sign of life: a heartbeat, a record, or a stack."""
     return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
 
 
@@ -81,7 +81,7 @@ def _was_alive(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bo
 
 
 def _fell_silent(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bool:
-    """Whether nothing but its silence shows that a rank was gone."""
+    """Return whether only silence shows that a rank was gone."""
     if life_in(view) is not RankLife.DEAD or view.death is not None or not _is_silent(view, moment_ns):
         return False
     return not _has_interrupted(view, failed)
@@ -92,7 +92,7 @@ def _is_silent(view: RankView, moment_ns: int) -> bool:
 
 
 def _has_interrupted(view: RankView, failed: Sequence[RankView]) -> bool:
-    """Whether one of those that failed did so because a rank that ended silently was gone."""
+    """Return whether a rank failed because this rank, which ended silently, was gone."""
     if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in failed):
         return False  # that rank failed first: launchers then end the others
     sign_ns = last_sign_ns(view)
@@ -100,12 +100,12 @@ def _has_interrupted(view: RankView, failed: Sequence[RankView]) -> bool:
 
 
 def _was_silent_for_the_gil(view: RankView) -> bool:
-    """Whether the last sign of a rank is a stack that a signal took: it was alive, but could not write heartbeats."""
+    """Return whether a rank last wrote a stack on a signal: it was alive, but its GIL was held."""
     return view.stacks is not None and view.stacks.by_signal and view.stacks.asked_ns > view.heartbeat_ns
 
 
 def _was_interrupted_by(view: RankView, other: RankView, after_ns: int) -> bool:
-    """Whether `other` failed in an operation that it shared with a rank, after that rank's last sign of life."""
+    """Return whether `other` failed in an operation that it shared with a rank, after that rank's last sign of life."""
     interrupted, own = interrupted_operation(other), interrupted_operation(view)
     if interrupted is None or (interrupted.record.completed_ns or 0) < after_ns:
         return False
@@ -118,7 +118,7 @@ def _was_interrupted_by(view: RankView, other: RankView, after_ns: int) -> bool:
 
 
 def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
-    """By rank, when it was gone. Silent deaths whose order the heartbeats do not show count as one death."""
+    """Return, by rank, when it was gone. Silent deaths whose order the heartbeats do not show count as one death."""
     signs = {view.rank: last_sign_ns(view) for view in gone}
     silent = [signs[view.rank] for view in gone if life_in(view) is RankLife.DEAD]
     together = range(min(silent), min(silent) + TOGETHER_NS) if silent else range(0)
@@ -129,7 +129,7 @@ def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
 
 
 # --- ranks that gave up -----------------------------------------------------------------------------------------------
-# The verdict on a run whose ranks gave up waiting, as it was just before: nothing that came afterwards changes it.
+# The verdict on a run whose ranks gave up waiting is that of the moment before. Nothing later changes it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Hung:
     Attributes:
         verdict: The verdict with places.
         world: The run just before the first rank gave up.
-        given_up: The waits that ranks gave up, the first of them first.
+        given_up: The waits that ranks gave up, in order of time.
     """
 
     verdict: Verdict
@@ -148,29 +148,29 @@ class Hung:
 
 
 def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
-    """What held up the ranks that gave up, if that is how the run ended; None if it did not end so.
+    """Return the stall that ranks gave up waiting for; None if the run did not end like that.
 
-    A wait counts as a stall however long the threshold is: nobody expected more than the timeout. Nor does what a
-    rank had announced, or compiled, matter any more.
+    The wait counts as a stall whatever the threshold, since nobody expected more than the timeout. Announcements and
+    compilations do not matter any more.
 
     Args:
-        world: The run when ranks have ended.
+        world: The run after ranks have ended.
         threshold_ns: See `Judge`.
     """
     before = before_giving_up(world)
     if before is None:
         return None
     given_up = tuple(all_given_up(world.ranks.values()))
-    shortest_ns = min(one.after_ns for one in given_up)
+    shortest_ns = min(wait.after_ns for wait in given_up)
     judge = Judge(before, min(threshold_ns, shortest_ns // 2))
     long_since_ns = before.taken_ns - shortest_ns
-    operations = {one.operation.operation_id for one in given_up}
+    operations = {wait.operation.operation_id for wait in given_up}
     operations |= {wait.operation.operation_id for wait in waits_of(before) if wait.since_ns <= long_since_ns}
-    found = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(operations)]
-    own = {one.operation.operation_id for one in given_up}
+    verdicts = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(operations)]
+    own = {wait.operation.operation_id for wait in given_up}
     verdict = min(
-        (one for one in found if one is not None),
-        key=lambda one: (urgency(one)[0], one.operation_id not in own, urgency(one)),
+        (verdict for verdict in verdicts if verdict is not None),
+        key=lambda verdict: (urgency(verdict)[0], verdict.operation_id not in own, urgency(verdict)),
         default=None,
     )
     if verdict is None:

@@ -1,7 +1,7 @@
-"""The verdict on a run at its last moment: what an agent would have reported if it had been watching.
+"""The verdict on a run at its last moment: the report an agent would have given if it had been watching.
 
-Where an agent has seen the end, it has recorded beside the tapes when each rank died, and possibly the verdict of the
-agents of all nodes.
+An agent that has seen the end has recorded each rank's death beside the tapes, and possibly the verdict of all nodes'
+agents.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from otel_torchdist.node.job.kept_results import AgentsVerdict
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """What is known about a run at its last moment.
+    """The result of judging a run at its last moment.
 
     Attributes:
         moment: The run at that moment.
-        verdict: The verdict, with places; None if nothing had stalled, or only what was expected to, and no rank was
-            left behind, or if these tapes do not decide that.
-        end: What the deaths that an agent has seen show; None if it has not seen all of them.
-        of_agents: The verdict of the agents of all nodes, if these tapes do not show as much.
-        unseen: Ranks of the run that have no tape here, ascending.
+        verdict: The verdict, with places; None if nothing had stalled unexpectedly and no rank was left behind, or if
+            these tapes do not decide it.
+        end: The conclusions from the deaths recorded by an agent; None if it has not recorded all of them.
+        of_agents: The verdict of all nodes' agents, if these tapes show less.
+        unseen: Ranks of the run without a tape here, ascending.
         has_deaths: Whether a rank has failed or died.
     """
 
@@ -58,26 +58,26 @@ class PostMortem:
 
     @property
     def named(self) -> tuple[int, ...]:
-        """The ranks that the verdict names."""
+        """The named ranks, ascending."""
         if self.of_agents is not None:
             return self.of_agents.named
         return self.verdict.ranks if self.verdict is not None else ()
 
     @property
     def is_undecided(self) -> bool:
-        """Whether ranks have died here, perhaps because of others that have no tape here."""
+        """Whether ranks have died here, possibly because of ranks without a tape here."""
         return not self.has_verdict and bool(self.unseen) and self.has_deaths
 
     @property
     def age_ns(self) -> int:
-        """How long the first rank had waited; 0 without a verdict on these tapes."""
+        """Age of the first wait; 0 without a verdict on these tapes."""
         if self.verdict is None:
             return 0
         return self.verdict.age_ns(self.end.at_ns if self.end is not None else self.moment.world.taken_ns)
 
     @property
     def hung_ns(self) -> int | None:
-        """How long the job hung before it was ended; None if it did not."""
+        """Time for which the job hung before it was ended; None if it did not hang."""
         end = self.end
         if end is None or not end.was_hung or end.verdict is None:
             return None
@@ -85,7 +85,7 @@ class PostMortem:
 
     @property
     def ended_together(self) -> FirstDeath | None:
-        """The deaths of ranks that something ended at the same moment; None if nothing did."""
+        """The deaths with a common cause; None if there is none."""
         first = self.end.first if self.end is not None and not self.has_verdict else None
         return first if first is not None and first.together else None
 
@@ -101,12 +101,12 @@ def examine(
     """Judge a run.
 
     Args:
-        run_id: Its id.
-        world_size: How many ranks it has on all nodes.
-        views: Its ranks as they are now; at least one.
+        run_id: Run id.
+        world_size: Number of ranks on all nodes.
+        views: The run's ranks as they are now; at least one.
         rules: Which waits are stalls.
         now_ns: Monotonic time.
-        written: The verdict that this node's agent has written down; None if there is none.
+        written: The verdict written down by this node's agent, or None.
     """
     moment = last_moment(run_id, views, now_ns)
     hung = find_hung(WorldSnapshot(run_id, now_ns, _by_rank(views)), rules.threshold_ns)
@@ -125,7 +125,7 @@ def examine(
 
 
 def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
-    """The verdict with its places; None if nothing had stalled and no rank was left behind.
+    """Return the verdict with its places; None if nothing had stalled and no rank was left behind.
 
     Args:
         moment: The run at its last moment.
@@ -136,17 +136,17 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
 
 
 def roots_of(moment: LastMoment, rules: StallRules) -> list[Verdict]:
-    """All verdicts of the best kind, with their places, so that every rank that is to blame is named.
+    """Return all verdicts of the strongest kind, with their places, so that every culprit is named.
 
-    Two faults at once are real: two broken devices, each of which holds up a group of its own. The first verdict names
-    the most ranks; each of the others names at least one more. If none names a rank, there is only one.
+    Two simultaneous faults do occur, such as two broken devices that each hold up a group. The first verdict names the
+    most ranks, and each of the others at least one more. If no rank is named, there is only one verdict.
 
     Args:
         moment: The run at its last moment.
         rules: Which waits are stalls.
     """
-    found = sorted(_verdicts(moment, rules), key=urgency)
-    best = [verdict for verdict in found if verdict.kind is found[0].kind]
+    verdicts = sorted(_verdicts(moment, rules), key=urgency)
+    best = [verdict for verdict in verdicts if verdict.kind is verdicts[0].kind]
     roots: list[Verdict] = []
     named: set[int] = set()
     for verdict in sorted(best, key=lambda verdict: -len(verdict.ranks)):
@@ -162,43 +162,47 @@ def _located(moment: LastMoment, verdict: Verdict) -> Verdict:
 
 
 def _when_over(verdict: Verdict) -> Verdict:
-    """A verdict on what is over: no timeout will end it."""
+    """Return a verdict without its deadline: after the end, no timeout is due."""
     return dataclasses.replace(verdict, deadline=None)
 
 
 def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
-    found = _of_stalls(world, rules)
+    verdicts = _of_stalls(world, rules)
     behind = [verdict_on(operation_id) for operation_id in left_behind(world, dict(moment.signs))]
     failed = [verdict_on(operation_id) for operation_id in _interrupted(world)]
-    found += [one for one in (*behind, *failed) if one is not None and one.kind.traits.is_final]
-    # Ranks that are not seen may have interrupted an operation from which one is absent.
-    absent = [one for one in failed if one is not None and one.kind is VerdictKind.ABSENT and not one.roll.silent]
-    found += [one for one in absent if not is_cancelled(one, world)]
-    return found
+    verdicts += [verdict for verdict in (*behind, *failed) if verdict is not None and verdict.kind.traits.is_final]
+    # Unseen ranks may have interrupted an operation from which a rank is absent.
+    absent = [
+        verdict
+        for verdict in failed
+        if verdict is not None and verdict.kind is VerdictKind.ABSENT and not verdict.roll.silent
+    ]
+    verdicts += [verdict for verdict in absent if not is_cancelled(verdict, world)]
+    return verdicts
 
 
 def stalled_verdict(world: WorldSnapshot, rules: StallRules) -> Verdict | None:
-    """The verdict on what had stalled in a snapshot; None when nothing had, or it was expected."""
+    """Return the verdict on the stall in a snapshot; None if nothing stalled, or if it was expected."""
     return min(_of_stalls(world, rules), key=urgency, default=None)
 
 
 def _of_stalls(world: WorldSnapshot, rules: StallRules) -> list[Verdict]:
     judge = Judge(world, rules.threshold_ns)
     stalls = [judge.verdict_on(operation_id) for operation_id in _stalled(world, rules)]
-    found = [verdict for verdict in stalls if verdict is not None and not is_cancelled(verdict, world)]
-    return [verdict for verdict in found if not _is_excused(world, verdict, rules)]
+    verdicts = [verdict for verdict in stalls if verdict is not None and not is_cancelled(verdict, world)]
+    return [verdict for verdict in verdicts if not _is_excused(world, verdict, rules)]
 
 
 def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:
-    """Whether ranks expect the wait or compile. An expected wait counts from when it was no longer expected."""
+    """Return whether ranks compile or expect the wait. An expected wait counts from the end of the announcement."""
     lately = dataclasses.replace(world, taken_ns=world.taken_ns - rules.threshold_ns)
     return is_expected(lately, verdict) or CompileExcuses(rules.threshold_ns).excuse(world, verdict)
 
 
 def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
-    """The first operation of each channel that has waited for too long; later ones wait for that."""
+    """Return the first operation of each channel that has stalled. Later ones wait for it."""
     first: dict[Channel, OperationId] = {}
     waits, standstill = waits_of(world), Standstill()
     standstill.observe(world, waits)
@@ -211,20 +215,20 @@ def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
 
 
 def _interrupted(world: WorldSnapshot) -> set[OperationId]:
-    """The operations in which ranks that failed were interrupted."""
+    """Return the operations in which failed ranks were interrupted."""
     failed = [view for view in world.ranks.values() if life_in(view) is RankLife.FAILED]
     return {interrupted.operation_id for view in failed if (interrupted := interrupted_operation(view)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class SeenEnd:
-    """What the deaths of a run's ranks show.
+    """The conclusions from the recorded deaths of a run's ranks.
 
     Attributes:
         verdict: The verdict with places; None if no rank held the others up, and none died first.
-        at_ns: The moment that it refers to.
-        was_hung: Whether the verdict is on ranks that hung, and were ended afterwards.
-        first: The death that explains the others; None if none has died.
+        at_ns: The moment of the verdict.
+        was_hung: Whether the verdict is on a hang that was ended afterwards.
+        first: The death that explains the others; None if no rank has died.
     """
 
     verdict: Verdict | None
@@ -234,11 +238,11 @@ class SeenEnd:
 
 
 def seen_end(run_id: int, views: Sequence[RankView], rules: StallRules, now_ns: int) -> SeenEnd | None:
-    """Judge a run by the deaths that an agent has seen; None if it has not seen all of them.
+    """Judge a run by the deaths that an agent has recorded; None if it has not recorded all of them.
 
     Args:
-        run_id: Its id.
-        views: Its ranks as they are now.
+        run_id: Run id.
+        views: The run's ranks as they are now.
         rules: Which waits are stalls.
         now_ns: Monotonic time.
     """
@@ -266,7 +270,7 @@ def _by_rank(views: Sequence[RankView]) -> Mapping[int, RankView]:
 
 
 def _gone(view: RankView) -> RankView:
-    """A rank that was watched until it died."""
+    """Return a rank as seen by an agent that watched it die."""
     if view.death is None:
         return view
     at_ns = view.death.at_ns
@@ -274,7 +278,7 @@ def _gone(view: RankView) -> RankView:
 
 
 def _alive_at(view: RankView, at_ns: int) -> RankView:
-    """A rank as it was just before the first death, back in the operation that this death interrupted."""
+    """Return a rank as it was just before the first death, back in the operation interrupted by that death."""
     death = view.death
     if death is None or life_in(view) is RankLife.FINISHED:
         return view
@@ -292,5 +296,5 @@ def _alive_at(view: RankView, at_ns: int) -> RankView:
 
 
 def _was_misled(failed: OperationView, at_ns: int) -> bool:
-    """Whether a file of an earlier launch made an operation fail, for nobody had died before `at_ns`."""
+    """Return whether an earlier launch's file made an operation fail, as nobody had died before `at_ns`."""
     return bool(file_left_over(failed)) and (failed.record.completed_ns or 0) < at_ns

@@ -1,4 +1,4 @@
-"""Operations and lines of code, and calls that do not match, in words."""
+"""Operations, lines of code and mismatched calls in words."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from otel_torchdist.tape.names.reader import MAIN_THREAD
 
 
 def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId, label: str = "") -> str:
-    """An operation as users name it: `all_reduce (sequence 118, default_pg)`, `all_gather (FSDP layers.3, …)`.
+    """Describe an operation as users name it: `all_reduce (sequence 118, default_pg)`, `all_gather (FSDP layers.3, …)`.
 
     Args:
-        operation: Its name.
-        group: Its group; None if it is not known.
+        operation: Name of the operation.
+        group: Its group; None if unknown.
         operation_id: Its id.
-        label: What it is for; see `OperationView`.
+        label: Purpose of the operation; see `OperationView`.
     """
     channel = operation_id.channel
     details: list[str] = [label] if label else []
@@ -39,7 +39,7 @@ def describe_operation(operation: str, group: GroupView | None, operation_id: Op
 
 
 def describe_instead(operation: OperationView) -> str:
-    """What a rank is in that does not match: `send (from rank 0 to rank 1, tag 12)`, `all_reduce (mesh_tp)`."""
+    """Describe an operation that does not match: `send (from rank 0 to rank 1, tag 12)`, `all_reduce (mesh_tp)`."""
     title = operation.group.title if operation.group is not None else "unknown group"
     return f"{operation.name} ({', '.join(_message(operation.operation_id.channel) or [title])})"
 
@@ -56,23 +56,23 @@ def _message(channel: Channel) -> list[str]:
 
 
 def describe_frame(frame: CallSiteName) -> str:
-    """`load_batch at train.py:57`."""
+    """Describe a stack frame: `load_batch at train.py:57`."""
     return f"{_name(frame.function)} at {describe_line(frame)}"
 
 
 def at_line(frame: CallSiteName | None) -> str:
-    """` at evaluate, train.py:61`; '' if the line is not known."""
+    """Describe a call site after an operation: ` at evaluate, train.py:61`; '' if unknown."""
     return f" at {_name(frame.function)}, {describe_line(frame)}" if frame is not None else ""
 
 
 def describe_through(frame: CallSiteName | None) -> str:
-    """`torchmetrics' gather_all_tensors`, the function of a library that a line has called; '' if it calls none."""
+    """Describe the library function called by a line: `torchmetrics' gather_all_tensors`; '' if there is none."""
     package, _, function = frame.through.partition(".") if frame is not None else ("", "", "")
     return f"{package}'{'' if package.endswith('s') else 's'} {_name(function)}" if function else ""
 
 
 def called_in(frame: CallSiteName | None) -> str:
-    """`, called in main at train.py:61 through torchmetrics' gather_all_tensors`; '' if the line is not known."""
+    """Describe a call: `, called in main at train.py:61 through torchmetrics' gather_all_tensors`; '' if unknown."""
     through = describe_through(frame)
     return (f", called in {describe_frame(frame)}" + (f" through {through}" if through else "")) if frame else ""
 
@@ -82,14 +82,14 @@ def _name(function: str) -> str:
 
 
 def describe_line(frame: CallSiteName) -> str:
-    """`train.py:57`, and for the file of a package its folder."""
+    """Describe a line: `train.py:57`, with the folder for a package's `__init__.py`."""
     path = PurePath(frame.file)
     name = "/".join(path.parts[-2:]) if path.name == "__init__.py" else path.name
     return f"{name}:{frame.line}"
 
 
 def describe_raised(subject: str, exception: str, line: str, message: str) -> str:
-    """`it raised ValueError in load_batch at train.py:57: "loss is nan"`."""
+    """Describe an exception: `it raised ValueError in load_batch at train.py:57: "loss is nan"`."""
     says = f': "{message}"' if message else ""
     return f"{subject} raised {exception} in {line}{says}"
 
@@ -98,15 +98,15 @@ def describe_raised(subject: str, exception: str, line: str, message: str) -> st
 
 
 MAX_SIDES: Final = 3
-"""Parties that a sentence lists."""
+"""Maximum number of parties in a sentence."""
 
 
 def describe_ways(mismatch: Mismatch, gone: Collection[int] = ()) -> str:
-    """`rank 2 is in all_gather at evaluate, train.py:61, where ranks 0-1 are in …`; '' if all are in the same call.
+    """Describe mismatched calls: `rank 2 is in all_gather at evaluate, train.py:61, where …`; '' if they look alike.
 
     Args:
         mismatch: The calls.
-        gone: Ranks that have ended: these were in their call.
+        gone: Ranks that have ended, described in the past tense.
     """
     ways = mismatch.ways
     if ways is None or not ways.differ or not _should_meet(mismatch):
@@ -126,12 +126,12 @@ def describe_ways(mismatch: Mismatch, gone: Collection[int] = ()) -> str:
 
 
 def _should_meet(mismatch: Mismatch) -> bool:
-    """Whether calls at different places say by themselves that they do not match."""
+    """Return whether calls at different places are a mismatch by themselves."""
     return mismatch.field is not Field.MEMBERS and not mismatch.operation_id.channel.is_point_to_point
 
 
 def describe_ends(mismatch: Mismatch) -> str:
-    """`, sent at forward, model.py:12, and received at backward, model.py:20`; '' for collectives."""
+    """Describe both ends of a message: `, sent at forward, model.py:12, and received at …`; '' for collectives."""
     sides = mismatch.ways.sides if mismatch.ways is not None else ()
     if not mismatch.operation_id.channel.is_point_to_point or mismatch.misfit is None or len(sides) != 2:
         return ""
@@ -149,12 +149,12 @@ def _left_out(ways: Ways, ranks: tuple[int, ...]) -> str:
 
 
 def _line_alone(side: CallSide) -> CallSide:
-    """A side without the function that its line calls: a library makes several calls from one line."""
+    """Return a side without the library function called by its line: a library makes several calls from one line."""
     return side if side.site is None else replace(side, site=replace(side.site, through=""))
 
 
 def describe_values(mismatch: Mismatch) -> list[str]:
-    """`the dtype differs: int64 on ranks 0-1, float32 on rank 2`; nothing where the operations themselves differ."""
+    """Describe differing arguments: `the dtype differs: int64 on ranks 0-1, …`; empty if the operations differ."""
     if mismatch.field is Field.OPERATION:
         return []
     values = ", ".join(f"{text} on {name_ranks(ranks)}" for text, ranks in mismatch.parties[:MAX_SIDES])
@@ -162,16 +162,16 @@ def describe_values(mismatch: Mismatch) -> list[str]:
 
 
 def describe_libraries(ways: Ways | None) -> list[str]:
-    """`in evaluate it is called by torchmetrics' gather_all_tensors`, for lines that do not call torch themselves."""
+    """Describe calls made through a library: `in evaluate it is called by torchmetrics' gather_all_tensors`."""
     if ways is None or _shared_line(ways) is not None:
         return []  # the cause says it
     sites = [side.site for side in ways.sides if side.site is not None]
-    found = {site.function: describe_through(site) for site in sites}
-    return [f"in {function} it is called by {through}" for function, through in found.items() if through]
+    libraries = {site.function: describe_through(site) for site in sites}
+    return [f"in {function} it is called by {through}" for function, through in libraries.items() if through]
 
 
 def common_line(ways: Ways | None) -> str:
-    """` at forward, model.py:28`, if all parties are there; else ''."""
+    """Describe the line of all parties: ` at forward, model.py:28`; '' if they differ."""
     if ways is None or ways.differ:
         return ""
     sites = {side.site for side in ways.sides}
@@ -179,7 +179,7 @@ def common_line(ways: Ways | None) -> str:
 
 
 def _shared_line(ways: Ways) -> CallSiteName | None:
-    """The only line of the program, as that which runs a trainer, whose functions of libraries differ; else None."""
+    """Return the only user line, such as a trainer's entry, if the library functions it calls differ; else None."""
     sites = [side.site for side in ways.sides if side.site is not None]
     lines = {replace(site, through="") for site in sites}
     is_shared = len(lines) == 1 < len(set(sites)) and len(sites) == len(ways.sides)
@@ -187,7 +187,7 @@ def _shared_line(ways: Ways) -> CallSiteName | None:
 
 
 def _describe(side: CallSide, ranks: tuple[int, ...], gone: Collection[int], in_library: bool) -> str:
-    """Where some ranks are; `in_library` gives the library's function, for all have the same line."""
+    """Describe where ranks are; with `in_library`, by library function, since all ranks share the line."""
     through = describe_through(side.site)
     where = (f" of {through}" if through else "") if in_library else at_line(side.site)
     are, were = ("is", "was") if len(ranks) == 1 else ("are", "were")
@@ -199,11 +199,11 @@ def _label(side: CallSide) -> str:
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
-# Sizes of an exchange that do not fit, in words: `rank 1 sends 3 rows to rank 2, which expects 5`.
+# Sizes of an exchange that do not fit: `rank 1 sends 3 rows to rank 2, which expects 5`.
 
 
 def describe_misfit(misfit: Misfit, operation: str) -> str:
-    """Describe the sizes of two members that do not fit, in rows or elements if both count in the same ones."""
+    """Describe two members' sizes that do not fit: in rows or elements if both use the same unit, else in bytes."""
     unit = misfit.unit
     names = ("row", "rows") if operation in COUNTED_IN_ROWS else ("element", "elements")
     if not unit or misfit.sent % unit or misfit.expected % unit:
@@ -216,7 +216,7 @@ def describe_misfit(misfit: Misfit, operation: str) -> str:
 
 
 def _more(misfit: Misfit) -> str:
-    """Whether other pairs do not fit either, and which rank is part of all of them."""
+    """Describe further pairs that do not fit, and the rank they have in common."""
     if misfit.pairs < 2:
         return ""
     alone = f", all of them with rank {misfit.ranks[0]}" if len(misfit.ranks) == 1 else ""
@@ -231,7 +231,7 @@ MAX_PARTIES: Final = 3
 
 
 def describe_creations(mismatch: Mismatch) -> str:
-    """`rank 3 has created group 2 with ranks 2-3 at build, train.py:12, where ranks 0-2 have created it with …`."""
+    """Describe creations: `rank 3 has created group 2 with ranks 2-3 at build, train.py:12, where ranks 0-2 …`."""
     number = mismatch.operation
     sites = [side.site for side in mismatch.ways.sides] if mismatch.ways is not None else []
     lines = {site for site in sites if site is not None}
@@ -247,7 +247,7 @@ def describe_creations(mismatch: Mismatch) -> str:
 
 
 def describe_sharing(ranks: tuple[int, ...], example: SharedGroup, group: str) -> str:
-    """Which two threads use a group, and where they call."""
+    """Describe which two threads use a group, and where they call."""
     calls = [_describe_call(*one) for one in zip(example.operations, example.call_sites, example.callers, strict=True)]
     return f"two threads of {name_ranks(ranks)} share {group}: {' and '.join(calls)}"
 
@@ -259,7 +259,7 @@ def _describe_call(operation: str, site: CallSiteName | None, caller: str) -> st
 
 
 def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
-    """Which ranks made which call, the minority first."""
+    """Describe which ranks made which call, the minority first."""
     if mismatch.field is Field.MEMBERS:
         return describe_creations(mismatch)
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)

@@ -1,4 +1,4 @@
-"""The cause of a stall, in words: a clause for each kind of verdict."""
+"""The cause of a stall in words: a clause for each kind of verdict."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _PLURALS: Final = {"device": "devices", "process": "processes"}
 
 
 def is_gone(verdict: Verdict, rank: int) -> bool:
-    """Return whether a rank is over, so that it was somewhere and is not."""
+    """Return whether a rank has ended, so that its place is told in the past tense."""
     return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in GONE
 
 
 def cause_of(verdict: Verdict, age: str) -> str:
-    """Describe the cause; `age` is how long the first rank has waited."""
+    """Describe the cause; `age` is the age of the first wait, in words."""
     match verdict.kind:
         case VerdictKind.SHARED_GROUP:
             return _shared(verdict, age)
@@ -86,12 +86,12 @@ def _absent(verdict: Verdict, age: str) -> str:
 
 
 def _their_side(verdict: Verdict) -> str:
-    """The operation as the ranks that are missing would enter it."""
+    """Describe the operation as the missing ranks would enter it."""
     channel = verdict.operation_id.channel
     if not channel.is_point_to_point:
         return _operation_id(verdict)
     side = "send" if verdict.ranks == (channel.source,) else "recv"
-    # The label is that of the side that waits: the other one's stage is another.
+    # The label belongs to the waiting side; the other side's stage is another.
     label = (
         f"for {verdict.operation} of {verdict.label}" if verdict.label and side != verdict.operation else verdict.label
     )
@@ -143,7 +143,7 @@ def _circular(verdict: Verdict, age: str) -> str:
     are_messages = all(link.operation_id.channel.is_point_to_point for link in verdict.circle)
     if len(alike) != 1 or not are_messages:
         return f"{each_other}: {_describe_circle(verdict)}"
-    [(operation, site, _)] = alike  # a ring: whom each waits for is all that differs
+    [(operation, site, _)] = alike  # a ring: the links differ only in the rank waited for
     links = [f"rank {link.rank} for rank {link.missing}" for link in verdict.circle[:MAX_PARTIES]]
     more = len(verdict.circle) - MAX_PARTIES
     return f"{each_other} in {operation}{at_line(site)}: {', '.join(links)}{f' and {more} more' if more > 0 else ''}"
@@ -163,7 +163,7 @@ def _describe_link(link: Link) -> str:
 
 
 def describe_link(link: Link) -> str:
-    """The operation in which a rank of a circle waits."""
+    """Describe the operation in which a rank of a circle waits."""
     operation = describe_operation(link.operation, link.group, link.operation_id, link.label)
     return operation if link.remote is None else f"its call of {link.remote.text}, which is in {operation}"
 

@@ -1,4 +1,4 @@
-"""How waits, ranks and rescues ended, in words."""
+"""The ends of waits, ranks and rescues in words."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
 def describe_deadline(deadline: Deadline, moment_ns: int) -> str:
-    """`NCCL ends the process of rank 0 in 9 min 20 s (timeout 10 min)`.
+    """Describe a deadline: `NCCL ends the process of rank 0 in 9 min 20 s (timeout 10 min)`.
 
     Args:
         deadline: The deadline.
-        moment_ns: Monotonic time of the moment from which it is seen.
+        moment_ns: Monotonic time from which the remaining time counts.
     """
     backend, rank = deadline.backend, deadline.rank
     match deadline.at_timeout:
@@ -48,7 +48,7 @@ def describe_deadline(deadline: Deadline, moment_ns: int) -> str:
 
 
 def span_of_time(seconds: float) -> str:
-    """`45 s`, `9 min 20 s`, `30 min`, `2 h 5 min`."""
+    """Format a duration: `45 s`, `9 min 20 s`, `30 min`, `2 h 5 min`."""
     seconds = passed(seconds)
     whole = round(seconds)
     if whole < 60:
@@ -65,7 +65,7 @@ SHORTEST_LEAD_S = 0.001
 
 
 def describe_deaths(verdict: Verdict) -> str:
-    """`rank 2 was killed by SIGKILL 0.12 s before the others ended`."""
+    """Describe the first deaths: `rank 2 was killed by SIGKILL 0.12 s before the others ended`."""
     ranks, first = verdict.ranks, verdict.first
     if first is not None and first.is_silence:
         return f"{name_ranks(ranks)} fell silent"
@@ -75,9 +75,9 @@ def describe_deaths(verdict: Verdict) -> str:
 
 
 def describe_way(death: Death | None, failure: str = "") -> str:
-    """`was killed by SIGKILL`; '' if not known. An exception that ended the rank is more specific than its code.
+    """Describe an end: `was killed by SIGKILL`; '' if unknown. An exception says more than an exit code.
 
-    A process may take long to end after it has recorded its exception: until then there is no death.
+    `death` is None until the process has ended, which may be long after it recorded its exception.
     """
     if death is not None and death.error and death.exit_code:
         return f"ended with exit code {death.exit_code} ({death.error})"
@@ -91,14 +91,14 @@ def describe_way(death: Death | None, failure: str = "") -> str:
 
 
 def _after(death: Death, separator: str = "") -> str:
-    """` 30.0 s after SIGTERM`."""
+    """Describe a request before the end: ` 30.0 s after SIGTERM`."""
     if not death.asked or death.asked == death.signal:
         return ""
     return f"{separator} {seconds((death.at_ns - death.asked_ns) / 1e9)} after {name_signal(death.asked)}"
 
 
 def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
-    """`all ranks that died did so within 0.012 s, and the first of them was killed by SIGTERM: no rank caused it`."""
+    """Describe deaths with a common cause: `all ranks that died did so within 0.012 s, …: no rank caused it`."""
     ways = {describe_way(death) for death in first.deaths.values()} - {""}
     how = f", and the first of them {ways.pop()}" if len(ways) == 1 else ""
     here = "" if are_all_seen else " here"
@@ -108,12 +108,12 @@ def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
 
 
 def cause_states_death(verdict: Verdict) -> bool:
-    """Whether `describe_deaths` states how the ranks that the verdict names died."""
+    """Return whether `describe_deaths` states how the named ranks died."""
     return bool(_common_way(verdict))
 
 
 def describe_circumstances(verdict: Verdict) -> list[str]:
-    """Whether memory ran out, and how the order of the deaths is known."""
+    """Describe out-of-memory kills, and the evidence for the order of deaths."""
     first = verdict.first
     if first is None:
         return []
@@ -131,7 +131,7 @@ def describe_circumstances(verdict: Verdict) -> list[str]:
 
 
 def _common_way(verdict: Verdict) -> str:
-    """How all ranks that a verdict names died; '' if that differs, or is not known for all."""
+    """Return how the named ranks died, if all died in the same way; '' if not, or if unknown."""
     first = verdict.first
     if first is None:
         return ""
@@ -152,14 +152,14 @@ def _lead(first: FirstDeath) -> str:
 
 
 # --- timeouts ---------------------------------------------------------------------------------------------------------
-# What ended a wait for others, in words: the timeout of a backend, and what followed from that.
+# The timeouts that ended waits, and what followed.
 
 
 MAX_WAYS: Final = 3
 
 
 def describe_end(views: Collection[RankView]) -> str:
-    """`gloo gave up in ranks 1-2 after 20 s; rank 0 was then killed by SIGTERM`; '' if no rank gave up.
+    """Describe timeouts: `gloo gave up in ranks 1-2 after 20 s; rank 0 was then …`; '' if no rank gave up.
 
     Args:
         views: The ranks that shared the operation.
@@ -168,11 +168,11 @@ def describe_end(views: Collection[RankView]) -> str:
     if not given_up:
         return ""
     parts: list[str] = []
-    for backend in dict.fromkeys(one.backend for one in given_up):
-        own = [one for one in given_up if one.backend == backend]
-        longest_s = round(max(one.after_ns for one in own) / 1e9, 1)
-        parts.append(f"{backend} gave up in {_named(one.rank for one in own)} after {span_of_time(longest_s)}")
-    own = {one.rank for one in given_up}
+    for backend in dict.fromkeys(wait.backend for wait in given_up):
+        own = [wait for wait in given_up if wait.backend == backend]
+        longest_s = round(max(wait.after_ns for wait in own) / 1e9, 1)
+        parts.append(f"{backend} gave up in {_named(wait.rank for wait in own)} after {span_of_time(longest_s)}")
+    own = {wait.rank for wait in given_up}
     others: dict[str, list[int]] = {}
     for view in views:
         way = "" if view.rank in own else _then(view, given_up[0].at_ns)
@@ -183,7 +183,7 @@ def describe_end(views: Collection[RankView]) -> str:
 
 
 def _then(view: RankView, first_ns: int) -> str:
-    """How a rank ended that had not given up; '' if it lives, or if that is not known."""
+    """Describe how a rank ended that had not given up; '' if it lives, or if unknown."""
     last = view.last
     if last is not None and last.record.how is How.FAILED and (last.record.completed_ns or 0) >= first_ns:
         return f"then failed with {last.failure or 'an exception'}"
@@ -206,19 +206,19 @@ def _named(ranks: Iterable[int]) -> str:
 
 
 def describe_exit(verdict: Verdict, rank: int) -> str:
-    """`rank 2 exited with code 3`; the code is not known before its process has ended."""
+    """Describe an exit: `rank 2 exited with code 3`. The code is unknown until the process has ended."""
     return f"rank {rank} {_way_out(verdict, rank)}"
 
 
 def describe_departure(verdict: Verdict, operation: str, age: str) -> str:
-    """`rank 2 exited with code 3 before all_reduce (…), which failed on ranks 0-1,3 with RuntimeError`.
+    """Describe ranks that left: `rank 2 exited with code 3 before all_reduce (…), which failed on ranks 0-1 with …`.
 
     Or `…, which has been blocked for 12.0 s` while the others wait; '' for any other verdict.
 
     Args:
         verdict: The verdict.
-        operation: Its operation, in words.
-        age: How long the first rank has waited.
+        operation: The operation, in words.
+        age: The age of the first wait, in words.
     """
     if is_about_failure(verdict):
         failed = verdict.roll.ranks(Standing.FAILED)
@@ -244,7 +244,7 @@ def _way_out(verdict: Verdict, rank: int) -> str:
 
 
 # --- rescues ----------------------------------------------------------------------------------------------------------
-# What ranks have saved in a stall, and whether it fits together, as a sentence.
+# The rescues of a stall in words, and whether they fit together.
 
 
 def _outcome(state: RescueState) -> str:
@@ -268,14 +268,14 @@ def _outcome(state: RescueState) -> str:
 
 
 def describe_rescue(rescues: Mapping[int, Rescue], world_size: int) -> str:
-    """State which ranks are rescued, and whether a restart can use that.
+    """Describe which ranks are rescued, and whether a restart can use the rescues.
 
     Args:
-        rescues: By rank, of any node.
+        rescues: By rank, on all nodes.
         world_size: Number of ranks of the run.
 
     Returns:
-        `rescued: ranks 0-7 at step 1200`, or `rescued, but not usable: …` with what is wrong.
+        `rescued: ranks 0-7 at step 1200`, or `rescued, but not usable: …` with the reasons.
     """
     steps: dict[int, list[int]] = defaultdict(list)
     others: dict[str, list[int]] = defaultdict(list)
@@ -285,7 +285,7 @@ def describe_rescue(rescues: Mapping[int, Rescue], world_size: int) -> str:
             steps[rescue.step].append(rank)
         else:
             others["is not seen" if rescue is None else _outcome(rescue.state)].append(rank)
-    # The step that most ranks have saved comes first: the others are what is wrong.
+    # The step saved by most ranks comes first; the others are the problem.
     saved = [
         f"{name_ranks(ranks)} at step {step}" for step, ranks in sorted(steps.items(), key=lambda one: -len(one[1]))
     ]

@@ -1,4 +1,4 @@
-"""The launch of a world in words: which ranks are not there, or cannot be, who waits for them, and at which address."""
+"""The launch of a world in words: which ranks are missing or misled, who waits for them, and at which address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TWINS: Final = 3
 
 
 def has_own_words(verdict: Verdict) -> bool:
-    """Whether a verdict is on a launch in which ranks are missing, or look elsewhere than the others."""
+    """Return whether a verdict on a launch names ranks that are missing, or that look elsewhere than the others."""
     is_missing = (
         bool(verdict.ranks)
         and not verdict.launch.sizes
@@ -28,9 +28,9 @@ def describe_launch(verdict: Verdict, age: str, line: str) -> str:
     """Describe which ranks have not appeared, or look for a store where there is none.
 
     Args:
-        verdict: A verdict of which `has_own_words` is true.
-        age: How long the first rank has waited.
-        line: Where the ranks that wait have called it; '' if that is not known.
+        verdict: A verdict for which `has_own_words` is true.
+        age: The age of the first wait, in words.
+        line: Call site of the waiting ranks, in words; '' if unknown.
     """
     called = f"in {INIT_PROCESS_GROUP}" + (f", called in {line}" if line else "")
     if has_no_seat(verdict.roll, verdict.ranks[0]):
@@ -48,7 +48,7 @@ def describe_launch(verdict: Verdict, age: str, line: str) -> str:
 
 
 def describe_failed_launch(verdict: Verdict, age: str) -> str:
-    """Describe which ranks could not take part in a launch; '' if nothing of their own kept them from it."""
+    """Describe which ranks could not take part in a launch; '' if the reason is not their own."""
     roll, ranks, address = verdict.roll, verdict.ranks, next(iter(verdict.launch.in_use.values()), "")
     failure = verdict.failures.get(ranks[0], "") if ranks else ""
     named = f" ({failure})" if failure else ""
@@ -65,7 +65,7 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
 
 
 def describe_sizes(verdict: Verdict) -> str:
-    """Describe which ranks were given which world size; '' if all were given the same."""
+    """Describe which world size each rank was given; '' if all were given the same."""
     parties: dict[int, list[int]] = {}
     for rank, size in sorted(verdict.launch.sizes.items()):
         parties.setdefault(size, []).append(rank)
@@ -77,7 +77,7 @@ def describe_sizes(verdict: Verdict) -> str:
 
 
 def no_seat(verdict: Verdict) -> str:
-    """`there is no rank 2 in a world of 2 (WORLD_SIZE)`."""
+    """Describe a rank beyond the world size: `there is no rank 2 in a world of 2 (WORLD_SIZE)`."""
     size = len(verdict.group.members) if verdict.group is not None else 0
     verb = "is" if len(verdict.ranks) == 1 else "are"
     return f"there {verb} no {name_ranks(verdict.ranks)} in a world of {size} (WORLD_SIZE)"
@@ -96,20 +96,20 @@ def _cut_off(verdict: Verdict, age: str) -> str:
 
 
 def describe_file(verdict: Verdict) -> list[str]:
-    """That the file in which all ranks of a launch have come, and cannot go on, may be left from an earlier launch."""
+    """Describe a meeting file that may be left from an earlier launch, if all ranks have come and none goes on."""
     address = address_of(verdict.roll, min(verdict.roll.waits)) if is_launch(verdict.roll) else ""
     is_file = verdict.kind is VerdictKind.TRANSPORT and is_path(address)
     return [f"{address} may be left from an earlier launch: each needs a new file"] if is_file else []
 
 
 def describe_meeting(verdict: Verdict) -> str:
-    """Where the ranks wait for each other in a launch: ` at node0:29500`; '' where they do not."""
+    """Describe the address where ranks wait in a launch: ` at node0:29500`; '' if there is not exactly one."""
     addresses = set(_parties(verdict))
     return f" at {addresses.pop()}" if len(addresses) == 1 else ""
 
 
 def unanswered(verdict: Verdict) -> list[str]:
-    """Why ranks failed first in a launch, though no other had ended: what they know of the others is out of date."""
+    """Describe a launch that failed although no rank had ended: its store may hold stale addresses."""
     is_alone = (
         verdict.kind is VerdictKind.DEAD and is_launch(verdict.roll) and {*verdict.ranks} <= {*verdict.launch.cut_off}
     )
@@ -117,7 +117,7 @@ def unanswered(verdict: Verdict) -> list[str]:
 
 
 def several_processes(verdict: Verdict) -> list[str]:
-    """Ranks of which there are several processes."""
+    """Describe ranks that several processes claim to be."""
     return [
         f"{len(pids)} processes claim to be rank {rank} (pids {', '.join(map(str, pids))})"
         for rank, pids in sorted(verdict.twins.items())[:MAX_TWINS]
@@ -125,7 +125,7 @@ def several_processes(verdict: Verdict) -> list[str]:
 
 
 def elsewhere(verdict: Verdict) -> list[str]:
-    """Which ranks wait at which address, where they differ and the cause does not say so."""
+    """Describe which ranks wait at which address, if the addresses differ and the cause does not say so."""
     parties = _parties(verdict)
     if len(parties) < 2 or any(rank in verdict.roll.waits for rank in verdict.ranks):
         return []
@@ -138,7 +138,7 @@ def elsewhere(verdict: Verdict) -> list[str]:
 
 
 def _parties(verdict: Verdict) -> dict[str, list[int]]:
-    """The ranks that wait in a launch by the address at which they do, as far as that is known."""
+    """Return the ranks that wait in a launch by their address, where known."""
     roll = verdict.roll
     parties: dict[str, list[int]] = {}
     for rank in sorted(roll.waits) if is_launch(roll) else ():

@@ -1,4 +1,4 @@
-"""What the machine of a rank has shown, as at most one clause beside a verdict or a finding."""
+"""Symptoms of a rank's machine as at most one clause, beside a verdict or a finding."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from otel_torchdist.model.symptoms import Symptom, SymptomKind, SymptomSource
 from otel_torchdist.model.units import seconds
 
 RECENT_NS: Final = 60_000_000_000
-"""How long before a wait began something must have happened at the latest to be mentioned."""
+"""Maximum time in ns between a momentary symptom and the wait that it may explain."""
 LASTING_NS: Final = 10_000_000_000
-"""The same for what lasts while it matters, and is seen every few seconds."""
+"""The same for a lasting symptom, which is observed every few seconds."""
 MAX_DETAIL: Final = 64
 
 _XIDS: Final = {
@@ -30,21 +30,21 @@ _XIDS: Final = {
     119: "its system processor does not answer",
     120: "its system processor has failed",
 }
-"""What NVIDIA's documentation says of the errors that end a job most often."""
+"""NVIDIA's documented meanings of the errors that end jobs most often, by Xid."""
 
 
 def describe_machine(verdict: Verdict) -> list[str]:
-    """What may explain a verdict: of a rank that it names or, if it names none, of any member."""
-    found = telling(verdict)
-    if found is None:
+    """Describe the symptom that may explain a verdict: on a named rank or, if none is named, on any member."""
+    match = telling(verdict)
+    if match is None:
         return []
-    rank, symptom = found
+    rank, symptom = match
     whose = "its" if verdict.ranks == (rank,) else f"rank {rank}'s"
     return [_clause(symptom, whose, *_reference(verdict, rank))]
 
 
 def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
-    """The most telling recent symptom, and the rank that has it; None if there is none."""
+    """Return the most telling recent symptom and its rank; None if there is none."""
     sources = verdict.kind.traits.symptoms
     ranks: Iterable[int] = verdict.ranks or sorted(verdict.symptoms)
     found = [
@@ -57,20 +57,20 @@ def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
 
 
 def describe_slow(symptoms: Iterable[Symptom], now_ns: int) -> str:
-    """What may explain that a rank is slow, as the end of a sentence; '' for nothing."""
+    """Describe the symptom that may explain a slow rank, as the end of a sentence; '' if there is none."""
     recent = [
-        (place, _ORDER.index(one.kind), one)
-        for one in symptoms
-        if (place := _place_if_slow(one.kind.source)) is not None and _is_recent(one, now_ns)
+        (place, _ORDER.index(symptom.kind), symptom)
+        for symptom in symptoms
+        if (place := _place_if_slow(symptom.kind.source)) is not None and _is_recent(symptom, now_ns)
     ]
     if not recent:
         return ""
-    _, _, first = min(recent, key=lambda one: one[:2])
+    _, _, first = min(recent, key=lambda symptom: symptom[:2])
     return f"; {_clause(first, 'its', 0, '')}"
 
 
 def _place_if_slow(source: SymptomSource) -> int | None:
-    """Return the place of a source among those that can explain a slow rank, 0 the most telling; None for others."""
+    """Return the priority of a source for explaining a slow rank, 0 the highest; None if it cannot explain one."""
     match source:
         case SymptomSource.GPU_CLOCKS:
             return 0
@@ -83,7 +83,7 @@ def _place_if_slow(source: SymptomSource) -> int | None:
 
 
 def describe_slow_rank(world: WorldSnapshot, rank: int) -> str:
-    """Describe what may explain that a rank of a snapshot is slow; see `describe_slow`."""
+    """Describe the symptom that may explain a slow rank of a snapshot; see `describe_slow`."""
     view = world.ranks.get(rank)
     return describe_slow(view.symptoms, world.taken_ns) if view is not None else ""
 
@@ -96,7 +96,7 @@ def _is_recent(symptom: Symptom, since_ns: int) -> bool:
 
 
 def _lasts(kind: SymptomKind) -> bool:
-    """Return whether a symptom is seen again and again while it matters, and does not happen at one moment."""
+    """Return whether a symptom lasts and is observed repeatedly, rather than happening at one moment."""
     match kind:
         case SymptomKind.XID | SymptomKind.ECC | SymptomKind.LINK_DOWN:
             return False
@@ -111,13 +111,13 @@ def _lasts(kind: SymptomKind) -> bool:
 
 
 def _is_said(symptom: Symptom, verdict: Verdict) -> bool:
-    """Whether the verdict says it already: the kernel has killed for lack of memory."""
+    """Return whether the verdict already tells that the kernel killed for lack of memory."""
     deaths = verdict.first.deaths.values() if verdict.first is not None else ()
     return symptom.kind.source is SymptomSource.MEMORY and any(death.oom for death in deaths)
 
 
 def _reference(verdict: Verdict, rank: int) -> tuple[int, str]:
-    """The moment that matters, and what happened then."""
+    """Return the moment to which the symptom's time is relative, and the event at that moment."""
     death = verdict.first.deaths.get(rank) if verdict.first is not None else None
     return (death.at_ns, "it ended") if death is not None else (verdict.since_ns, "the wait began")
 

@@ -1,4 +1,4 @@
-"""What ranks are in, and where, in words."""
+"""The places and activities of ranks in words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from otel_torchdist.model.units import seconds, size
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 # --- children ---------------------------------------------------------------------------------------------------------
-# The children that a rank waits for, in words: `DataLoader worker 1 (pid 81), which has been in read() of …`.
+# Child processes that a rank waits for: `DataLoader worker 1 (pid 81), which has been in read() of …`.
 
 
 _PLURALS: Final = {
@@ -38,7 +38,7 @@ _MAX_PIDS: Final = 4
 
 
 def describe_child(child: ChildWait, for_s: float) -> str:
-    """Describe what a child, or several that do the same, has been doing for some seconds."""
+    """Describe what a child, or several alike, has been doing, and for how long."""
     pids = (child.pid, *child.others)
     if len(pids) == 1:
         has_been = f"which has been {child.doing} for {seconds(for_s)}"
@@ -50,7 +50,7 @@ def describe_child(child: ChildWait, for_s: float) -> str:
 
 
 def _held(child: ChildWait, they_were: str) -> str:
-    """That a lock was inherited, and where the thread is that may have held it."""
+    """Describe an inherited lock, and the thread that may have held it."""
     if not (child.is_locked and child.is_forked):
         return ""
     frame = child.holder
@@ -62,7 +62,7 @@ def _held(child: ChildWait, they_were: str) -> str:
 
 
 def describe_call(place: RankPlace, subject: str) -> str:
-    """`it waits for train on worker1 (rank 1), which has run for 12.0 s`; '' for a rank that waits in no call."""
+    """Describe a remote call: `it waits for train on worker1 (rank 1), which has run for 12.0 s`; '' if none."""
     remote = place.remote
     if remote is None:
         return ""
@@ -91,7 +91,7 @@ def _stage(stage: CallStage, age: str, operation: str) -> str:
 
 
 def describe_checkpoint(place: RankPlace) -> str:
-    """`checkpoint save /ckpt/1200, write_data, for 63.0 s (410 MB)`; '' for a rank that is in none."""
+    """Describe a checkpoint: `checkpoint save /ckpt/1200, write_data, for 63.0 s (410 MB)`; '' if none."""
     checkpoint = place.checkpoint
     if checkpoint is None:
         return ""
@@ -104,13 +104,13 @@ def describe_checkpoint(place: RankPlace) -> str:
 
 
 def name_checkpoint(operation: str, checkpoint: str) -> str:
-    """`checkpoint save /ckpt/1200`, `torch.save rank0.pt`."""
+    """Name a checkpoint: `checkpoint save /ckpt/1200`, `torch.save rank0.pt`."""
     known = operation if operation.startswith("torch.") else f"checkpoint {operation}"
     return f"{known} {checkpoint}".rstrip()
 
 
 def lone_saver(verdict: Verdict) -> RankPlace | None:
-    """The place of the rank that is missing alone, if it is in a checkpoint: that explains more than its absence."""
+    """Return the place of the only missing rank if it is in a checkpoint, which explains its absence."""
     if verdict.kind is not VerdictKind.ABSENT or len(verdict.ranks) != 1:
         return None
     place = verdict.places.get(verdict.ranks[0])
@@ -118,7 +118,7 @@ def lone_saver(verdict: Verdict) -> RankPlace | None:
 
 
 def shared_meeting(verdict: Verdict) -> str:
-    """In which stage of a checkpoint all ranks wait; '' if it is none, or not known of all."""
+    """Return the checkpoint stage in which all ranks wait; '' if they wait elsewhere, or if unknown."""
     return _only(verdict.places[rank].checkpoint for rank in verdict.waiting if rank in verdict.places)
 
 
@@ -131,7 +131,7 @@ def _only(checkpoints: Iterable[CheckpointView | None]) -> str:
 
 
 def where_they_wait(verdict: Verdict) -> str:
-    """` in train at train.py:42`: the line of most ranks that wait, where the verdict names others."""
+    """Describe the line of most waiting ranks, for verdicts that name others: ` in train at train.py:42`."""
     if not verdict.kind.traits.names_others:
         return ""
     waiting = [verdict.places[rank] for rank in verdict.waiting if rank in verdict.places]
@@ -140,18 +140,18 @@ def where_they_wait(verdict: Verdict) -> str:
 
 
 # --- waits behind waits -----------------------------------------------------------------------------------------------
-# Waits behind others through several worlds, as clauses of a sentence.
+# Waits behind other waits across worlds, as clauses of a sentence.
 
 
 def describe_waits_behind(verdict: Verdict) -> list[str]:
-    """Say who waits in the verdict's operation, and who waits for these in another world."""
+    """Describe who waits in the verdict's operation, and who waits for these ranks in another world."""
     clauses: list[str] = []
-    for one in verdict.behind:
-        is_first = one.operation_id == verdict.operation_id
-        whom = ("it" if len(one.for_ranks) == 1 else "them") if is_first else name_ranks(one.for_ranks)
-        where = "" if is_first else f" in {describe_operation(one.operation, one.group, one.operation_id)}"
-        wait = "waits" if len(one.ranks) == 1 else "wait"
-        clauses.append(f"{name_ranks(one.ranks)} {wait} for {whom}{where}{at_line(one.call_site)}")
+    for wait in verdict.behind:
+        is_first = wait.operation_id == verdict.operation_id
+        whom = ("it" if len(wait.for_ranks) == 1 else "them") if is_first else name_ranks(wait.for_ranks)
+        where = "" if is_first else f" in {describe_operation(wait.operation, wait.group, wait.operation_id)}"
+        verb = "waits" if len(wait.ranks) == 1 else "wait"
+        clauses.append(f"{name_ranks(wait.ranks)} {verb} for {whom}{where}{at_line(wait.call_site)}")
     return clauses if verdict.ranks else []
 
 
@@ -162,12 +162,12 @@ MAX_LINES: Final = 3
 
 
 def describe_idle(idle: Idle, lasted_s: float, is_over: bool = False) -> str:
-    """Where all ranks stand, grouped, and for how long none has called an operation.
+    """Describe where all ranks are idle, grouped by place, and for how long.
 
     Args:
         idle: The job.
-        lasted_s: For how long no rank has called an operation.
-        is_over: Whether their processes have ended.
+        lasted_s: Seconds since any rank last called an operation.
+        is_over: Whether the processes have ended.
     """
     parties: dict[IdlePlace, list[int]] = {}
     for rank in idle.ranks:
@@ -187,7 +187,7 @@ def _place(stand: IdlePlace, ranks: list[int], is_over: bool) -> str:
 
 
 def describe_place(place: RankPlace, subject: str) -> str:
-    """Where `subject` ("rank 2", "it") is, as a clause; '' when nothing is known."""
+    """Describe where `subject` ("rank 2", "it") is; '' if nothing is known."""
     line = "" if place.frame is None else describe_frame(place.frame)
     through = describe_through(place.frame)
     if through:

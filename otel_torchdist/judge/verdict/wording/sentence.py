@@ -1,4 +1,4 @@
-"""A verdict in plain English: a sentence on which ranks hold up what, since when and where, and one on the rest."""
+"""Writes a verdict in plain English: a sentence with the cause, the time and the place, and one with the rest."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ from otel_torchdist.model.units import seconds
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MAX_PLACES: Final = 3
-"""Ranks whose place is stated; those of the others are in the incident's trace."""
+"""Maximum number of ranks whose place is stated. The incident's trace has the others."""
 
 
 def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
-    """Describe which ranks hold an operation up and where they are, for how long, and how many wait.
+    """Describe which ranks hold an operation up, where they are, for how long, and how many ranks wait.
 
     Args:
         verdict: The verdict with places; see `locate`.
         age_s: Seconds since the first rank began to wait.
-        bound: `at least` or `up to` where the age is not known any better.
+        bound: `at least` or `up to` if the age is only bounded.
     """
     age = f"{bound} {seconds(age_s)}".lstrip()
     places = _places(verdict)
@@ -79,22 +79,22 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_deadline(verdict, verdict.since_ns + round(age_s * 1e9)),
     ]
     behind = describe_waits_behind(verdict)
-    if behind:  # one sentence that leads through all worlds
+    if behind:  # one sentence for the chain through all worlds
         return compose(["; ".join([cause_of(verdict, age), *places[:1], *behind])], details)
     return compose([cause_of(verdict, age), *places[:1], *_crowd(verdict)], details)
 
 
 def _node(verdict: Verdict) -> list[str]:
-    """That a whole node is at fault, which no list of ranks says."""
+    """State that a whole node is at fault, which a list of ranks does not show."""
     return [f"they are all ranks of {readable(verdict.node)}"] if verdict.node else []
 
 
 def _crowd(verdict: Verdict) -> list[str]:
-    """How many ranks wait, and whether some have left the operation."""
+    """Describe how many ranks wait, and which have left the operation."""
     has_all = verdict.kind is VerdictKind.UNMATCHED and verdict.circle
     is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt is Doubt.CYCLE
     if is_circle or has_all or has_own_words(verdict):
-        return []  # all do, each in its own operation, or the cause says who waits
+        return []  # all wait, each in its own operation, or the cause says who waits
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     meeting = shared_meeting(verdict)
@@ -109,29 +109,29 @@ def _crowd(verdict: Verdict) -> list[str]:
 
 
 def _difference(verdict: Verdict, age: str) -> list[str]:
-    """How long the calls have been blocked that were made at different places, and in what else they differ."""
+    """Describe for how long mismatched calls have been blocked, and how else they differ."""
     mismatch = verdict.mismatch
     if mismatch is None or not describe_ways(mismatch) or verdict.kind is not VerdictKind.MISMATCHED:
-        return []  # any other cause says itself for how long
+        return []  # all other causes include the age
     operation_id = describe_operation(mismatch.operation, verdict.group, mismatch.operation_id)
     blocked = f"this has blocked {operation_id} for {age}"
     return [blocked, *describe_values(mismatch), *describe_libraries(mismatch.ways)]
 
 
 def _creation(verdict: Verdict) -> list[str]:
-    """Where the ranks that have come create the group: that is the line that the others have skipped."""
+    """Describe where the waiting ranks create the group: the line skipped by the others."""
     call_sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
     frame = next((call_site for call_site in call_sites if call_site is not None), None)
     is_new_group = (
         verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != INIT_PROCESS_GROUP
     )
-    if not is_new_group or frame is None or verdict.circle:  # which has the lines of all
+    if not is_new_group or frame is None or verdict.circle:  # the circle has the lines of all
         return []
     return [f"the group is created in {describe_frame(frame)}"]
 
 
 def _endings(verdict: Verdict) -> list[str]:
-    """Exceptions and clean exits, which explain more than a place in the code."""
+    """Describe exceptions and clean exits, which explain more than a place in the code."""
     parts: list[str] = []
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
@@ -153,7 +153,7 @@ def _says_what_it_raised(verdict: Verdict, rank: int) -> bool:
 
 
 def _places(verdict: Verdict) -> list[str]:
-    """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
+    """Describe where the named ranks are or, if none is named, where the first waiting rank is."""
     if verdict.kind is VerdictKind.SHARED_GROUP:
         return ["one of the two needs a group of its own"]
     if verdict.mismatch is not None and (describe_ways(verdict.mismatch) or describe_ends(verdict.mismatch)):
@@ -178,13 +178,13 @@ def _places(verdict: Verdict) -> list[str]:
 def _place_of(verdict: Verdict, rank: int, subject: str) -> str:
     place, first = verdict.places[rank], verdict.first
     if first is not None and rank in first.deaths and first.deaths[rank].error:
-        place = replace(place, message="")  # the cause says it
+        place = replace(place, message="")  # the cause quotes it
     clause = describe_place(place, subject)
     return clause.replace(" is in ", " was in ", 1) if is_gone(verdict, rank) else clause
 
 
 def _adds(place: RankPlace, call_site: CallSiteName | None) -> bool:
-    """Whether a stack shows more than the line at which the operation was called."""
+    """Return whether a stack shows more than the line at which the operation was called."""
     return place.source.is_stack and place.frame != call_site
 
 
@@ -208,29 +208,29 @@ def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
 
 
 # --- length -----------------------------------------------------------------------------------------------------------
-# Keeps the sentence that is read first short: names are cut until it fits, and what does not fit comes after it.
+# Keeps the first sentence short: long names are cut in the middle, and clauses that do not fit move to the detail.
 
 
 MOST: Final = 200
-"""Characters of the first sentence: what a terminal shows in two lines, and a page in one."""
+"""Maximum length of the first sentence in characters: two lines of a terminal, or one page of a pager."""
 WITH_PLACE: Final = 250
-"""The same where it would else lose its second clause, which says where the rank is."""
+"""Maximum length if the second clause, which says where the rank is, would not fit otherwise."""
 ALONE: Final = 400
-"""The same where its first clause has that much to say, such as the operations of all ranks of a circle."""
+"""Maximum length if the first clause alone is long, such as the operations of all ranks of a circle."""
 _WIDE: Final = (48, 40, 32)
-"""Longest name, tried in this order. Rather than cut names further, the sentence gets a little longer."""
+"""Maximum lengths of names, tried in this order before the sentence may grow."""
 _NARROW: Final = (24, 18, 12)
-"""The same for names that are very long. What remains still tells two lines of a file apart."""
+"""The same for very long names. The remaining part still distinguishes two lines of a file."""
 _PLACE: Final = re.compile(r":\d+\W*$")
-"""The end of `train.py:41`, which is cut to no less than the first width of `_NARROW`: a reader looks for it."""
+"""The line number at the end of `train.py:41`. Such names keep the first width of `_NARROW`."""
 
 
 def compose(first: Sequence[str], more: Sequence[str]) -> str:
-    """Join clauses to a short sentence and a second one.
+    """Join clauses to a short first sentence, and a second one with the rest.
 
     Args:
-        first: Clauses of the first sentence, the most important one first; that one is never moved.
-        more: What the second one says.
+        first: Clauses of the first sentence, the most important first. The first clause is never moved.
+        more: Clauses of the second sentence.
     """
     for count in range(len(first), 0, -1):
         lead = _shortened("; ".join(first[:count]), _NARROW if count == 1 else _NARROW[:1])
@@ -241,7 +241,7 @@ def compose(first: Sequence[str], more: Sequence[str]) -> str:
 
 
 def _shortened(text: str, narrow: Sequence[int]) -> str:
-    """Cut the names in a text, the middle of the longest ones first, until it is short. Paths are for copying."""
+    """Cut the names in a text, the longest first, until it is short. Paths stay whole, to be copied."""
     wide = [text, *(_with_names_of(text, width) for width in _WIDE)]
     cut = [_with_names_of(text, width) for width in narrow]
     tries = ((wide, MOST), (wide, WITH_PLACE), (cut, WITH_PLACE), ([*wide, *cut], ALONE))
