@@ -1,1 +1,1 @@
-"""What the ranks of a run are doing now and what they did before: everything that a verdict is based on."""
+"""The present and past activity of a run's ranks: the evidence for every verdict."""

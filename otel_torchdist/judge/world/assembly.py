@@ -1,6 +1,6 @@
-"""Takes a snapshot of each run that tapes belong to.
+"""Builds a snapshot of each run from the tapes of its ranks.
 
-A helper is terminated silently when its rank ends; that does not count as a death unless it was waiting for something.
+A helper is terminated silently when its rank ends. This counts as a death only if the helper was waiting.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from otel_torchdist.tape.identity import TapeIdentity, process_began_ns
 def worlds(
     followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0, neighbours: Collection[int] = ()
 ) -> list[WorldSnapshot]:
-    """The snapshots of all runs that the tapes belong to, each with its local ranks; see these for the times.
+    """Return the snapshots of all runs that the tapes belong to, each with its local ranks.
 
     Args:
-        followers: They follow the tapes.
+        followers: Followers of the tapes.
         now_ns: See `WorldSnapshot`.
         looked_ns: See `WorldSnapshot`.
-        neighbours: Nonces of tapes that another agent reads: it judges their runs.
+        neighbours: Nonces of tapes read by another agent, which judges their runs.
     """
     read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
     shown = settled([(follower.reader.identity, view) for follower, view in read])
@@ -50,7 +50,8 @@ def worlds(
         found[key] = _with_twins(of_newest_launch(found[key], began_ns), runs[key], views)
     there = {key: ranks for key, ranks in found.items() if ranks}
     shown_here: dict[RunMembership, dict[int, RankView]] = {}
-    for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
+    # Users may write into tapes of their own that they have met other users' processes.
+    for owner in {key.owner for key in there}:
         together = joined({key: ranks for key, ranks in there.items() if key.owner == owner})
         own = [key for key, ranks in together.items() if not _is_of_neighbours(ranks, neighbours)]
         together = with_other_sizes(with_other_parts(together))
@@ -81,14 +82,14 @@ def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
 
 
 def of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) -> dict[int, RankView]:
-    """The ranks that have been launched together, of those that do not know their run; none if nobody saw one alive.
+    """Return the ranks of the newest launch among ranks that do not know their run; empty if none was seen alive.
 
-    Launchers start an attempt when the one before is gone: a rank whose launch failed at once belongs to those whose
-    processes were there by then, though they may not have had a tape yet.
+    Launchers start a new attempt after the previous one is gone. A rank whose launch failed at once belongs to the
+    processes that existed then, even if they had no tape yet.
 
     Args:
-        ranks: Those of one directory.
-        began_ns: By rank, when its process began.
+        ranks: Ranks of one directory.
+        began_ns: By rank, the start time of its process.
     """
     living = {rank for rank, view in ranks.items() if view.alive}
     seen_ns = {rank: view.life.seen_ns for rank, view in ranks.items() if view.seen_alive_ns}
@@ -100,12 +101,12 @@ def of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) ->
 def _with_twins(
     ranks: dict[int, RankView], followers: Mapping[int, TapeFollower], views: Mapping[TapeFollower, RankView]
 ) -> dict[int, RankView]:
-    """The ranks of a launch, with the other live processes that claim to be one of them.
+    """Return the ranks of a launch, with the other live processes that claim to be one of them.
 
     Args:
-        ranks: Those of the launch.
-        followers: By rank, the tape of each.
-        views: All ranks that are read.
+        ranks: Ranks of the launch.
+        followers: Their followers, by rank.
+        views: All ranks whose tapes are read.
     """
     found = dict(ranks)
     for rank, view in ranks.items():
@@ -150,7 +151,7 @@ def _world(
 
 
 def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
-    """A rank as it is now; one that cannot be viewed is left out from then on, without affecting the others."""
+    """Return a rank as it is now, or None. A rank that cannot be viewed is left out from then on."""
     if follower.failure is not None:
         return None
     try:
@@ -161,10 +162,10 @@ def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
 
 
 def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
-    """The views of tapes, with helpers that ended along with their rank shown as finished.
+    """Return the views of tapes, with helpers that ended along with their rank shown as finished.
 
     Args:
-        seen: Each tape's identity and view, including those of the ranks that started the helpers.
+        seen: Each tape's identity and view, also for the ranks that started the helpers.
     """
     if not any(identity.parent for identity, _ in seen):
         return [view for _, view in seen]
@@ -182,39 +183,37 @@ def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
 
 
 def as_finished(helper: RankView) -> RankView:
-    """The view of a helper that ended along with its rank: it has finished, unless it was waiting or had failed.
+    """Return the view of a helper that ended along with its rank as finished, unless it was waiting or had failed.
 
-    How its process ended then means nothing.
+    The way its process ended then means nothing.
     """
     is_idle = helper.state is not TapeState.FAILED and all(one.waiting_since_ns is None for one in helper.open)
     return dataclasses.replace(helper, state=TapeState.FINISHED, death=None) if is_idle else helper
 
 
 # --- split launches ---------------------------------------------------------------------------------------------------
-# Joins the parts of a launch that meet at different addresses, such as a rank that was given another port.
-# Started by hand, ranks have their tapes in a directory for each address. Parts are of one launch only if nothing
-# speaks against it: each lacks the ranks that the other has, all their ranks wait at the same time, in worlds of one
-# size, and have called from the same line. A launch that has all its ranks is never joined with another.
-#
-# Ranks that were given another world size at the same address are in a world of their own, in the same directory.
+# Joins the parts of a launch that meet at different addresses, for example because a rank was given another port.
+# Ranks started by hand have their tapes in a directory for each address. Parts belong to one launch only if nothing
+# contradicts it: each lacks the other's ranks, all their ranks wait at the same time, in worlds of one size, and called
+# from the same line. A complete launch is never joined with another.
+# Ranks that were given another world size at the same address form a world of their own, in the same directory.
 
 
 K = TypeVar("K", bound=Hashable)
 
 TOGETHER_NS: Final = 1_000_000_000
-"""Shortest time for which all ranks of both parts wait: launches that make progress are over by then."""
+"""Minimum time in ns for which all ranks of both parts wait. Launches that make progress are over by then."""
 
 
 class _Part(NamedTuple):
     """A part of a launch: the ranks that meet at one address.
 
     Attributes:
-        ranks: The ranks.
-        world_size: How many ranks the world has.
-        address: Where they meet.
-        call_site: Where they have called it.
-        since_ns: When the last of them came.
-        until_ns: Until when all of them were seen to wait.
+        world_size: Number of ranks in the world.
+        address: Address where they meet.
+        call_site: Line that called the launch.
+        since_ns: When the last rank came.
+        until_ns: Until when all ranks were seen waiting.
     """
 
     ranks: Mapping[int, RankView]
@@ -225,7 +224,7 @@ class _Part(NamedTuple):
     until_ns: int
 
     def fits(self, other: _Part) -> bool:
-        """Whether two parts are of one launch."""
+        """Return whether two parts belong to one launch."""
         is_alike = (self.world_size, self.call_site) == (other.world_size, other.call_site)
         waits_ns = min(self.until_ns, other.until_ns) - max(self.since_ns, other.since_ns)
         is_apart = self.address != other.address and self.ranks.keys().isdisjoint(other.ranks)
@@ -233,24 +232,24 @@ class _Part(NamedTuple):
 
 
 def with_other_parts(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
-    """Return the runs, each launch that lacks ranks with those that wait elsewhere.
+    """Return the runs, each incomplete launch joined with its parts that wait elsewhere.
 
     Args:
-        runs: Each run's ranks, or each part's; all of one user and node.
+        runs: Ranks of each run or part; all of one user and node.
     """
     parts = {key: part for key, ranks in runs.items() if (part := _part_of(ranks)) is not None}
     found = dict(runs)
     for key, part in parts.items():
         others = [other.ranks for other in parts.values() if part.fits(other)]
         claims = Counter(rank for ranks in others for rank in ranks)
-        for ranks in others:  # not where several could be that rank
+        for ranks in others:  # not where several ranks claim the same number
             if all(claims[rank] == 1 for rank in ranks):
                 found[key] = {**found[key], **ranks}
     return found
 
 
 def _part_of(ranks: Mapping[int, RankView]) -> _Part | None:
-    """The part of a launch that these ranks are; None if one of them is in no launch, or all have come."""
+    """Return the part of a launch formed by these ranks; None if a rank is in no launch, or if all have come."""
     launches = {rank: launch for rank, view in ranks.items() if (launch := _launch_of(view)) is not None}
     if not ranks or len(launches) < len(ranks):
         return None
@@ -273,7 +272,7 @@ class _LaunchWait(NamedTuple):
 
 
 def _launch_of(view: RankView) -> _LaunchWait | None:
-    """The launch that a rank waits in, or that has failed; None if it has none, or knows its run."""
+    """Return the launch that a rank waits or failed in; None if there is none, or if the rank knows its run."""
     for operation in (*view.open, *((view.last,) if view.last is not None else ())):
         record, name = operation.record, operation.group.name if operation.group is not None else None
         is_launch = record.kind is RecordKind.RENDEZVOUS and operation.name == INIT_PROCESS_GROUP
@@ -285,10 +284,10 @@ def _launch_of(view: RankView) -> _LaunchWait | None:
 
 
 def with_other_sizes(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
-    """Return the runs, with what each rank's address has been given as the size of other worlds at the same time.
+    """Return the runs, each rank with the sizes that other worlds at its address were given at the same time.
 
     Args:
-        runs: Each run's ranks; all of one user and node.
+        runs: Ranks of each run; all of one user and node.
     """
     sizes = {view.world_size for ranks in runs.values() for view in ranks.values()}
     if len(sizes) < 2:
@@ -310,7 +309,7 @@ def _other_sizes(view: RankView, others: Iterable[RankView]) -> dict[int, int]:
 
 
 def _addresses(view: RankView) -> set[str]:
-    """Where a rank has met the others of its default group, or waits for them."""
+    """Return the addresses where a rank has met, or waits for, the others of its default group."""
     groups = [group.name for group in view.groups.values()]
     groups += [operation.group.name for operation in view.open if operation.group is not None]
     return {name.address for name in groups if name.address and len(name.ranks) == view.world_size}

@@ -1,8 +1,8 @@
-"""Groups that ranks have created in another order, or only some of them: torch numbers the groups of each process.
+"""Groups that ranks created in different orders, or that only some created: torch numbers the groups of each process.
 
-The number is the group's name in the store, by which its members find each other. So ranks that have the same number
-for groups of different members have not created the same groups in one order, and who meets whom is chance: the members
-of one group may be connected with those of another, whose calls then go together without a word.
+The number is the group's name in the store, by which its members find each other. Ranks with different members under
+the same number have not created the same groups in one order, and chance decides who meets: members of one group may be
+connected with members of another, and their calls then pair up silently.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from otel_torchdist.model.snapshot import RankView
 
 
 class CreatedGroups:
-    """Which groups the ranks of a run have created under which number."""
+    """The groups created by the ranks of a run, by number."""
 
     def __init__(self, views: Collection[RankView]) -> None:
-        """Index the groups; empty where numbers have begun anew, for which ranks are never at the same one at once."""
+        """Index the groups. The index stays empty if numbers restarted, since ranks do not restart simultaneously."""
         self._views = {view.rank: view for view in views}
         self._by_name: dict[str, dict[int, GroupView]] = {}
         if any(_defaults(view) > 1 for view in views):
@@ -35,12 +35,12 @@ class CreatedGroups:
                     self._by_name.setdefault(group.name.name, {})[view.rank] = group
 
     def differ_in(self, group: GroupView, is_new: bool) -> Mismatch | None:
-        """The creations in which ranks differ, if they concern a group; None if they agree.
+        """Return the creations in which ranks differ, if they concern a group; None if they agree.
 
         Args:
             group: The group.
-            is_new: Whether its members do not get through its creation or first operation, although all are in it. One
-                that works is not disturbed by others of its number that do not share its members.
+            is_new: Whether its members hang in its creation or first operation although all are in it. A working group
+                is not disturbed by groups of the same number with other members.
         """
         names = sorted({view.groups[group.key].name.name for view in self._with(group)} & self._by_name.keys())
         is_split = len(names) > 1
@@ -62,13 +62,13 @@ class CreatedGroups:
         return len({group.name.ranks for group in self._by_name[name].values()}) > 1
 
     def _odd_rank(self) -> int | None:
-        """The one rank without which all others would agree; None if there is no such rank, or more than one."""
+        """Return the only rank without which all others would agree; None if there is none, or more than one."""
         pairs = [*itertools.islice(self._pairs(), _MAX_PAIRS)]
         always = set(pairs[0]).intersection(*pairs) if pairs else set[int]()
         return always.pop() if len(always) == 1 else None
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
-        """Ranks that have another group under the same number, two at a time."""
+        """Yield pairs of ranks with different groups under the same number."""
         for groups in self._by_name.values():
             for one, other in itertools.combinations(sorted(groups), 2):
                 if groups[one].name.ranks != groups[other].name.ranks:
@@ -82,14 +82,14 @@ class CreatedGroups:
         return tuple((text, tuple(ranks)) for text, ranks in ordered)
 
     def _against(self, odd: int, name: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The odd rank against all others: that they agree shows in all other groups."""
-        groups = self._by_name[name]  # it is in all pairs that differ
+        """Return the odd rank against all others, which agree in all other groups."""
+        groups = self._by_name[name]  # the odd rank is in all pairs that differ
         theirs = next(group for _, group in sorted(groups.items()) if group.name.ranks != groups[odd].name.ranks)
         others = tuple(rank for rank in sorted(self._views) if rank != odd)
         return (name_ranks(theirs.name.ranks), others), (name_ranks(groups[odd].name.ranks), (odd,))
 
     def _site(self, name: str, ranks: Collection[int]) -> CallSiteName | None:
-        """The line in which one of these ranks has created its group of that number, if it is known."""
+        """Return the line where one of these ranks created its group of that number, or None if unknown."""
         for rank in ranks:
             group = self._by_name[name].get(rank)
             creation = Channel(RecordKind.RENDEZVOUS, group.key) if group is not None else None

@@ -1,11 +1,11 @@
-"""Joins runs whose processes meet in a world that their programs have made by hand, such as a trainer and its engines.
+"""Joins runs whose processes meet in a world created by their programs, such as a trainer and its engines.
 
-A process has as many worlds as it is in, and one that waits in one of them waits in all. So such runs make one
-snapshot: the ranks of the largest run keep their numbers, and the others' processes get numbers that no rank has. The
-members of each group are then numbers of that snapshot, whatever world they are counted in.
+A process may be in several worlds, and if it waits in one, it waits in all. So such runs form one snapshot: the ranks
+of the largest run keep their numbers, and the processes of other runs get numbers beyond all ranks. Members of each
+group are then numbers of the snapshot, not of the world they are counted in.
 
-Runs with ranks on other nodes are not joined. There, and where a process of such a world has no tape, its other members
-have numbers that no rank has, too: the world's rank 1 is not the run's.
+Runs with ranks on other nodes are not joined. In this case, and if a process of such a world has no tape, the world's
+other members get numbers beyond all ranks too: the world's rank 1 is not the run's rank 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ T = TypeVar("T")
 
 
 class _Seat(NamedTuple):
-    """A process as its own run knows it.
+    """A process in its own run.
 
     Attributes:
-        run: Place of its run in the joined ones, the largest first.
-        view: What it does.
+        run: Index of its run among the joined runs, the largest first.
     """
 
     run: int
@@ -36,10 +35,10 @@ class _Seat(NamedTuple):
 
 
 def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankView]]:
-    """Return the runs as they are to be judged: joined under the largest, with members as numbers of all processes.
+    """Return the runs as they are judged: joined under the largest run, with common numbers for all processes.
 
     Args:
-        runs: Each run's ranks.
+        runs: Ranks of each run.
     """
     if not any(view.places for ranks in runs.values() for view in ranks.values()):
         return {key: dict(ranks) for key, ranks in runs.items()}
@@ -56,14 +55,14 @@ def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankVi
 
 
 def _precedence(ranks: Mapping[int, RankView]) -> tuple[int, bool, bool, int, int]:
-    """Order runs, the same for all that see them: the largest first, then the one that sends, as rank 0 does."""
+    """Return the sort key of a run, alike for all observers: the largest first, then the sender, as rank 0 is."""
     oldest = min(ranks.values(), key=lambda view: (view.created_ns, view.nonce))
     is_sender = any(here == 0 for view in ranks.values() for here in view.places.values())
     return -len(ranks), bool(oldest.world), not is_sender, oldest.created_ns, oldest.nonce
 
 
 def _linked(runs: Mapping[K, Mapping[int, RankView]]) -> list[list[K]]:
-    """Return the runs that are to be joined, and each of the others alone."""
+    """Return the keys of runs that belong together; runs that are not joined stay alone."""
     met: dict[str, list[tuple[K, RankView]]] = {}
     for key, ranks in runs.items():
         if not _is_whole(ranks):
@@ -83,12 +82,12 @@ def _linked(runs: Mapping[K, Mapping[int, RankView]]) -> list[list[K]]:
 
 
 def _is_whole(ranks: Mapping[int, RankView]) -> bool:
-    """Whether no rank of a run is on another node; a process that is in no run but such a world has no others."""
+    """Return whether no rank of a run is on another node. A process that is only in a made world has no other ranks."""
     return all(view.world for view in ranks.values()) or len(ranks) >= max(view.world_size for view in ranks.values())
 
 
 def _latest(seats: Iterable[_Seat]) -> list[_Seat]:
-    """Leave out processes that were started again, and whose successor is in the same place of the same world."""
+    """Leave out restarted processes whose successor has the same place in the same world."""
     known = list(seats)
     newest: dict[tuple[str, int], int] = {}
     for seat in known:
@@ -108,11 +107,11 @@ class _Joined:
     """Processes of several runs under common numbers.
 
     Attributes:
-        views: The processes by their number, with all that they refer to under these numbers.
+        views: The processes by number, with all references renumbered.
     """
 
     def __init__(self, seats: list[_Seat]) -> None:
-        """Number the processes: those of the first run keep their ranks."""
+        """Number the processes. Processes of the first run keep their ranks."""
         self._first = first = [seat.view for seat in seats if seat.run == 0]
         self._next = max(max(view.world_size, view.rank + 1) for view in first)
         self._own_world = first[0].world
@@ -139,7 +138,7 @@ class _Joined:
         return number
 
     def _shown(self, run: int, view: RankView) -> RankView:
-        """A process under its number. What findings compare is left out: programs of several worlds differ."""
+        """Return a process under its number, without data compared by findings: programs of several worlds differ."""
         if not run and not view.places:
             return view
         of_worlds = {key: view.groups[key] for key in view.places if key in view.groups}
@@ -161,12 +160,12 @@ class _Joined:
         if not run and not group.name.world:
             return group
         members = frozenset(self.number(run, group, rank) for rank in group.name.ranks)
-        # Two runs have groups with the same key, for that is made of ranks.
+        # Two runs may have groups with the same key, since it consists of ranks.
         key = group.key if group.name.world else f"{group.key}.{run}"
         return replace(group, key=key, members=members, is_inferred=group.is_inferred and not group.name.world)
 
     def number(self, run: int, group: GroupView, rank: int) -> int:
-        """The number of a member of a group, by its rank in the group's world."""
+        """Return the number of a member of a group, by its rank in the group's world."""
         name = group.name
         if not name.world:
             known = self._numbers.get((run, rank))
@@ -181,7 +180,7 @@ class _Joined:
 
 
 class _Numbers:
-    """What one process refers to, under common numbers."""
+    """The references of one process, renumbered."""
 
     def __init__(self, joined: _Joined, run: int, groups: Mapping[str, GroupView]) -> None:
         self._joined = joined
@@ -190,7 +189,7 @@ class _Numbers:
         self._changed = {key for key, group in groups.items() if run or group.name.world}
 
     def operation(self, operation: OperationView) -> OperationView:
-        """An operation with its group and channel."""
+        """Return an operation with its group and channel renumbered."""
         channel, sequence = operation.operation_id
         if channel.group not in self._changed:
             return operation
@@ -199,7 +198,7 @@ class _Numbers:
         return replace(operation, operation_id=shown, group=group)
 
     def channel(self, channel: Channel) -> Channel:
-        """A channel with its group, and its ends if it connects two ranks."""
+        """Return a channel with its group and, for messages, its ends renumbered."""
         group = self._groups.get(channel.group)
         if group is None or channel.group not in self._changed:
             return channel
@@ -212,18 +211,18 @@ class _Numbers:
         return channel._replace(group=group.key, source=ends[0], destination=ends[1])
 
     def channels(self, by_channel: Mapping[Channel, T]) -> Mapping[Channel, T]:
-        """A mapping by channel."""
+        """Return a mapping with its channels renumbered."""
         if not any(channel.group in self._changed for channel in by_channel):
             return by_channel
         return {self.channel(channel): value for channel, value in by_channel.items()}
 
     def own(self, by_channel: Mapping[Channel, T]) -> Mapping[Channel, T]:
-        """A mapping by channel, without the channels of other worlds."""
+        """Return a mapping by channel, without the channels of other worlds."""
         return {channel: value for channel, value in by_channel.items() if channel.group not in self._changed}
 
 
 def _label(view: RankView) -> str:
-    """What a process of another run is: its place in the world in which it meets this one."""
+    """Describe a process of another run by its place in the world where it meets this run."""
     group = next((view.groups[key] for key in view.places if key in view.groups), None)
     if group is not None:
         return f"{group.name.here} of {group.label}"

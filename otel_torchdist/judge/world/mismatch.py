@@ -1,8 +1,8 @@
-"""Finds ranks that made different calls at the same position of a group.
+"""Detects ranks that made different calls at the same position of a group.
 
-Some differences are legal: `all_to_all` and `all_gather` take tensors of different sizes from each rank. So only what
-must be equal for that operation on every rank that follows torch's rules is compared, and in an exchange what one rank
-sends another with what that one expects.
+Some differences are legal: `all_to_all` and `all_gather` take tensors of different sizes from each rank. So only values
+that torch requires to be equal on every rank of that operation are compared; in an exchange, the size that a rank sends
+is compared with the size that its peer expects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from otel_torchdist.model.snapshot import RankView
 
 
 class Field(enum.Enum):
-    """What differs; the value is that of the span attribute."""
+    """The differing property. The value is that of the span attribute."""
 
     OPERATION = "operation"
     DTYPE = "dtype"
@@ -30,26 +30,26 @@ class Field(enum.Enum):
     REDUCE_OP = "reduce op"
     ROOT = "root"
     PARTS = "split sizes"
-    """What one rank sends another is not what that one expects."""
+    """A rank sends a size that its peer does not expect."""
     GROUP_NAME = "group name"
     MEMBERS = "group members"
-    """Ranks have created groups of different members under the same number."""
+    """Ranks created groups of different members under the same number."""
     DIMENSIONS = "dimensions"
-    """Same number of elements, which backends do not distinguish: no rank is held up."""
+    """Different dimensions with the same number of elements. Backends do not notice, so no rank is held up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Ranks that disagree.
+    """Ranks whose calls disagree.
 
     Attributes:
         operation_id: The first operation at which they disagree.
-        field: What they disagree about.
-        operation: What the largest party entered.
-        parties: Each value and the ranks that have it, ascending; the largest party first. Of split sizes, what the
-            receiver and the sender of `misfit` do.
+        field: The property that differs.
+        operation: Name of the call made by the largest party.
+        parties: Each value with its ranks, ascending; the largest party first. For split sizes, the receiver and the
+            sender of `misfit`.
         misfit: The sizes that do not fit; None for other fields.
-        ways: From where the parties have made their calls; None if that is not known.
+        ways: The call paths of the parties; None if unknown.
     """
 
     operation_id: OperationId
@@ -65,7 +65,7 @@ class Mismatch:
         return len(self.parties[0][1]) > len(self.parties[1][1])
 
     def may_change(self, more: int) -> bool:
-        """Whether other ranks could be in the minority once `more` ranks have come, at least one."""
+        """Return whether the minority could change once `more` ranks (at least one) have come."""
         return 0 < more >= len(self.parties[0][1]) - len(self.parties[1][1])
 
     @property
@@ -94,7 +94,7 @@ def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Ite
 
     Args:
         views: The members that report.
-        operation_id: The operation that does not end. Of sends and receives, only sizes are compared.
+        operation_id: The operation that does not end. For sends and receives, only sizes are compared.
     """
     channel = operation_id.channel
     views = tuple(views)
@@ -103,40 +103,40 @@ def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Ite
         if sequence <= operation_id.sequence:
             at = OperationId(channel, sequence)
             if channel.is_point_to_point:
-                found = _compare_message(here, at, views)
+                mismatch = _compare_message(here, at, views)
             else:
-                found = compare(here, at) or _compare_parts(here, at, members)
-            if found is not None:
-                yield _with_ways(found, places)
+                mismatch = compare(here, at) or _compare_parts(here, at, members)
+            if mismatch is not None:
+                yield _with_ways(mismatch, places)
 
 
 def find_difference(views: Collection[RankView], channel: Channel, dimensions: bool) -> Mismatch | None:
-    """The first mismatch of a channel at a position where the calls of all ranks are known; see `differ`."""
+    """Return the first mismatch of a channel where the calls of all ranks are known; see `differ`."""
     places, members = _places(views, channel), _members(views, channel)
     complete = (
         (here, OperationId(channel, sequence)) for sequence, here in sorted(places.items()) if len(here) == len(views)
     )
     differences = (differ(here, at, dimensions) or _compare_parts(here, at, members) for here, at in complete)
-    return next((_with_ways(found, places) for found in differences if found is not None), None)
+    return next((_with_ways(mismatch, places) for mismatch in differences if mismatch is not None), None)
 
 
 def _members(views: Iterable[RankView], channel: Channel) -> tuple[int, ...]:
-    """The global ranks of a channel's group, in its order; empty if it is unknown."""
+    """Return the global ranks of a channel's group, in its order; empty if unknown."""
     groups = (view.groups.get(channel.group) for view in views)
     return next((group.name.ranks for group in groups if group is not None), ())
 
 
 def _compare_parts(arrivals: Mapping[int, Arrival], at: OperationId, members: Sequence[int]) -> Mismatch | None:
-    """Compare what ranks send each other at one position with what they expect; None if all that is known fits."""
+    """Compare the sizes that ranks send each other with the expected sizes; None if all known sizes fit."""
     sizes = {rank: arrival.parts for rank, arrival in arrivals.items() if arrival.parts is not None}
     misfit = find_misfit(members, sizes) if len(sizes) > 1 else None
     return _of_sizes(misfit, arrivals, at) if misfit is not None else None
 
 
 def _compare_message(arrivals: Mapping[int, Arrival], at: OperationId, views: Collection[RankView]) -> Mismatch | None:
-    """Compare the size of what a rank sends another with what that one receives; None if they fit or are unknown.
+    """Compare the size of a message with the receiver's size; None if they fit or are unknown.
 
-    gloo takes less than the receiver has room for, and programs rely on that.
+    gloo accepts messages smaller than the receiver's buffer, and programs rely on that.
     """
     sender, receiver = at.channel.source, at.channel.destination
     if sender not in arrivals or receiver not in arrivals:
@@ -162,22 +162,22 @@ def _with_ways(mismatch: Mismatch, places: Mapping[int, Mapping[int, Arrival]]) 
 
 
 def with_ways(mismatch: Mismatch, history: Sequence[Mapping[int, Arrival]]) -> Mismatch:
-    """A mismatch with the lines from which the calls were made, as far as those are known.
+    """Return a mismatch with the lines that made the calls, where known.
 
     Args:
         mismatch: The mismatch.
-        history: What each rank has called, up to its position.
+        history: Calls by rank at each position, up to that of the mismatch.
     """
     ways = ways_of(history, mismatch.parties)
     return replace(mismatch, ways=ways) if any(side.site is not None for side in ways.sides) else mismatch
 
 
 def _places(views: Iterable[RankView], channel: Channel) -> dict[int, dict[int, Arrival]]:
-    found: dict[int, dict[int, Arrival]] = {}
+    places: dict[int, dict[int, Arrival]] = {}
     for view in views:
         for sequence, arrival in _arrivals(view, channel).items():
-            found.setdefault(sequence, {})[view.rank] = arrival
-    return found
+            places.setdefault(sequence, {})[view.rank] = arrival
+    return places
 
 
 def _arrivals(view: RankView, channel: Channel) -> dict[int, Arrival]:
@@ -188,44 +188,46 @@ def _arrivals(view: RankView, channel: Channel) -> dict[int, Arrival]:
 
 
 def comparable(arrival: Arrival) -> tuple[object, ...]:
-    """Everything that should be equal on every rank."""
+    """Return all properties of a call that should be equal on every rank."""
     if arrival.signature is None:
         return ()
     return (*(value_of(arrival) for value_of in _VALUES.values()), *_dimensions(arrival))
 
 
 def compare(arrivals: Mapping[int, Arrival], operation_id: OperationId) -> Mismatch | None:
-    """What ranks disagree about at one position that may hold them up; None if they agree.
+    """Return the first difference between calls at one position that may hold ranks up; None if they agree.
 
     Args:
-        arrivals: What each rank entered there.
+        arrivals: The calls made there, by rank.
         operation_id: The position.
     """
     known = _known(arrivals)
     if len({(arrival.signature, arrival.root) for arrival in known.values()}) < 2:
-        return None  # the usual case, detected without building a text for each rank
+        return None  # the usual case, detected without formatting text for each rank
     for field, value_of in _VALUES.items():
-        described = {rank: one for rank, one in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(one)}
-        found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, operation_id)
-        if found is not None:
-            return found
+        described = {
+            rank: call for rank, call in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(call)
+        }
+        mismatch = _split(field, {rank: value_of(call) for rank, call in described.items()}, known, operation_id)
+        if mismatch is not None:
+            return mismatch
     return None
 
 
 def differ(arrivals: Mapping[int, Arrival], operation_id: OperationId, dimensions: bool = True) -> Mismatch | None:
-    """What ranks disagree about at one position that may make results wrong; None if they agree.
+    """Return the first difference between calls at one position that may corrupt results; None if they agree.
 
-    This includes tensors with the same number of dimensions and elements but different shapes: one rank has transposed
-    its own. A different number of dimensions is not included: one rank has flattened its tensor, which is usual.
+    This includes different shapes with the same number of dimensions and elements: one rank has transposed its tensor.
+    A different number of dimensions is not included: one rank has flattened its tensor, which is usual.
 
     Args:
-        arrivals: What each rank entered there.
+        arrivals: The calls made there, by rank.
         operation_id: The position.
         dimensions: Whether dimensions are compared as well.
     """
-    found = compare(arrivals, operation_id)
-    if found is not None or not dimensions:
-        return found
+    mismatch = compare(arrivals, operation_id)
+    if mismatch is not None or not dimensions:
+        return mismatch
     alike: dict[tuple[tuple[int, int], ...], dict[int, str]] = {}
     known = _known(arrivals)
     for rank, arrival in sorted(known.items()):
@@ -233,7 +235,7 @@ def differ(arrivals: Mapping[int, Arrival], operation_id: OperationId, dimension
         sizes = tuple((len(shape), math.prod(shape)) for shape in shapes)
         alike.setdefault(sizes, {})[rank] = ", ".join(map(_order, shapes))
     candidates = (_split(Field.DIMENSIONS, values, known, operation_id) for values in alike.values())
-    return next((one for one in candidates if one is not None), None)
+    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def _known(arrivals: Mapping[int, Arrival]) -> dict[int, Arrival]:
@@ -243,7 +245,7 @@ def _known(arrivals: Mapping[int, Arrival]) -> dict[int, Arrival]:
 def _split(
     field: Field, values: Mapping[int, str], known: Mapping[int, Arrival], operation_id: OperationId
 ) -> Mismatch | None:
-    """Group ranks by value; None if all have the same."""
+    """Group ranks by value; None if all have the same value."""
     parties: dict[str, list[int]] = {}
     for rank, value in values.items():
         if value != UNREAD:
@@ -256,7 +258,7 @@ def _split(
 
 
 def _has_shapes(arrival: Arrival) -> bool:
-    """Whether shapes are known: a rank omits them once they would fill its dictionary, not all at the same time."""
+    """Return whether shapes are known. Ranks omit them, at different times, to keep their dictionary small."""
     signature = _signature(arrival)
     return bool(signature.shapes) or not signature.tensors
 
@@ -270,7 +272,7 @@ def _dtype(arrival: Arrival) -> str:
 
 
 def _shape(arrival: Arrival) -> str:
-    """Shapes as text; equal for tensors with the same number of elements, which backends do not distinguish."""
+    """Return shapes as element counts: backends do not distinguish shapes of the same size."""
     signature = _signature(arrival)
     if signature.operation in _ANY_SIZE and not arrival.wants_one_size:
         return "any"
@@ -285,7 +287,7 @@ def _dimensions(arrival: Arrival) -> tuple[tuple[int, ...], ...]:
 
 
 def _order(shape: tuple[int, ...]) -> str:
-    """The dimensions that determine where an element is stored: `1x32` and `32x1` are equal."""
+    """Return the dimensions that determine where an element is stored: `1x32` and `32x1` are equal."""
     return "x".join(str(size) for size in shape if size != 1) or "1"
 
 
@@ -304,7 +306,7 @@ def _signature(arrival: Arrival) -> SignatureName:
 
 
 def _value_of(field: Field) -> Callable[[Arrival], str] | None:
-    """Return what describes a field of the call that a rank entered; None for what is compared otherwise."""
+    """Return the function that formats a field of a call; None for fields compared in another way."""
     match field:
         case Field.OPERATION:
             return _operation
@@ -321,4 +323,5 @@ def _value_of(field: Field) -> Callable[[Arrival], str] | None:
 
 
 _VALUES: Final = {field: value_of for field in Field if (value_of := _value_of(field)) is not None}
-"""In the order in which a difference in one makes later ones meaningless: another operation has other shapes."""
+"""In order of significance: after a difference in one field, later ones mean nothing. Another operation has other
+shapes."""

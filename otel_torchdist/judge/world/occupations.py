@@ -1,4 +1,4 @@
-"""What the threads of a rank are in besides recorded operations: remote calls, C++ code that waits, shared groups."""
+"""Activities of a rank's threads without recorded operations: remote calls, waits in C++, shared groups."""
 
 from __future__ import annotations
 
@@ -20,35 +20,40 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 
 # --- code without records ---------------------------------------------------------------------------------------------
-# What threads of a rank are in that may wait for operations without any record of it: in C++, or through a device.
+# Activities in which threads may wait for operations without a record of it: in C++, or through a device.
 
 
 def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ...]:
-    """What the threads of a rank are in; `status` is that of its tape."""
-    found = [
-        Occupation(Engagement.OPTIMIZER_STEP, one.thread, one.entered_ns)
-        for one in tape.open_activities()
-        if one.kind is ActivityKind.OPTIMIZER_STEP
+    """Return the current activities of a rank's threads.
+
+    Args:
+        tape: The rank's tape.
+        status: The tape's status.
+    """
+    occupations = [
+        Occupation(Engagement.OPTIMIZER_STEP, activity.thread, activity.entered_ns)
+        for activity in tape.open_activities()
+        if activity.kind is ActivityKind.OPTIMIZER_STEP
     ]
     if status.backward_since_ns:
-        found.append(Occupation(Engagement.BACKWARD, status.backward_thread, status.backward_since_ns))
+        occupations.append(Occupation(Engagement.BACKWARD, status.backward_thread, status.backward_since_ns))
     if status.future_since_ns:
-        found.append(Occupation(Engagement.FUTURE, status.future_thread, status.future_since_ns))
-    return tuple(found)
+        occupations.append(Occupation(Engagement.FUTURE, status.future_thread, status.future_since_ns))
+    return tuple(occupations)
 
 
 # --- shared groups ----------------------------------------------------------------------------------------------------
-# Groups whose collectives two threads of a rank call, in an order that is a matter of chance.
-# Backends pair the calls of a group in the order in which each rank makes them, whatever they are. If two threads make
-# them, a rank may be in the call of one where another rank is in that of the other: the sum of one is added to that of
-# the other, or both wait forever. Two things show it: both threads of a rank are blocked in calls at the same time, or
-# threads that run different functions have made the same call on two ranks. Operations in flight show nothing: they
-# were called one after the other, as DDP's are.
+# Groups used by two threads of a rank. Backends pair the calls of a group in the order in which each rank makes them,
+# whatever the calls are. If two threads call, the order is chance: one thread's call on one rank may meet the other
+# thread's call on another rank. Their sums are then mixed, or both wait forever.
+# Two observations prove it: both threads of a rank are blocked in calls at the same time, or threads running different
+# functions made the same call on two ranks. Operations in flight prove nothing: they were called one after the other,
+# like DDP's.
 
 
 MAX_GROUPS: Final = 64
 CERTAIN: Final = 2
-"""How often it must have happened where nothing stalls: once may be the end of a thread that another one waits for."""
+"""Occurrences needed where nothing stalls. A single one may be the end of a thread that another thread waits for."""
 _GLOO: Final = "gloo"
 _NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 _BLOCKED: Final = (*BLOCKING, *RAISED)
@@ -56,10 +61,10 @@ _OF_BACKENDS: Final = re.compile("[,:]")
 
 
 class SharedGroups:
-    """Finds such groups among the calls of one rank.
+    """Detects shared groups from the calls of one rank.
 
     Attributes:
-        shown: What it has found.
+        shown: The shared groups detected so far.
     """
 
     def __init__(self, resolved: ResolvedNames) -> None:
@@ -70,7 +75,7 @@ class SharedGroups:
         self.shown: tuple[SharedGroup, ...] = ()
 
     def ended(self, operation: Operation) -> None:
-        """Take an operation that has ended; called for each, so what most of them are comes first."""
+        """Process an ended operation. This runs for each operation, so the most frequent case comes first."""
         before = self._last.get(operation.group)
         if before is None or before.thread == operation.thread:
             if int(operation.flags) & _NO_BLOCKING_COLLECTIVE == 0 and operation.kind is RecordKind.OPERATION:
@@ -95,7 +100,7 @@ class SharedGroups:
 
 
 def shared_by(first: OperationView, second: OperationView) -> SharedGroup | None:
-    """The group in which two calls have met; None if its backend orders calls by itself, or if it pairs nothing."""
+    """Return the group shared by two calls; None if its backend orders calls itself, or if it has no peers."""
     group = first.group
     if group is None or len(group.members) < 2 or _GLOO not in _OF_BACKENDS.split(group.name.backend):
         return None
@@ -120,28 +125,28 @@ def blocked_pairs(waiting: Collection[OperationView]) -> Iterator[tuple[Operatio
             yield other, operation
 
 
-def _overlap(one: Operation, other: Operation) -> bool:
-    """Whether two calls that block their threads were in progress at the same time; others' ends are less exact."""
-    if one.completed_ns is None or other.completed_ns is None:
+def _overlap(first: Operation, second: Operation) -> bool:
+    """Return whether two blocking calls overlapped. The ends of other calls are less exact."""
+    if first.completed_ns is None or second.completed_ns is None:
         return False
-    if one.how not in _BLOCKED or other.how not in _BLOCKED:
+    if first.how not in _BLOCKED or second.how not in _BLOCKED:
         return False
-    return max(one.entered_ns, other.entered_ns) < min(one.completed_ns, other.completed_ns)
+    return max(first.entered_ns, second.entered_ns) < min(first.completed_ns, second.completed_ns)
 
 
 # --- open remote calls ------------------------------------------------------------------------------------------------
-# Remote procedure calls that a rank has open.
-# That a call is open is no evidence of anything: one that has a trainer run lasts as long as the training. So these are
-# no operations, no rank waits in them as far as verdicts go, and only what shows that they cannot go on is a finding.
+# The remote procedure calls that a rank has open. An open call is no evidence: a call that runs a trainer lasts as long
+# as the training. So these calls are no operations, verdicts do not count them as waits, and only evidence that they
+# cannot proceed is a finding.
 
 
 MAX_CALLS: Final = 512
-"""Calls shown of each side, the oldest ones."""
+"""Maximum number of calls shown on each side, the oldest first."""
 UNKNOWN_FUNCTION: Final = "a function"
 
 
 def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
-    """What a tape shows of its rank as a worker, at its last poll; None if it is none."""
+    """Return a rank as an RPC worker at the last poll of its tape; None if it is no worker."""
     if not status.rpc_worker:
         return None
     names = tape.names
@@ -169,44 +174,44 @@ def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
 
 
 # --- waits in remote calls --------------------------------------------------------------------------------------------
-# The remote procedure call in which a missing rank waits: an edge from its thread to the one that runs the function.
-# A call that is open proves nothing by itself. But where other ranks wait for a rank in an operation, and the thread of
-# that rank which should enter it waits in a call instead, they wait for what the called worker does.
+# The remote procedure call in which a missing rank waits: an edge from its thread to the thread that runs the function.
+# An open call proves nothing by itself. But if other ranks wait for a rank in an operation, and its thread that should
+# enter the operation waits in a call instead, they wait for the called worker.
 
 
 MAX_DEPTH: Final = 16
-"""Calls within calls that are followed."""
+"""Maximum depth of nested calls that are followed."""
 
 
 class CallStage(enum.Enum):
-    """What becomes of a call at the worker that has been called."""
+    """The state of a call at the called worker."""
 
     RUNS = "runs"
-    """A thread runs the function, and waits in nothing that is recorded."""
+    """A thread runs the function and waits in nothing recorded."""
     WAITS = "waits"
     """The function waits in an operation."""
     STOPPED = "stopped"
-    """The kernel does not let the worker run."""
+    """The worker is stopped by the kernel."""
     DEFERRED = "deferred"
-    """The function has returned a future, and no thread has it any more."""
+    """The function has returned a future, and holds no thread any more."""
     NOT_BEGUN = "not begun"
-    """No function in Python runs for it: the request has not come, no thread is free, or it is a builtin."""
+    """No Python function runs for it: the request has not arrived, no thread is free, or the function is a builtin."""
     UNSEEN = "unseen"
-    """The worker is not recorded, or in another run."""
+    """The worker is not recorded, or is in another run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteWait:
-    """A call in which a rank waits; of calls within calls the innermost one.
+    """The call in which a rank waits; for nested calls, the innermost.
 
     Attributes:
-        call: The call, as its caller has it.
-        rank: The rank of the called worker; None if that is not seen.
-        served: What becomes of the call there.
-        since_ns: Since when that runs or stops, or else since when the call has been open.
-        operation: The operation in which the function waits; None if it does not.
-        is_own_thread: Whether the waiting thread is, as far as is known, the one that should enter the operation in
-            question: it began with such operations last, and no function that the rank runs may come instead.
+        call: The call on the caller's side.
+        rank: The rank of the called worker; None if it is not seen.
+        served: State of the call at the worker.
+        since_ns: Start of the function or stop; else, when the call was made.
+        operation: The operation in which the function waits; None if it does not wait.
+        is_own_thread: Whether the waiting thread is the one that should enter the operation in question: it was the
+            last to enter such operations, and no function running on the rank may enter it instead.
     """
 
     call: CallView
@@ -218,13 +223,13 @@ class RemoteWait:
 
     @property
     def text(self) -> str:
-        """`train on worker1 (rank 1)`."""
+        """The called function and its worker: `train on worker1 (rank 1)`."""
         known = f" (rank {self.rank})" if self.rank is not None else ""
         return f"{self.call.function} on {self.call.peer or 'another worker'}{known}"
 
 
 def remote_wait(world: WorldSnapshot, rank: int, channel: Channel) -> RemoteWait | None:
-    """The call in which the thread of a rank waits that should enter a channel; None if it waits in none."""
+    """Return the call in which the thread that should enter a channel waits; None if it waits in none."""
     view = world.ranks[rank]
     if view.worker is None or not view.alive:
         return None
@@ -238,7 +243,7 @@ def remote_wait(world: WorldSnapshot, rank: int, channel: Channel) -> RemoteWait
 
 
 def _serves_what_may_come(view: RankView) -> bool:
-    """Whether the rank runs a function for a worker, perhaps itself, that waits in nothing: it may be what comes."""
+    """Return whether the rank runs a function that does not wait, for a worker or itself. It may enter the channel."""
     if view.worker is None:
         return False
     waiting = {call.thread for call in view.worker.made if call.holds_thread}
@@ -258,10 +263,11 @@ def _follow(world: WorldSnapshot, caller: RankView, call: CallView, is_own: bool
         return RemoteWait(call, rank, CallStage.NOT_BEGUN, call.since_ns, is_own_thread=is_own)
     if not served.holds_thread:
         return RemoteWait(call, rank, CallStage.DEFERRED, served.since_ns, is_own_thread=is_own)
-    inner = [one for one in callee.worker.made if one.holds_thread and one.thread == served.thread]
+    inner = [made for made in callee.worker.made if made.holds_thread and made.thread == served.thread]
     if inner and depth < MAX_DEPTH:
         return _follow(world, callee, inner[-1], is_own, depth + 1)
-    waits = [one for one in callee.open if one.record.thread == served.thread and one.record.is_blocking]
+    records = ((operation, operation.record) for operation in callee.open)
+    waits = [operation for operation, record in records if record.thread == served.thread and record.is_blocking]
     if waits:
         return RemoteWait(call, rank, CallStage.WAITS, served.since_ns, waits[-1], is_own)
     return RemoteWait(call, rank, CallStage.RUNS, served.since_ns, is_own_thread=is_own)
@@ -272,13 +278,13 @@ def _is_worker(view: RankView, name: str) -> bool:
 
 
 def _served_by(callee: RankView, caller: RankView, call: CallView) -> CallView | None:
-    """The same call on the side that runs it.
+    """Return the same call on the side of its worker.
 
-    The request names the caller's record. A caller whose tape has changed meanwhile has another one: then it is the
-    only call of that function from that worker.
+    The request names the caller's record. If the caller's tape has changed meanwhile, the only call of that function
+    from that worker counts.
     """
     served = callee.worker.served if callee.worker is not None else ()
     own_name = caller.worker.name if caller.worker is not None else ""
-    alike = [one for one in served if (one.function, one.peer) == (call.function, own_name)]
+    alike = [candidate for candidate in served if (candidate.function, candidate.peer) == (call.function, own_name)]
     exact = next((one for one in served if call.number and one.origin == call.origin), None)
     return exact or (alike[0] if len(alike) == 1 else None)

@@ -1,7 +1,7 @@
-"""Finds exchanges in which a rank sends another one more or less than that one expects.
+"""Detects exchanges in which a rank sends a size that its peer does not expect.
 
-Backends do not compare the sizes: gloo ends the receiver if it gets more, and leaves rows of its output as they were if
-it gets less; NCCL waits for the rest, or writes it into the next transfer.
+Backends do not compare the sizes. gloo ends a receiver that gets more, and leaves rows of its output unwritten if it
+gets less. NCCL waits for the rest, or writes it into the next transfer.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _UNEVEN: Final = int(Flag.UNEVEN)
 _GATHER: Final = "all_gather"
 _PARTED: Final = EXCHANGES | {_GATHER}
 COUNTED_IN_ROWS: Final = operations_where(lambda row: row.name == _GATHER or (row.name in EXCHANGES and row.is_flat))
-"""Operations whose parts are counted in rows of a tensor; the parts of others in elements."""
+"""Operations with parts counted in rows of a tensor. Other parts are counted in elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Two members of a group of which one sends another size than the other expects: the pair that differs most.
+    """Two members of a group whose sizes do not fit: the pair that differs most.
 
     Attributes:
-        sender: Global rank that sends.
-        receiver: Global rank that expects another size.
-        sent: Bytes that the one sends.
-        expected: Bytes that the other expects.
-        unit: Bytes of a row or element; 0 if the two do not agree on it, or it is unknown.
-        ranks: The rank that is part of all pairs that do not fit, if there is only one; else all ranks of these pairs.
-        pairs: How many pairs do not fit.
+        sender: Global rank of the sender.
+        receiver: Global rank of the receiver.
+        sent: Bytes sent.
+        expected: Bytes expected.
+        unit: Bytes of a row or element; 0 if the members disagree on it, or if unknown.
+        ranks: The rank common to all pairs that do not fit, if there is exactly one; else all ranks of these pairs.
+        pairs: Number of pairs that do not fit.
     """
 
     sender: int
@@ -56,7 +56,7 @@ def part_sizes(operation: Operation, signature: SignatureName | None, members: i
     Args:
         operation: Any operation.
         signature: Its signature; None if unknown.
-        members: The number of members of its group.
+        members: Number of members of its group.
 
     Returns:
         None for other operations, in groups of more than `MAX_LISTED` members, or if the sizes are unknown.
@@ -65,7 +65,7 @@ def part_sizes(operation: Operation, signature: SignatureName | None, members: i
         return None
     splits = operation.splits
     if splits is None:
-        # What a rank gathers goes to each member whole.
+        # Each member receives the whole input of a gather.
         part, rest = divmod(operation.message_bytes, members if signature.operation != _GATHER else 1)
         if int(operation.flags) & _UNEVEN or rest:
             return None
@@ -76,7 +76,7 @@ def part_sizes(operation: Operation, signature: SignatureName | None, members: i
 
 
 def _unit_of(signature: SignatureName) -> int:
-    """Bytes of a row of the tensor, or of an element of several; 0 if the shape or the type is unknown."""
+    """Return the bytes of a row of one tensor, or of an element of several; 0 if unknown."""
     if not signature.shapes or len(signature.dtypes) != 1:
         return 0
     row = signature.shapes[0][1:] if signature.operation in COUNTED_IN_ROWS else ()
@@ -86,7 +86,7 @@ def _unit_of(signature: SignatureName) -> int:
 def find_message_misfit(
     sender: int, receiver: int, sent: SignatureName | None, expected: SignatureName | None
 ) -> Misfit | None:
-    """Return a message whose receiver expects another size; None if the sizes are equal, or not known."""
+    """Return a message whose receiver expects another size; None if the sizes are equal or unknown."""
     one, other = _message_bytes(sent), _message_bytes(expected)
     if sent is None or expected is None or not one or not other or one == other:
         return None
@@ -95,7 +95,7 @@ def find_message_misfit(
 
 
 def _message_bytes(signature: SignatureName | None) -> int:
-    """Bytes of a message of one tensor; 0 if they are not known."""
+    """Return the bytes of a message of one tensor; 0 if unknown."""
     if signature is None or signature.tensors != 1 or len(signature.shapes) != 1 or len(signature.dtypes) != 1:
         return 0
     return item_bytes(signature.dtypes[0]) * math.prod(signature.shapes[0])
@@ -106,7 +106,7 @@ def find_misfit(members: Sequence[int], sizes: Mapping[int, PartSizes]) -> Misfi
 
     Args:
         members: Global ranks of the group, in its order.
-        sizes: By global rank, what it sends and expects.
+        sizes: Sizes sent and expected, by global rank.
     """
     places = {rank: place for place, rank in enumerate(members)}
     known = [

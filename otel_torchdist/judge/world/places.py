@@ -1,4 +1,4 @@
-"""Where a rank is in its code, as far as is known: which thread, which frame, and how a stack is formatted."""
+"""The place of a rank in its code: which thread, which frame, and its stack as text."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _MAIN_THREAD: Final = "MainThread"
 
 
 class PlaceSource(enum.Enum):
-    """How a place was determined."""
+    """The evidence for a place."""
 
     STACK = "stack"
     """The rank's own thread wrote its stack on request."""
     SIGNAL = "signal"
-    """A signal took the stack of one thread, while something held the GIL."""
+    """A signal took one thread's stack while the GIL was held."""
     OPEN_OPERATION = "open operation"
-    """The call site of the operation that the rank is in."""
+    """The call site of the open operation."""
     EXCEPTION = "exception"
-    """The line that has raised the exception that ended it."""
+    """The line that raised the exception which ended the rank."""
     LAST_OPERATION = "last operation"
-    """The call site of the operation that ended last; the rank has moved on since."""
+    """The call site of the last ended operation. The rank has moved on since."""
     NOTHING = "nothing"
 
     @property
@@ -48,23 +48,23 @@ class PlaceSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where a rank is.
+    """The place of a rank.
 
     Attributes:
-        source: How the place was determined.
-        frame: The line of its code; None if there is none.
-        operation: The operation that `frame` called, or the type of the exception; '' where the frame is of a stack.
-        stacktrace: Its whole stack as text, or ''.
-        message: What the exception says that ended it; '' for nothing.
-        frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
-        child: The child process that it waits for; None for none.
-        child_for_ns: For how long that has been doing what it does.
-        checkpoint: The checkpoint that it is in; None for none.
-        checkpoint_for_ns: For how long it has been in that, or in its stage.
-        stopped: How the kernel prevents its process from running, see `Stopped.state`; '' when it does not.
-        remote: The remote procedure call in which it waits; None for none.
-        remote_for_ns: For how long that has been as it is.
-        instead: The operation that it is in while another rank waits for its side of a message; None for none.
+        source: The evidence for the place.
+        frame: The line of the user's code; None if unknown.
+        operation: The operation called by `frame`, or the type of the exception; '' if the frame is from a stack.
+        stacktrace: The whole stack as text, or ''.
+        message: The message of the exception that ended the rank; '' if there is none.
+        frozen_for_ns: Time for which its Python threads have not run; None if they run or are gone.
+        child: The child process it waits for, or None.
+        child_for_ns: Time for which the child has been in its state.
+        checkpoint: The checkpoint it is in, or None.
+        checkpoint_for_ns: Time in the checkpoint, or in its stage.
+        stopped: The kernel state that keeps the process from running, see `Stopped.state`; '' if it can run.
+        remote: The remote procedure call in which it waits, or None.
+        remote_for_ns: Time for which the remote call has been in its state.
+        instead: The operation it is in while another rank waits for its side of a message, or None.
     """
 
     source: PlaceSource
@@ -86,13 +86,13 @@ class RankPlace:
 def place_of(
     view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None
 ) -> RankPlace:
-    """Where a rank is, and whether it can run.
+    """Return where a rank is, and whether it can run.
 
     Args:
         view: The rank.
-        operation: The open operation of interest that it is in, if any.
+        operation: The open operation of interest that it is in, or None.
         now_ns: When the snapshot was taken.
-        thread: The thread of interest if it is in no operation, as far as that is known.
+        thread: The thread of interest if the rank is in no operation; None if unknown.
     """
     place = _place_of(view, operation, now_ns, thread)
     if view.child is not None and place.source is PlaceSource.STACK:
@@ -101,7 +101,7 @@ def place_of(
 
 
 def in_checkpoint(place: RankPlace, view: RankView, checkpoint: CheckpointView | None, now_ns: int) -> RankPlace:
-    """The place of a rank, with the checkpoint that it is in, or was when its process ended."""
+    """Return a rank's place with its checkpoint: the current one, or the one in which its process ended."""
     if checkpoint is None:
         return place
     until_ns = view.death.at_ns if view.death is not None else view.gone_since_ns or now_ns
@@ -131,11 +131,11 @@ def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chos
 
 
 def _is_current(view: RankView, stacks: Stacks, thread: ThreadStack) -> bool:
-    """Whether a stack shows where a thread is: no call of its own, or of a thread without a stack, is newer.
+    """Return whether a stack is newer than the calls of its thread, and of threads without a stack.
 
-    Autograd's threads for devices run no Python: the thread that is in `backward` waits for them.
+    Autograd's device threads run no Python; the thread that is in `backward` waits for them.
     """
-    listed = {one.thread for one in stacks.threads or ()} - {thread.thread}
+    listed = {other.thread for other in stacks.threads or ()} - {thread.thread}
     calls = (operation.record for operation in (*view.open, view.last) if operation is not None)
     own = [record for record in calls if record.thread not in listed]
     entered = [max(record.entered_ns, record.wait_entered_ns or 0) for record in own]
@@ -144,9 +144,9 @@ def _is_current(view: RankView, stacks: Stacks, thread: ThreadStack) -> bool:
 
 
 def _frame_of(thread: ThreadStack, threads: Sequence[ThreadStack]) -> CallSiteName | None:
-    """The frame to show for a thread: the main thread's where it runs nothing of the user's, as in a pool."""
-    frames = [thread.frames, *(one.frames for one in threads if one.name == _MAIN_THREAD)]
-    found = [user_frame(one) for one in frames if _has_user(one)]
+    """Return the frame to show for a thread; the main thread's if this one runs no user code, as in a pool."""
+    frames = [thread.frames, *(other.frames for other in threads if other.name == _MAIN_THREAD)]
+    found = [user_frame(other) for other in frames if _has_user(other)]
     return found[0] if found else user_frame(thread.frames)
 
 
@@ -162,11 +162,11 @@ MAX_STACK_TEXT: Final = 16_384
 
 
 def thread_to_show(threads: Sequence[ThreadStack], native_id: int | None) -> ThreadStack | None:
-    """The thread that an open operation names, else the main thread, else the first one.
+    """Return the thread named by an open operation, else the main thread, else the first thread.
 
     Args:
         threads: All threads of a process.
-        native_id: `Operation.thread` of the operation that the rank is in; None when it is in none.
+        native_id: `Operation.thread` of the rank's open operation; None if it is in none.
     """
     named = (thread for thread in threads if native_id and thread.thread == native_id)
     main = (thread for thread in threads if thread.name == _MAIN_THREAD)
@@ -174,7 +174,7 @@ def thread_to_show(threads: Sequence[ThreadStack], native_id: int | None) -> Thr
 
 
 def user_frame(frames: Sequence[CallSiteName]) -> CallSiteName | None:
-    """The frame to show for a thread; see `innermost`. It says through which function of a library it waits.
+    """Return the frame to show for a thread, with the library function through which it waits; see `innermost`.
 
     Args:
         frames: Innermost first.
@@ -182,14 +182,14 @@ def user_frame(frames: Sequence[CallSiteName]) -> CallSiteName | None:
     place = innermost((frame.file, frame.function) for frame in frames)
     if place is None:
         return None
-    inside = (one for one in frames[:place] if owner_of(one.file, one.function) is FrameOwner.PACKAGE)
+    inside = (other for other in frames[:place] if owner_of(other.file, other.function) is FrameOwner.PACKAGE)
     called = next(inside, None)
     through = f"{package_of(called.file)}.{called.function}" if called is not None else ""
     return replace(frames[place], through=through)
 
 
 def stack_text(frames: Sequence[CallSiteName]) -> str:
-    """Format a stack as Python does, most recent call last, with runs of torch's and our own frames folded into a line.
+    """Format a stack like Python, most recent call last. Runs of torch's and our own frames become one line.
 
     Args:
         frames: Innermost first.

@@ -20,14 +20,14 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 MAX_KNOWN: Final = 16_384
 MAX_PLACES: Final = 64
-"""Groups of worlds made by hand of which a process's place is kept: some programs make one for each update."""
+"""Maximum number of made worlds' groups for which a process's place is kept. Some programs make one for each update."""
 
 _NameIds: TypeAlias = tuple[RecordKind, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What the ids in a record stand for; see `OperationView`."""
+    """The names behind the ids in a record; see `OperationView`."""
 
     operation: str
     group: GroupView | None
@@ -39,11 +39,11 @@ class _Names:
 
 
 class ResolvedNames:
-    """Resolves what a tape's records only refer to: groups, signatures, call sites.
+    """Resolves the references of a tape's records: groups, signatures, call sites.
 
     Attributes:
-        groups: The groups that were resolved so far, by their key. A new one makes a new mapping.
-        places: See `RankView`. A new one makes a new mapping.
+        groups: The resolved groups by key. A new group replaces the mapping.
+        places: See `RankView`. A new place replaces the mapping.
     """
 
     def __init__(self, names: Names, rank: int, world: str = "") -> None:
@@ -52,7 +52,7 @@ class ResolvedNames:
         Args:
             names: The dictionary.
             rank: The rank.
-            world: The world of which that is the rank; see `TapeIdentity`.
+            world: The world in which `rank` counts; see `TapeIdentity`.
         """
         self._names = names
         self._rank = rank
@@ -88,7 +88,7 @@ class ResolvedNames:
         )
 
     def _forget_groups(self) -> None:
-        """Resolve groups again: a device mesh has taken some."""
+        """Resolve groups again, after a device mesh has renamed some."""
         self._renamed = self._names.renamed
         self._groups.clear()
         self._known.clear()
@@ -105,18 +105,18 @@ class ResolvedNames:
             path=shown_path(names, operation.call_site),
         )
         resolved = (found.group, found.signature, found.call_site, found.label or None)
-        if not any(identity and one is None for identity, one in zip(key[1:], resolved, strict=True)):
+        if not any(identity and name is None for identity, name in zip(key[1:], resolved, strict=True)):
             if len(self._known) == MAX_KNOWN:
                 self._known.clear()
-            self._known[key] = found  # what is missing may still come
+            self._known[key] = found  # missing names may still come
         return found
 
     def caller(self, operation: Operation) -> str:
-        """What the thread of an operation runs; '' if it is not known."""
+        """Return the name of the function run by an operation's thread; '' if unknown."""
         return self._names.caller(operation.caller)
 
     def channel(self, operation: Operation) -> Channel:
-        """The channel of an operation."""
+        """Return the channel of an operation."""
         if not int(operation.flags) & _POINT_TO_POINT:
             return self._channel_of_group(operation)
         key = (operation.kind, operation.group, operation.signature, operation.call_site, operation.label)
@@ -134,7 +134,7 @@ class ResolvedNames:
         return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
 
     def _channel_of_group(self, operation: Operation) -> Channel:
-        """The channel of a collective or rendezvous: where shapes never repeat, only the group is worth a look."""
+        """Return the channel of a collective or rendezvous, by group alone: signatures may never repeat."""
         known = self._collectives.get((operation.kind, operation.group))
         if known is not None:
             return known
@@ -145,7 +145,7 @@ class ResolvedNames:
         return channel
 
     def group(self, identity: int) -> GroupView | None:
-        """A group; None if the dictionary does not contain it."""
+        """Return a group; None if the dictionary does not contain it."""
         known = self._groups.get(identity)
         if known is not None:
             return known
@@ -154,19 +154,20 @@ class ResolvedNames:
             return None
         if name.world in ("", self._world):
             view = GroupView(name.key, name, frozenset(name.ranks))
-        else:  # the others are no ranks of this run: see `joining`
+        else:  # other members are not ranks of this run: see `joining`
             view = GroupView(name.key, name, frozenset((self._rank,)), is_inferred=True)
         self._groups[identity] = view
         if name.world:
             latest = [*self.places.items()][1 - MAX_PLACES :]
             self.places = MappingProxyType({**dict(latest), view.key: name.here})
         known = self.groups.get(view.key)
-        if known is None or name.aligned or not known.name.aligned:  # of some messages alone, it may not be
+        # A group known from messages alone may not be aligned.
+        if known is None or name.aligned or not known.name.aligned:
             self.groups = MappingProxyType({**self.groups, view.key: view})
         return view
 
     def parameters(self, identity: int) -> tuple[str, ...]:
-        """The names of parameters; empty if the dictionary does not contain them."""
+        """Return the names of parameters; empty if the dictionary does not contain them."""
         return self._names.parameters(identity) if identity else ()
 
     def _name(self, operation: Operation) -> str:

@@ -1,6 +1,6 @@
-"""The threads of a rank: which of them should enter an operation, and what keeps that one.
+"""The threads of a rank: which of them should enter an operation, and what keeps it.
 
-A rank is as many waiters as it has threads that communicate. Threads that come and go are known by what they run; see
+Each thread that communicates can wait on its own. Short-lived threads are identified by the function they run; see
 `CallerName`.
 """
 
@@ -33,43 +33,43 @@ _DEVICE: Final = re.compile(r"/torch/(cuda|xpu|accelerator)/(__init__|streams)\.
 _OPTIMIZER: Final = re.compile(r"/torch/optim/\w+\.py$")
 _FOR_THREADS: Final = re.compile(r"/(threading|queue|selectors|concurrent/futures/_base)\.py$")
 _LOADER: Final = re.compile(r"/torch/utils/data/")
-"""It waits for threads and processes of its own, which call no operations."""
+"""Loader code waits for its own threads and processes, which call no operations."""
 
 
 class ThreadStand(enum.Enum):
-    """Whether a thread of a rank stands in a wait for an operation that is open."""
+    """Whether a thread of a rank waits for an open operation."""
 
     WAITS = enum.auto()
     ELSEWHERE = enum.auto()
-    """The operation is merely open: its thread is seen to do something else."""
+    """The operation is merely open; its thread is seen elsewhere."""
     PERHAPS = enum.auto()
-    """Its thread waits for a lock at a line of the program: in C, perhaps until the operation is over."""
+    """Its thread waits for a lock at a line of the program, perhaps in C until the operation is over."""
     UNSEEN = enum.auto()
 
 
 class Tie(enum.Enum):
-    """Whether the wait of one thread of a rank keeps the rank from entering an operation."""
+    """Whether one thread's wait keeps its rank from entering an operation."""
 
     OWN = enum.auto()
-    """The thread that waits is the one that should enter it."""
+    """The waiting thread is the one that should enter it."""
     THROUGH = enum.auto()
-    """That one waits for other threads of its process, or is yet to be started, or to be given work."""
+    """The thread that should enter it waits for other threads of its process, or for a start or work."""
     NONE = enum.auto()
-    """That one is busy with something else."""
+    """The thread that should enter it is busy with something else."""
     UNKNOWN = enum.auto()
 
 
 def stand_of(view: RankView, operation: OperationView) -> ThreadStand:
-    """Whether a thread of a rank waits for one of its open operations, as far as records and stacks show.
+    """Return whether a thread of a rank waits for one of its open operations, by records and stacks.
 
-    A backward pass waits in C++ for what it has issued, as DDP's buckets, and a device for all that it was given. So a
-    thread that is in one, or in the step of an optimizer, waits for these, unless its stack shows a line of the program
-    within.
+    A backward pass waits in C++ for the operations it has issued, such as DDP's buckets, and a device for everything it
+    was given. So a thread in a backward pass or optimizer step waits for these, unless its stack shows a line of the
+    program inside.
     """
     record = operation.record
     if record.is_blocking:
         return ThreadStand.WAITS
-    occupation = next((one for one in view.occupations if _may_wait(one, record)), None)
+    occupation = next((occupation for occupation in view.occupations if _may_wait(occupation, record)), None)
     thread = occupation.thread if occupation is not None else record.thread
     stack = stack_since(view, thread)
     if stack is None:
@@ -81,7 +81,7 @@ def _may_wait(occupation: Occupation, record: Operation) -> bool:
     is_own = occupation.thread == record.thread
     is_within = occupation.since_ns <= record.entered_ns
     match occupation.engagement:
-        case Engagement.BACKWARD:  # autograd has threads of its own for devices
+        case Engagement.BACKWARD:  # autograd has its own threads for devices
             return is_within and (is_own or record.phase is Phase.BACKWARD)
         case Engagement.OPTIMIZER_STEP:
             return is_own and (is_within or bool(int(record.flags) & _ON_DEVICE))
@@ -109,7 +109,7 @@ def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operati
 
 
 def stack_since(view: RankView, thread: int) -> ThreadStack | None:
-    """The stack of a thread, if it was written since the thread's last record; None if there is none."""
+    """Return the stack of a thread if it is newer than the thread's last record; None otherwise."""
     stacks = view.stacks
     if stacks is None or not thread:
         return None
@@ -122,20 +122,20 @@ def stack_since(view: RankView, thread: int) -> ThreadStack | None:
 def _last_record_ns(view: RankView, thread: int) -> int:
     calls = [operation.record for operation in (*view.open, view.last) if operation is not None]
     own = [record for record in calls if record.thread == thread]
-    return max((max(one.entered_ns, one.wait_entered_ns or 0, one.completed_ns or 0) for one in own), default=0)
+    return max((max(call.entered_ns, call.wait_entered_ns or 0, call.completed_ns or 0) for call in own), default=0)
 
 
 # --- the thread that should come ------------------------------------------------------------------------------------
 
 
 def tie_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: OperationView) -> Tie:
-    """Whether a wait keeps a rank from entering an operation that it has not entered.
+    """Return whether a wait keeps a rank from entering an operation that it has not entered.
 
     Args:
         world: The snapshot.
         rank: The rank.
         operation_id: The operation.
-        waiting: Where one of its threads waits.
+        waiting: The operation in which one of its threads waits.
     """
     view = world.ranks[rank]
     progress = view.progress.get(operation_id.channel)
@@ -154,21 +154,22 @@ def tie_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: 
         return Tie.UNKNOWN
     if _waits_for_threads(due) or not _is_busy(due):
         return Tie.THROUGH
-    # A line of the program may wait for a lock that another thread has, which no frame shows.
+    # A line of the program may wait for a lock held by another thread, which no frame shows.
     return Tie.NONE if due.is_locked is False else Tie.UNKNOWN
 
 
 def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:
-    """The thread of a rank that should have entered an operation.
+    """Return the thread of a rank that should have entered an operation.
 
-    None if it is not known, or if it is idle: then another thread should have given it work.
+    Returns:
+        None if it is unknown, or idle: then another thread should have given it work.
     """
     due = _due_thread(world, world.ranks[rank], operation_id)
     return due if due is not None and _is_busy(due) else None
 
 
 def _due_thread(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> ThreadStack | None:
-    """That which entered this channel last, else one that runs the same, else one named as those that wait there."""
+    """Return the last thread in this channel, else one with the same function, else one with the same name."""
     progress = view.progress.get(operation_id.channel)
     threads = progress.threads if progress is not None else ()
     stacks = _stacks(view)
@@ -184,16 +185,16 @@ def _due_thread(world: WorldSnapshot, view: RankView, operation_id: OperationId)
 
 
 def _due_callers(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> set[str]:
-    """What the thread runs that should enter an operation: as of others there, and of this rank before."""
+    """Return the functions whose thread should enter an operation, by this rank's history and the others' calls."""
     progress = view.progress.get(operation_id.channel)
     own = {caller for caller in progress.callers if caller} if progress is not None else set[str]()
-    there = (one.at(operation_id) for one in world.ranks.values())
+    there = (other.at(operation_id) for other in world.ranks.values())
     others = {operation.caller for operation in there if operation is not None and operation.caller}
     return (own & others) or own or others
 
 
 def caller_of(stack: ThreadStack) -> str:
-    """What a thread runs, as `CallerName` has it; '' if its stack does not reach so far."""
+    """Return the function run by a thread, as in `CallerName`; '' if its stack is too short."""
     if stack.name == MAIN_THREAD:
         return MAIN_THREAD
     frames = [(place, frame) for frame in reversed(stack.frames) if (place := _place_as_caller(frame)) is not None]
@@ -204,7 +205,7 @@ def caller_of(stack: ThreadStack) -> str:
 
 
 def _place_as_caller(frame: CallSiteName) -> int | None:
-    """Return the place of a frame among those that can name what a thread runs, 0 the best; None for others."""
+    """Return the priority of a frame for naming a thread's function, 0 the highest; None for others."""
     match owner_of(frame.file):
         case FrameOwner.USER:
             return 0
@@ -215,12 +216,12 @@ def _place_as_caller(frame: CallSiteName) -> int | None:
 
 
 def _names_of_waiting(world: WorldSnapshot, operation_id: OperationId) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for view in world.ranks.values():
         operation = view.at(operation_id)
         if operation is not None:
-            found |= {stack.name for stack in _stacks(view) if stack.thread == operation.record.thread}
-    return found - {""}
+            names |= {stack.name for stack in _stacks(view) if stack.thread == operation.record.thread}
+    return names - {""}
 
 
 def _stacks(view: RankView) -> tuple[ThreadStack, ...]:
@@ -232,28 +233,28 @@ def _is_busy(stack: ThreadStack) -> bool:
 
 
 def _waits_for_threads(stack: ThreadStack) -> bool:
-    """Whether a thread waits for others of its process, which the frames do not name."""
+    """Return whether a thread waits for other threads of its process, which its frames do not name."""
     inner = next(iter(stack.frames), None)
     is_in_loader = any(_LOADER.search(frame.file) for frame in stack.frames)
     return inner is not None and bool(_FOR_THREADS.search(inner.file)) and not is_in_loader
 
 
 # --- recorded stacks --------------------------------------------------------------------------------------------------
-# Stacks that a rank has written at the request of another process.
+# The stacks that a rank wrote at the request of another process.
 
 
 _OF_ANY_REQUEST: Final = 0
 
 
 class RecordedStacks:
-    """The stacks that one rank last wrote, by itself or when a signal made it. Requests nothing."""
+    """The latest stacks of one rank, written by itself or on a signal. Requests nothing."""
 
     def __init__(self, tape: Path, owner: int | None = None) -> None:
         """Read the files beside a tape.
 
         Args:
             tape: The tape.
-            owner: The user who must own them; None for any.
+            owner: The user who must own the files; None for any.
         """
         self._tape = tape
         self._owner = owner
@@ -262,9 +263,9 @@ class RecordedStacks:
         self._newest: Stacks | None = None
 
     def shown_in(self, view: RankView) -> RankView:
-        """Add these stacks to a view, if the rank has recorded nothing since and so is still there.
+        """Add these stacks to a view if they are newer than the rank's last record.
 
-        `Stacks.asked_ns` is when they were written.
+        `Stacks.asked_ns` becomes the time at which they were written.
         """
         if any([self._of_threads.has_changed(), self._of_signal.has_changed()]):
             self._newest = self._read()
@@ -276,22 +277,22 @@ class RecordedStacks:
         return dataclasses.replace(view, stacks=dataclasses.replace(self._newest, asked_ns=written_ns))
 
     def _read(self) -> Stacks | None:
-        """The newer of the two kinds, with the wall-clock time at which it was written."""
-        found: list[Stacks] = []
+        """Return the newer of both kinds, with the wall-clock time of writing."""
+        newest: list[Stacks] = []
         threads = read_stacks(self._tape, _OF_ANY_REQUEST, self._owner)
         if threads is not None:
-            found.append(Stacks(self._of_threads.written_ns, tuple(threads)))
+            newest.append(Stacks(self._of_threads.written_ns, tuple(threads)))
         frames = last_stack(offer_path(self._tape), self._owner)
         if frames:
-            found.append(Stacks(self._of_signal.written_ns, (ThreadStack(0, "", frames),), by_signal=True))
-        return max(found, key=lambda stacks: stacks.asked_ns, default=None)
+            newest.append(Stacks(self._of_signal.written_ns, (ThreadStack(0, "", frames),), by_signal=True))
+        return max(newest, key=lambda stacks: stacks.asked_ns, default=None)
 
 
 class _File:
     """Detects changes to a file that is replaced or grows.
 
     Attributes:
-        written_ns: Wall-clock time of its last known change; 0 while there is no file.
+        written_ns: Wall-clock time of the last known change; 0 without a file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -300,7 +301,7 @@ class _File:
         self._size = 0
 
     def has_changed(self) -> bool:
-        """Check the file; returns whether it has changed since the last check."""
+        """Return whether the file has changed since the last check."""
         before = self.written_ns, self._size
         try:
             facts = os.stat(self._path)
@@ -311,7 +312,7 @@ class _File:
 
 
 def last_record_ns(view: RankView) -> int:
-    """The monotonic time of the newest record on a rank's tape, its heartbeat aside."""
+    """Return the monotonic time of the newest record on a rank's tape, apart from heartbeats."""
     records = [operation.record for operation in view.open]
     times = [view.created_ns]
     for record in records:

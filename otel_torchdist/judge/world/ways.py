@@ -1,6 +1,6 @@
-"""Where the ways of ranks part that have made different calls at the same position of a group.
+"""Where the call paths of ranks with different calls at the same position of a group diverge.
 
-Which line a rank is at says more than which shape it has passed: two ranks in different lines were never meant to meet.
+The line says more than the shape of the tensors: two ranks at different lines were never meant to meet.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from otel_torchdist.model.names import CallSiteName
 
 Frames: TypeAlias = tuple[CallSiteName, ...]
 _Way: TypeAlias = tuple[Frames, str]
-"""The lines that led to a call, and what it is for: all units of FSDP are called from one line."""
+"""The lines that led to a call, and its purpose: all units of FSDP are called from one line."""
 _NEXT_ROUND: Final = 1 << 31
-"""More than any function has lines: a line that is behind comes again in the next round of a loop."""
+"""More lines than any function has. An earlier line comes again in the next round of a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSide:
-    """Where one party of a mismatch is.
+    """The call of one party of a mismatch.
 
     Attributes:
-        operation: What it has called.
-        label: What that is for; see `OperationView`.
-        site: The line in which its way differs from that of the others; None if it is not known.
+        operation: Name of the call.
+        label: Its purpose; see `OperationView`.
+        site: The line where its path differs from the others' paths; None if unknown.
     """
 
     operation: str
@@ -38,11 +38,11 @@ class CallSide:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How the parties of a mismatch came to it.
+    """The call paths of the parties of a mismatch.
 
     Attributes:
         sides: One for each party, in their order.
-        left_out: The call of the largest party that the others have passed by; None if that is not known.
+        left_out: The call of the largest party that the others skipped; None if unknown.
     """
 
     sides: tuple[CallSide, ...]
@@ -50,16 +50,16 @@ class Ways:
 
     @property
     def differ(self) -> bool:
-        """Whether the parties are at different places, or in calls for different things."""
+        """Whether the parties are at different places, or in calls for different purposes."""
         known = {side for side in self.sides if side.site is not None}
         return len(known) == len(self.sides) > 1
 
 
 def ways_of(history: Sequence[Mapping[int, Arrival]], parties: Sequence[tuple[str, tuple[int, ...]]]) -> Ways:
-    """How parties came to the position at which they differ.
+    """Return the call paths of the parties of a mismatch.
 
     Args:
-        history: What each rank has called, as far as that is known, up to that position.
+        history: Known calls by rank at each position, up to that of the mismatch.
         parties: The parties, the largest first.
     """
     ranks = [_typical(history[-1], ranks) for _, ranks in parties]
@@ -73,13 +73,14 @@ def ways_of(history: Sequence[Mapping[int, Arrival]], parties: Sequence[tuple[st
 
 
 def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) -> CallSide | None:
-    """The call of one rank that another one has passed by, at the position where their ways part."""
+    """Return the call of one rank that another skipped, at the position where their paths diverge."""
     both = [(calls[usual], calls[other]) if usual in calls and other in calls else None for calls in history]
     known = [pair for pair in both[len(both) - both[::-1].index(None) :] if pair] if None in both else both
     ways = [(_way(pair[0]), _way(pair[1])) for pair in known if pair is not None]
     place = len(ways) - 1
     while place > 0 and ways[place - 1][0] != ways[place - 1][1]:
-        # Ranks may differ in lines as they should: what is not the same visit must be the same calls, shifted.
+        # Ranks may legally call from different lines. A position that is not the same visit must have the same calls,
+        # shifted.
         if ways[place - 1] != ways[-1] and ways[place - 1][1] != ways[place][0]:
             break
         place -= 1
@@ -96,13 +97,13 @@ def _side(arrival: Arrival, site: CallSiteName | None) -> CallSide:
 
 
 def _typical(arrivals: Mapping[int, Arrival], ranks: Sequence[int]) -> int:
-    """A rank that is where most ranks of its party are."""
+    """Return a rank with the most frequent path of its party."""
     most = Counter(arrivals[rank].frames for rank in ranks).most_common(1)[0][0]
     return next(rank for rank in ranks if arrivals[rank].frames == most)
 
 
 def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName | None]:
-    """The lines at which two ways differ: the innermost ones, or of a helper's two callers."""
+    """Return the lines at which two paths differ: the innermost ones, or the two callers of a helper."""
     for place, (here, there) in enumerate(zip(one, other, strict=False)):
         rest = _lines(one[place + 1 :]), _lines(other[place + 1 :])
         if not _is_same_function(here, there) or rest[0] == rest[1] or not all(rest):
@@ -111,7 +112,7 @@ def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName
 
 
 def _has_passed(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bool:
-    """Whether a rank has gone by the call in which the others are: by the order of lines, or of earlier rounds."""
+    """Return whether a rank has skipped the call that the others are in, by line order or by earlier rounds."""
     if not other.frames or not usual.frames:
         return False
     depth = _shared_depth(other.frames, usual.frames)
@@ -121,13 +122,13 @@ def _has_passed(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bo
         from_line = _line_in(last, here, depth, _shared_depth(last, other.frames))
         if here.line != from_line or here == other.frames[0]:
             return _order(there.line, from_line) < _order(here.line, from_line)
-        # What is called in that line may call more than once, and need not have returned.
+        # The call at that line may call more than once, and need not have returned.
     calls = [(call.frames, call.label) for call in (*before, usual, other)]
     return _skips(calls[:-2], *calls[-2:])
 
 
 def _skips(before: Sequence[_Way], usual: _Way, other: _Way) -> bool:
-    """Whether a call comes behind another one in earlier rounds, and has never come where it comes now."""
+    """Return whether a call followed another one in earlier rounds, and never came at the present position."""
     rounds = [place for place, way in enumerate(before) if way == usual]
     if not rounds or other == usual or other not in before[rounds[-1] + 1 :]:
         return False
@@ -135,7 +136,7 @@ def _skips(before: Sequence[_Way], usual: _Way, other: _Way) -> bool:
 
 
 def _line_in(frames: Frames, function: CallSiteName, depth: int, shared: int) -> int:
-    """The line of a function's call in which an earlier call was made; 0 if it was made elsewhere."""
+    """Return the line of a function at which an earlier call was made; 0 if it was made elsewhere."""
     frame = _frame_at(frames, depth)
     return frame.line if frame is not None and shared >= depth and _is_same_function(frame, function) else 0
 
@@ -145,7 +146,7 @@ def _order(line: int, from_line: int) -> int:
 
 
 def _shared_depth(one: Frames, other: Frames) -> int:
-    """How many frames two ways share, from the outermost one on."""
+    """Return the number of frames shared by two paths, from the outermost on."""
     depth = 0
     for here, there in zip(reversed(_lines(one)), reversed(_lines(other)), strict=False):
         if here != there:
@@ -163,7 +164,7 @@ def _way(arrival: Arrival) -> _Way:
 
 
 def _lines(frames: Frames) -> Frames:
-    """The lines alone, whatever they have called."""
+    """Return the frames without the library functions called from them."""
     return tuple(replace(frame, through="") if frame.through else frame for frame in frames)
 
 

@@ -1,1 +1,1 @@
-"""Follows one tape, and keeps what a snapshot of its rank needs to know of before."""
+"""Follows a tape, and keeps the history that a snapshot of its rank needs."""

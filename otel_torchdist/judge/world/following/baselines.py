@@ -1,4 +1,4 @@
-"""What is usual for a rank: how long the operations of a call site take, and how often the rank calls any."""
+"""Baselines of a rank: usual durations of operations by call site, and usual gaps between calls."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from otel_torchdist.model.operations import EXACT, Operation
 from otel_torchdist.tape.reading.batch import Batch
 
 # --- durations --------------------------------------------------------------------------------------------------------
-# How long the operations of a call site usually take, so that routine waits are not reported as stalls.
-# A barrier around a checkpoint that takes a minute each time is as usual as an `all_reduce` that takes a millisecond.
+# Usual durations by call site keep routine waits from being reported as stalls. A barrier around a checkpoint that
+# takes a minute each time is as usual as an `all_reduce` that takes a millisecond.
 
 
 LONG_NS: Final = 20_000_000
-"""Shorter operations are not remembered: five times as long is still below any threshold."""
+"""Minimum duration in ns that is remembered. Five times a shorter one is still below any threshold."""
 WINDOW: Final = 1_000
-"""Number of recent operations of a call site that its percentile is taken over."""
+"""Number of recent operations of a call site in its percentile."""
 RECENT: Final = 100
-"""Number of recent operations of a call site that its maximum is taken over."""
+"""Number of recent operations of a call site in its maximum."""
 MAX_LONG: Final = 64
 MAX_CALL_SITES: Final = 4_096
 MOST_ADDED_NS: Final = 60_000_000_000
 MOST_ONCE_NS: Final = 120_000_000_000
-"""Maximum tolerance for a long wait that has occurred only once. The first step is often the longest by far, and
+"""Maximum tolerance in ns for a long wait that occurred only once. The first step is often the longest by far, and
 backends give up after some minutes."""
 SIMILAR: Final = 2
-"""A wait has occurred more than once if another one lasted at least 1/`SIMILAR` of it."""
+"""A wait has recurred if another one lasted at least 1/`SIMILAR` as long."""
 
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 
@@ -37,19 +37,20 @@ BaselineKey: TypeAlias = tuple[int, int, int]
 
 
 class Baselines:
-    """How long each call site of one rank usually takes."""
+    """Usual durations of one rank's operations, by call site."""
 
     def __init__(self, site_of: Callable[[int], int] = int) -> None:
-        """Know nothing yet.
+        """Start without any history.
 
         Args:
-            site_of: Name id of the call site alone, of what a record refers to: how it was reached does not matter.
+            site_of: Maps a record's call site id to the id of the line alone, without its call path.
         """
         self._site_of = site_of
         self._counts: Counter[BaselineKey] = Counter()
         self._long: dict[BaselineKey, deque[tuple[int, int]]] = {}
         self._longest_ns: dict[BaselineKey, int] = {}
-        self._tolerance_ns: dict[BaselineKey, int] = {}  # cached until the next end there, as each pass asks again
+        # Cached until the next operation ends there, as each pass asks again.
+        self._tolerance_ns: dict[BaselineKey, int] = {}
 
     def ended(self, operation: Operation) -> None:
         """Record an operation that has ended."""
@@ -69,14 +70,14 @@ class Baselines:
         self._longest_ns[key] = max(self._longest_ns.get(key, 0), took_ns)
 
     def longest_ns(self, operation: Operation) -> int:
-        """The longest that an operation of this call site has taken, as far as was seen; 0 if all were short."""
+        """Return the longest observed duration at this call site; 0 if all were short."""
         return self._longest_ns.get(self._key(operation), 0)
 
     def tolerance_ns(self, operation: Operation) -> int:
-        """How long an operation may stay open before it exceeds what is usual for its call site; 0 if not known.
+        """Return the time for which an operation may stay open at its call site; 0 if unknown.
 
-        Five times the 99th percentile or 1.5 times the recent maximum, whichever is greater, but each at most a minute
-        above its base; at most two minutes for a long wait that has occurred only once.
+        It is five times the 99th percentile or 1.5 times the recent maximum, whichever is greater, but each at most a
+        minute above its base; and at most two minutes for a long wait that occurred only once.
         """
         key = self._key(operation)
         remembered = self._long.get(key)
@@ -103,11 +104,11 @@ class Baselines:
 
 
 def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
-    """Tolerance that follows from long waits.
+    """Return the tolerance that follows from long waits.
 
     Args:
-        window: The ordinal number and duration of each, longest first.
-        count: How many waits there have been, long or short.
+        window: Ordinal number and duration of each wait, longest first.
+        count: Number of all waits, long or short.
     """
     above = min(count, WINDOW) // 100
     percentile_ns = window[above][1] if len(window) > above else 0
@@ -117,11 +118,11 @@ def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
 
 
 def _duration_ns(operation: Operation) -> int:
-    """Duration from the point at which its age would have started to count; 0 if its end is not known precisely."""
+    """Return the duration from the point at which the age would have started to count; 0 if the end is not exact."""
     if operation.how not in EXACT or operation.completed_ns is None:
         return 0
     if operation.completed_ns - operation.entered_ns < LONG_NS:
-        return 0  # whatever the point is, it is not before the call
+        return 0  # the age starts to count at the call or later
     since_ns = operation.arrived_ns
     if int(operation.flags) & _END_UNSEEN and operation.returned_ns is not None:
         since_ns = operation.wait_entered_ns or operation.completed_ns
@@ -129,18 +130,18 @@ def _duration_ns(operation: Operation) -> int:
 
 
 # --- pace -------------------------------------------------------------------------------------------------------------
-# How often a rank calls operations: when it last did, and the longest time that it has taken to its next call.
+# The pace of calls: the time of the last call, and the longest gap between two calls.
 
 
 NOTABLE_NS: Final = 1_000_000_000
-"""Within a batch that spans less, gaps are not looked for: they would be no measure of what is unusually long."""
+"""Minimum span in ns of a batch that is searched for gaps. Shorter gaps say nothing about unusual ones."""
 
 FIRST_CALLS: Final = 16
-"""Gaps before this many calls are those of a program that starts: it loads data, compiles, and is slow at first."""
+"""Number of first calls whose gaps are ignored: a starting program loads data, compiles, and is slow."""
 
 
 class PaceLog:
-    """Follows the calls of one tape; what it keeps is three numbers."""
+    """Tracks the pace of calls on one tape in three numbers."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -148,7 +149,7 @@ class PaceLog:
         self._longest_gap_ns = 0
 
     def observe(self, batch: Batch) -> None:
-        """Process a batch of records. Time inside operations is no gap; the end of a step ends a gap."""
+        """Process a batch of records. Time inside operations is no gap, and the end of a step ends a gap."""
         ends = [
             *(one.completed_ns or 0 for one in batch.ended),
             *(one.ended_ns for one in batch.steps),
@@ -171,5 +172,5 @@ class PaceLog:
             reached_ns = max(reached_ns, moment_ns)
 
     def shown(self, busy: float | None) -> CallPace:
-        """What is known by now; `busy` as in `CallPace`."""
+        """Return the pace so far; `busy` as in `CallPace`."""
         return CallPace(self._reached_ns, self._longest_gap_ns, busy)

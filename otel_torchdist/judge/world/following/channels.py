@@ -1,4 +1,4 @@
-"""What one rank has called in each channel, and how far it has advanced there."""
+"""The calls and the progress of one rank in each channel."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import ASSUMED, Operation
 
 # --- progress ---------------------------------------------------------------------------------------------------------
-# How far one rank has advanced in each channel, kept up to date operation by operation.
-# What is shown of it is immutable. A busy rank enters thousands of operations between two passes, and most of them in
-# the same few channels: so the state of a channel changes in place, and is frozen once for each poll in which it
-# changed.
+# The progress of one rank in each channel, updated with each operation and immutable once shown. A busy rank enters
+# thousands of operations between two passes, most of them in the same few channels. So the state of a channel changes
+# in place, and is frozen once for each poll in which it changed.
 
 
 MAX_CHANNELS: Final = 65_536
-"""Tags create channels without bound; beyond this the oldest quarter is forgotten."""
+"""Maximum number of channels. Tags create channels without bound; beyond this limit the oldest quarter is forgotten."""
 
 _UNSEEN: Final = (*ASSUMED, None)
-"""How an end is recorded that was only assumed."""
+"""Records of ends that were only assumed."""
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 _NEVER: Final = Progress()
@@ -45,7 +44,7 @@ class ChannelProgress:
         self._shown: Mapping[Channel, Progress] | None = None
 
     def entered(self, channel: Channel, operation: Operation, arrival: Arrival, aligned: bool, losses: int) -> None:
-        """Count an operation that was entered; the arguments are fields of `Progress`."""
+        """Count an entered operation. The arguments are fields of `Progress`."""
         state = self._changing.get(channel) or self._change(channel, self._known.get(channel, _NEVER))
         state.entered = max(state.entered, operation.sequence)
         state.aligned = aligned
@@ -57,7 +56,7 @@ class ChannelProgress:
             state.callers = (*state.callers[1 - MAX_THREADS :], arrival.caller)
 
     def ended(self, channel: Channel, operation: Operation) -> None:
-        """Count an operation that has ended and did not raise."""
+        """Count an operation that ended without raising."""
         state = self._known_state(channel)
         if state is None:
             return
@@ -96,7 +95,7 @@ class ChannelProgress:
         return state
 
     def settle(self) -> None:
-        """Freeze what has changed; called after each poll of the tape."""
+        """Freeze the changes. Call this after each poll of the tape."""
         if not self._changing:
             return
         for channel, state in self._changing.items():
@@ -126,7 +125,7 @@ class ChannelProgress:
 
 
 class _Changing:
-    """A `Progress` that changes."""
+    """A mutable `Progress`."""
 
     __slots__ = (
         "aligned", "callers", "completed", "entered", "failed", "failure", "losses", "recent", "seen_out",
@@ -157,25 +156,24 @@ class _Changing:
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
-# What one rank has called, and when it arrived there, in all its groups, for comparison with other ranks.
-# Ranks are never read at exactly the same moment, and thousands of calls may pass between two reads. So each 64 calls
-# of a channel form a window with one digest, and the last few windows are kept: ranks that made the same calls have the
-# same digests, and where they did not, the calls themselves are still available.
-#
-# When a rank's device reached a call is known only once the call has ended.
+# The calls of one rank in all its groups, with arrival times, for comparison with other ranks. Ranks are never read at
+# exactly the same moment, and thousands of calls may pass between two reads. So each 64 calls of a channel form a
+# window with one digest, and the last few windows are kept. Ranks that made the same calls have the same digests; where
+# digests differ, the calls themselves are still available.
+# The time at which a rank's device reached a call is known only after the call has ended.
 
 
 MAX_LOGGED_CHANNELS: Final = 64
-"""Groups of a rank whose calls are kept; each takes about 30 kB."""
+"""Maximum number of a rank's groups with a call log. Each log takes about 30 kB."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
 class RankLogs:
-    """Call log and arrival log of every channel of a rank.
+    """The call logs and arrival logs of a rank, by channel.
 
     Attributes:
-        windows: What was called, by channel; replaced whenever there is more.
-        arrivals: When the rank arrived there, by channel; replaced whenever there is more.
+        windows: Complete windows of calls by channel. A new window replaces the mapping.
+        arrivals: Complete windows of arrival times by channel. A new window replaces the mapping.
     """
 
     def __init__(self) -> None:
@@ -197,18 +195,20 @@ class RankLogs:
         if not log.entered(arrival, operation.entered_ns, self._digests):
             return
         self.windows = MappingProxyType({**self.windows, channel: log.windows})
-        # The time at which it was enqueued does not show when the device reached it.
+        # The enqueue time does not show when the device reached the call.
         if log.times is not None and not int(operation.flags) & _ON_DEVICE:
             before = self.arrivals.get(channel, ())
             self.arrivals = MappingProxyType({**self.arrivals, channel: (*before[1 - MAX_WINDOWS :], log.times)})
 
     @property
     def all_windows(self) -> Mapping[Channel, tuple[Window, ...]]:
-        """What was called, including the calls since the last complete windows."""
+        """The windows of calls, including the calls since the last complete ones."""
         if self._all_windows is None:
             unfinished = {channel: log.unfinished(self._digests) for channel, log in self._calls.items()}
             last = {
-                channel: (*self.windows.get(channel, ()), one) for channel, one in unfinished.items() if one is not None
+                channel: (*self.windows.get(channel, ()), window)
+                for channel, window in unfinished.items()
+                if window is not None
             }
             self._all_windows = MappingProxyType({**self.windows, **last})
         return self._all_windows
@@ -230,11 +230,11 @@ MAX_DIGESTS: Final = 4_096
 
 
 class CallLog:
-    """Calls of one rank in one channel.
+    """The calls of one rank in one channel.
 
     Attributes:
-        windows: The last complete windows.
-        times: When the calls of the newest window were entered.
+        windows: The latest complete windows.
+        times: Entry times of the calls in the newest window.
     """
 
     __slots__ = ("_arrivals", "_next", "_times", "times", "windows")
@@ -247,7 +247,7 @@ class CallLog:
         self.times: TimedWindow | None = None
 
     def entered(self, arrival: Arrival, at_ns: int, digests: Digests) -> bool:
-        """Record a call; returns whether it completes a window."""
+        """Record a call. Return whether it completes a window."""
         sequence = arrival.sequence
         if sequence != self._next and not self._goes_on_at(sequence):
             return False
@@ -264,12 +264,12 @@ class CallLog:
         return True
 
     def unfinished(self, digests: Digests) -> Window | None:
-        """The calls since the last complete window; once the run is over, they will never fill one."""
+        """Return the calls since the last complete window, which stays incomplete once the run is over."""
         arrivals = tuple(self._arrivals)
         return Window((arrivals[0].sequence - 1) // LENGTH, digests.of(arrivals), arrivals) if arrivals else None
 
     def _goes_on_at(self, sequence: int) -> bool:
-        """Whether the window can still be completed after a gap: records were lost, or a call was refused."""
+        """Return whether the window can still be completed after a gap: records were lost, or a call was refused."""
         place = (sequence - 1) % LENGTH
         if not self._next - len(self._arrivals) <= sequence < self._next:
             place = 0 if place == 0 else -1
@@ -282,13 +282,13 @@ class CallLog:
 
 
 class Digests:
-    """Digests of calls, the same in every process."""
+    """Digests of calls, alike in every process."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, int], bytes] = {}
 
     def of(self, arrivals: tuple[Arrival, ...]) -> int:
-        """The digest of a window."""
+        """Return the digest of a window."""
         return zlib.crc32(b"".join(map(self._text, arrivals)))
 
     def _text(self, arrival: Arrival) -> bytes:
@@ -302,14 +302,14 @@ class Digests:
 
 
 MAX_PARTIAL: Final = 2
-"""Asynchronous calls may end in a different order than they began."""
+"""Maximum number of incomplete windows. Asynchronous calls may end out of order."""
 
 
 class ArrivalLog:
-    """When one rank arrived at its calls in one channel; recorded as the calls end.
+    """The arrival times of one rank in one channel, recorded as the calls end.
 
     Attributes:
-        windows: The last complete windows.
+        windows: The latest complete windows.
     """
 
     __slots__ = ("_partial", "windows")
@@ -319,7 +319,7 @@ class ArrivalLog:
         self.windows: tuple[TimedWindow, ...] = ()
 
     def ended(self, sequence: int, arrived_ns: int) -> bool:
-        """Record a call that has ended; returns whether it completes a window."""
+        """Record an ended call. Return whether it completes a window."""
         number = (sequence - 1) // LENGTH
         times = self._partial.get(number)
         if times is None:
@@ -330,6 +330,6 @@ class ArrivalLog:
         if len(times) < LENGTH:
             return False
         del self._partial[number]
-        # A rank arrives at its calls in order, whatever the order in which they end.
+        # A rank arrives at its calls in order, even if they end out of order.
         self.windows = (*self.windows[1 - MAX_WINDOWS :], TimedWindow(number, tuple(sorted(times))))
         return True

@@ -1,8 +1,8 @@
-"""Finds the child process that a rank waits for, and what that has been doing, and since when.
+"""Detects the child process that a rank waits for, its activity, and since when.
 
-A rank whose stack is in a DataLoader, or in Python's modules for processes, waits for a child. The stack does not show
-which one; what the children are doing does. One that has nothing to do waits for a message; one that was forked while a
-thread of the rank held a lock may wait for that lock forever.
+A rank with a stack in a DataLoader, or in Python's process modules, waits for a child. The stack does not show which
+child; the children's states do. An idle child waits for a message. A child that was forked while a thread of the rank
+held a lock may wait for that lock forever.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shar
 
 PAUSE_NS: Final = 500_000_000
 LOCKED_NS: Final = 1_000_000_000
-"""A process whose threads have all waited for its own locks for this long goes on no more."""
+"""Time in ns after which a process whose threads all wait for its own locks is deadlocked."""
 MAX_FRAMES: Final = 16
-"""Innermost frames in which a wait for a child is looked for."""
+"""Number of innermost frames searched for a wait for a child."""
 _LOADER: Final = re.compile(r"/torch/utils/data/dataloader\.py$")
 _PROCESSES: Final = re.compile(
     r"/(multiprocessing/(connection|queues|pool|process|popen_\w+|synchronize)|concurrent/futures/\w+)\.py$"
@@ -46,8 +46,8 @@ class _Seen:
     """A child in a system call.
 
     Attributes:
-        arguments: The call with its arguments, which distinguish it from the next one.
-        since_ns: Since when it has been in that call.
+        arguments: The call with its arguments, which distinguish it from the next call.
+        since_ns: When it was first seen in that call.
     """
 
     arguments: str
@@ -55,7 +55,7 @@ class _Seen:
 
 
 class ChildWaits:
-    """Watches the children of one rank while its stack shows that it waits for one."""
+    """Watches the children of one rank while its stack shows a wait for a child."""
 
     def __init__(self, identity: TapeIdentity, owner: int) -> None:
         """Watch the children of the process that writes a tape.
@@ -73,10 +73,10 @@ class ChildWaits:
         self._found: ChildWait | None = None
 
     def check(self, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
-        """The child that the rank waits for; None if it waits for none, or none is seen to be stuck."""
+        """Return the child that the rank waits for; None if it waits for none, or if no child is stuck."""
         kind = _awaited(stacks)
         if not kind or not self._pid:
-            # The next stack that shows a wait is looked at at once: a report may be about to follow.
+            # Check immediately at the next stack that shows a wait: a report may be about to follow.
             self._seen, self._found, self._checked_ns = {}, None, 0
             return None
         if now_ns - self._checked_ns >= PAUSE_NS:
@@ -85,7 +85,7 @@ class ChildWaits:
         return self._found
 
     def _stuck_child(self, kind: str, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
-        """The child that has been stuck longest."""
+        """Return the child that has been stuck longest."""
         if not self._may_see(self._pid) or process_start_ticks(self._pid) != self._start_ticks:
             return None
         children = [pid for pid in children_of(self._pid) if self._may_see(pid)]
@@ -102,21 +102,22 @@ class ChildWaits:
         return ChildWait(view.pid, name, view.doing, since_ns)
 
     def _command(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
-        """The command that the rank has started and waits for, if it has started no other; it need not be stuck."""
-        commands = [found for pid in children if kind == _COMMAND and (found := command_of(pid, self._pid)) is not None]
+        """Return the only command started by the rank, if the rank waits for it. It need not be stuck."""
+        views = [command_of(pid, self._pid) for pid in children] if kind == _COMMAND else []
+        commands = [view for view in views if view is not None]
         if len(commands) != 1:
             return None
         [command] = commands
         return ChildWait(command.pid, f"{_COMMAND} {command.name}", "running", now_ns - command.age_ns)
 
     def _locked(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
-        """The children that have waited for locks of their own, which nothing releases, for a while."""
-        found = [wait for pid in children if (wait := lock_wait_of(pid, self._pid, now_ns)) is not None]
-        since = {wait.pid: self._locked_since_ns(wait, now_ns) for wait in found}
-        self._locks = {wait.pid: _Seen(wait.arguments, since[wait.pid]) for wait in found}
+        """Return the children that have waited for their own locks, which nothing releases, for `LOCKED_NS`."""
+        waits = [wait for pid in children if (wait := lock_wait_of(pid, self._pid, now_ns)) is not None]
+        since = {wait.pid: self._locked_since_ns(wait, now_ns) for wait in waits}
+        self._locks = {wait.pid: _Seen(wait.arguments, since[wait.pid]) for wait in waits}
         long = [
             wait
-            for wait in found
+            for wait in waits
             if now_ns - since[wait.pid] >= LOCKED_NS and wait.is_loader is (kind == _LOADER_WORKER)
         ]
         if not long:
@@ -154,7 +155,7 @@ _COMMAND: Final = "command"
 
 
 def _other_users_frame(stacks: Stacks | None) -> CallSiteName | None:
-    """Where the only thread is that runs the user's code and does not wait for a child."""
+    """Return the user frame of the only thread that runs user code and does not wait for a child, or None."""
     threads = (stacks.threads or ()) if stacks is not None else ()
     others = [stack for stack in threads if not _awaited(Stacks(0, (stack,)))]
     frames = [user_frame(stack.frames) for stack in others]
@@ -163,7 +164,7 @@ def _other_users_frame(stacks: Stacks | None) -> CallSiteName | None:
 
 
 def _awaited(stacks: Stacks | None) -> str:
-    """What kind of child a rank waits for, by its stacks; '' for none."""
+    """Return the kind of child that a rank waits for, by its stacks; '' if none."""
     threads = (stacks.threads or ()) if stacks is not None else ()
     files = [frame.file for stack in threads for frame in stack.frames[:MAX_FRAMES]]
     if any(map(_LOADER.search, files)):

@@ -39,26 +39,27 @@ _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 """Plain integers: arithmetic with enum members is several times slower."""
 CLOSING_NS: Final = 1_000_000_000
-"""A process without its lock counts as alive for at most this long, until the kernel has closed its other files."""
+"""Maximum time in ns for which a process without its lock counts as alive, until the kernel has closed its other
+files."""
 
 
 _GATHERS: Final = operations_where(lambda row: row.sizes is SizeRule.PER_RANK)
 
 
 def _wants_one_size(group: GroupView | None, signature: SignatureName | None) -> bool:
-    """Whether a gather is gloo's: it checks on each rank that all outputs have the size of its own input."""
+    """Return whether a gather is gloo's, which requires all outputs on a rank to have the size of its input."""
     if group is None or signature is None or signature.operation not in _GATHERS or signature.device != "cpu":
         return False
     return not {"gloo", "cpu:gloo"}.isdisjoint(group.name.backend.split(","))
 
 
 class TapeFollower:
-    """Keeps what a snapshot of one rank needs: the last sequences of each channel, the last operation, its stacks.
+    """The state that a snapshot of one rank needs: sequences of each channel, the last operation, its stacks.
 
     Attributes:
-        reader: The tape. Whatever polls it must pass every batch to `observe`.
-        failure: The exception that viewing the tape raised; it is not viewed again.
-        is_last_check: Whether this is the last pass, so that all available calls should be compared.
+        reader: The tape. Whoever polls it must pass every batch to `observe`.
+        failure: The exception raised by viewing the tape, which is then not viewed again.
+        is_last_check: Whether this is the last pass, so that all available calls are compared.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class TapeFollower:
         """Follow a tape from its reader's first batch on.
 
         Args:
-            reader: See above.
-            deaths: Knows how processes end.
+            reader: See the class.
+            deaths: Deaths of processes seen by this agent.
             is_new: Whether no agent has read the tape before.
-            machine: Knows what the machine shows.
+            machine: Symptoms of this machine.
         """
         self.reader = reader
         self._machine = machine
@@ -115,7 +116,7 @@ class TapeFollower:
         return self._progress.count
 
     def observe(self, batch: Batch) -> None:
-        """Process what one poll of the tape found."""
+        """Process the batch of one poll of the tape."""
         certain_from = self._certain_from(batch)
         losses_before = self._losses
         self._losses += batch.lost > 0
@@ -133,7 +134,7 @@ class TapeFollower:
             self._checkpoints.observe(batch.activities_entered, batch.activities_ended)
 
     def _certain_from(self, batch: Batch) -> int:
-        """The record from which on this batch has no gap: operations entered earlier may have had successors."""
+        """Return the number of the first record after the last gap in a batch."""
         if not batch.lost:
             self._last_number = max(self._last_number, batch.last_number)
             return 0
@@ -166,7 +167,7 @@ class TapeFollower:
             self._logs.entered(channel, arrival, operation)
 
     def _called(self, operation: Operation) -> SignatureName | None:
-        """What was called; its reduce op is `UNREAD` if it was not read for this very call."""
+        """Return the signature of a call. Its reduce op is `UNREAD` if it was not read for this very call."""
         signature = self.reader.names.signature(operation.signature)
         if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
             return signature
@@ -176,7 +177,7 @@ class TapeFollower:
         return known
 
     def _led_to(self, operation: Operation) -> tuple[CallSiteName, ...]:
-        """The user's frames that led to a call, innermost first."""
+        """Return the user frames that led to a call, innermost first."""
         known = self._frames.get(operation.call_site)
         if known is None:
             known = self._frames[operation.call_site] = self.reader.names.callers(operation.call_site)[:MAX_CALLERS]
@@ -197,20 +198,20 @@ class TapeFollower:
             self._logs.ended_on_device(channel, operation)
 
     def ask_for_stacks(self, now_ns: int) -> None:
-        """Ask the rank for its stacks, without waiting; the answer appears in later views."""
+        """Request stacks from the rank without waiting. The answer appears in later views."""
         self._request = self.reader.request_stacks()
         earlier, earlier_ns = self._stacks.newest if self._stacks is not None else ((), 0)
         self._stacks = Stacks(now_ns, None, earlier=earlier, earlier_ns=earlier_ns)
         self._asked_by_signal = None
 
     def ask_by_signal(self) -> None:
-        """Ask again, by a signal, for the stack of the thread that is in an operation, else of the main thread."""
+        """Request, by a signal, the stack of the thread in an operation, else of the main thread."""
         blocking = (operation.thread for operation in self.reader.open_operations() if operation.is_blocking)
         self._asked_by_signal = ask_by_signal(self.reader, next(blocking, 0))
 
     def view(self, now_ns: int) -> RankView | None:
-        """The rank as it is now; None if its tape can no longer be read."""
-        # In this order: a process records that it has finished before it releases its lock.
+        """Return the rank as it is now; None if its tape can no longer be read."""
+        # The order matters: a process records that it has finished before it releases its lock.
         alive, death = self._end(now_ns)
         try:
             status = self.reader.status()
@@ -281,13 +282,13 @@ class TapeFollower:
         return self._pace.shown(self._cpu.check(now_ns, max(pace.called_ns, self.reader.identity.monotonic_ns)))
 
     def _end(self, now_ns: int) -> tuple[bool, Death | None]:
-        """Whether it is alive, and how it died, as far as that was seen before its tape was last polled.
+        """Return whether the rank is alive, and its death as seen before the last poll of its tape.
 
-        What has ended since the last pass may have left records since the last poll, such as an operation's exception:
-        without them, a rank that another one's death interrupted looks as if it had raised an exception of its own.
+        A rank that ended since the last pass may have written records since the last poll, such as an operation's
+        exception. Without them, a rank interrupted by another death looks as if it had raised an exception of its own.
         """
         alive = self._is_alive(now_ns)
-        # After the lock: a death that was seen meanwhile is the reason why the rank is not alive.
+        # After the lock: a death seen meanwhile is the reason why the rank is not alive.
         death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
         is_new = not self._is_ending
         self._is_ending = self._unlocked_ns is not None or death is not None
@@ -296,7 +297,7 @@ class TapeFollower:
         return alive and death is None, death
 
     def _is_alive(self, now_ns: int) -> bool:
-        """Whether its lock is held or, for a moment after its release, its process has not ended yet."""
+        """Return whether the lock is held or, shortly after its release, the process has not ended yet."""
         if self.reader.is_alive():
             self._unlocked_ns = None
             return True
@@ -309,7 +310,7 @@ class TapeFollower:
         return self._deaths is not None and self._deaths.holds(self.reader.identity.nonce)
 
     def _has_ended(self) -> bool:
-        """Whether the rank has recorded how it ended; its process may live on for any length of time."""
+        """Return whether the rank has recorded its end. Its process may live on for any length of time."""
         try:
             return self.reader.status().state is not TapeState.RUNNING
         except TapeError:
@@ -335,7 +336,7 @@ class TapeFollower:
         return tuple(views.values())
 
     def _look_for_new_names(self) -> None:
-        """See whether a group that is being created has another name by now: its record stays as it is."""
+        """Reload names, in case a group being created was renamed. Its record stays the same."""
         names = self.reader.names
         renamed = names.renamed
         names.refresh()

@@ -1,4 +1,4 @@
-"""What the values in one rank's tensors were like, as far as a judge compares them with those of other ranks."""
+"""Statistics of one rank's tensor values that are compared with other ranks."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from otel_torchdist.model.rank_values import (
 )
 
 MAX_NON_FINITE: Final = 32
-"""Operations with such inputs that are kept: the oldest ones, since what follows are consequences."""
+"""Maximum number of recorded operations with such inputs. The oldest are kept, since later ones are consequences."""
 MAX_OUTPUTS: Final = 512
 MAX_SKIPPED: Final = 64
 MAX_AWAITED: Final = 1_024
 MAX_UNKNOWN: Final = 512
 """More than devices can have on their way to the host."""
 PARAMETERS: Final = "parameters"
-"""What stands for an operation where a checksum is that of parameters."""
+"""Name shown instead of an operation for a checksum of parameters."""
 
 
 class _Awaited(NamedTuple):
-    """An operation of which more may become known."""
+    """An operation with results still to come."""
 
     operation_id: OperationId
     name: str
@@ -45,14 +45,14 @@ class _Awaited(NamedTuple):
 
 
 class ValueLog:
-    """Keeps what a snapshot needs of one rank's values.
+    """The values of one rank that its snapshot needs.
 
     Attributes:
-        shown: That.
+        shown: The values as of the last poll.
     """
 
     def __init__(self, are_all_checked: bool, resolved: ResolvedNames) -> None:
-        """Keep nothing yet.
+        """Start without any values.
 
         Args:
             are_all_checked: See `RankValues`.
@@ -76,7 +76,14 @@ class ValueLog:
         steps: Iterable[StepMark],
         has_lost: bool = False,
     ) -> None:
-        """Process what a poll has found, which has lost records or not."""
+        """Process the results of a poll.
+
+        Args:
+            entered: Operations entered.
+            numerics: Results that have arrived.
+            steps: Steps that ended.
+            has_lost: Whether the poll lost records.
+        """
         has_changed = has_lost and self._are_all_checked
         for operation in entered:
             self._step = operation.step
@@ -84,8 +91,8 @@ class ValueLog:
                 has_changed |= self._entered(operation, operation.numerics)
         if has_lost:
             self._unknown_until = self._step
-        for one in numerics:
-            has_changed |= self._more_known(one)
+        for result in numerics:
+            has_changed |= self._more_known(result)
         for mark in steps:
             if mark.skipped:
                 self._skipped.append(mark.step)
@@ -101,7 +108,7 @@ class ValueLog:
             )
 
     def _more_known(self, numerics: Numerics) -> bool:
-        """Process what has become known of an operation, or of parameters; returns whether it is new."""
+        """Process results for an operation or for parameters. Return whether they are new."""
         awaited = self._awaited.get(numerics.number)
         has_changed = False
         if awaited is not None and not numerics.is_pending:
@@ -120,7 +127,7 @@ class ValueLog:
         return has_changed
 
     def _parameters(self, numerics: Numerics) -> tuple[OperationId, str, int, str] | None:
-        """What a checksum of parameters is compared by; None if it is that of an operation."""
+        """Return the identity under which a checksum of parameters is compared; None for checksums of operations."""
         group = self._resolved.group(numerics.group) if int(numerics.flags) & NumericsFlag.PARAMETERS else None
         if group is None:
             return None
@@ -142,7 +149,7 @@ class ValueLog:
         return self._known(awaited, numerics)
 
     def _known(self, operation: _Awaited, numerics: Numerics) -> bool:
-        """Process what is known of the inputs of an operation; returns whether it is something to be shown."""
+        """Process results for the inputs of an operation. Return whether there is something to show."""
         is_finite = numerics.is_finite
         was_unknown = self._unknown.pop(numerics.number, None) is not None
         if is_finite is None:
@@ -154,13 +161,13 @@ class ValueLog:
         return was_unknown if is_finite else self._found(operation, numerics) or was_unknown
 
     def _found(self, operation: _Awaited, numerics: Numerics) -> bool:
-        """Keep an operation with an input that is not finite; returns whether it is kept."""
+        """Record an operation with a non-finite input. Return whether it was kept."""
         before = self._non_finite
         if before and operation.step > before[-1].step + CALM_STEPS:
             before.clear()
         if len(before) >= MAX_NON_FINITE and operation.step == before[-1].step:
             return False
-        found = NonFiniteInput(
+        event = NonFiniteInput(
             operation_id=operation.operation_id,
             operation=operation.name,
             step=operation.step,
@@ -171,7 +178,7 @@ class ValueLog:
             label=operation.label,
             parameters=self._culprits(numerics),
         )
-        before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept
+        before[MAX_NON_FINITE - 1 :] = [event]  # beyond the limit only the newest one is kept
         return True
 
     def _culprits(self, numerics: Numerics) -> ParameterRange | None:
@@ -182,4 +189,4 @@ class ValueLog:
 
 
 CALM_STEPS: Final = 20
-"""Steps without such a value after which the next one is something new."""
+"""Number of steps without a non-finite value after which the next one is a new event."""
