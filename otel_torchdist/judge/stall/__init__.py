@@ -1,1 +1,1 @@
-"""From tapes to verdicts: which ranks hold up the others, since when, and where. Never imports torch."""
+"""Turns tapes into verdicts: which ranks hold up the others, since when, and where. Never imports torch."""

@@ -1,4 +1,4 @@
-"""Attributes that stalls and findings share: of an operation's position, a group, a line of code, a mismatch."""
+"""Span attributes shared by stalls and findings: operation position, group, line of code, mismatch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Attributes = dict[str, AttributeValue]
 
 
 def of_mismatch(mismatch: Mismatch) -> Attributes:
-    """Attributes of calls that do not match."""
+    """Return the attributes of calls that do not match."""
     return {
         semconv.MISMATCH_FIELD: mismatch.field.value,
         semconv.MISMATCH_SEQUENCE: mismatch.operation_id.sequence,
@@ -22,7 +22,7 @@ def of_mismatch(mismatch: Mismatch) -> Attributes:
 
 
 def of_operation_id(operation: str, group: GroupView | None, operation_id: OperationId) -> Attributes:
-    """Attributes of an operation's position in its group."""
+    """Return the attributes of an operation and its position in its group."""
     found: Attributes = {semconv.OPERATION: operation, semconv.SEQUENCE: operation_id.sequence}
     if operation_id.channel.is_point_to_point:
         found[semconv.TAG] = operation_id.channel.tag
@@ -35,7 +35,7 @@ def of_operation_id(operation: str, group: GroupView | None, operation_id: Opera
 
 
 def of_group(group: GroupView) -> Attributes:
-    """Attributes of a process group."""
+    """Return the attributes of a process group."""
     found: Attributes = {semconv.GROUP_HASH: group.key, semconv.GROUP_SIZE: len(group.members)}
     if group.name.description:
         found[semconv.GROUP_DESCRIPTION] = group.name.description
@@ -45,7 +45,7 @@ def of_group(group: GroupView) -> Attributes:
 
 
 def of_frame(frame: CallSiteName | None) -> Attributes:
-    """Attributes of a line of code; none if it is not known."""
+    """Return the attributes of a line of code; empty if it is unknown."""
     if frame is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""What the detector reports, as data."""
+"""The detector's reports, as data."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from otel_torchdist.telemetry import semconv
 
 
 class Occasion(enum.Enum):
-    """Why a verdict is given now."""
+    """The reason why a verdict is given now."""
 
     OPENED = "opened"
     CHANGED = "changed"
     GROWN = "grown"
-    """The same verdict still holds, at twice the age."""
+    """The same verdict still holds at twice the age."""
 
 
 @dataclass(frozen=True, slots=True)
 class StacksWanted:
-    """The ranks that write these tapes should be asked for their stacks."""
+    """A request for stacks to the ranks that write these tapes."""
 
     nonces: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class StacksOverdue:
-    """The ranks that write these tapes did not answer: the GIL is held, and only a signal can get a stack."""
+    """A request for stacks by signal, to ranks that did not answer because their GIL is held."""
 
     nonces: frozenset[int]
 
@@ -49,10 +49,9 @@ class Ruling:
     """A verdict in words, for code that only passes it on.
 
     Attributes:
-        incident: The incident.
-        epoch: Its newest epoch, or the one that is about to be reported.
+        epoch: The newest epoch, or the epoch about to be reported.
         operation_id: The operation at which the search for the cause ended.
-        text: The verdict as a sentence.
+        text: The verdict as sentences.
         attributes: The verdict as span attributes.
     """
 
@@ -74,7 +73,7 @@ class Ruling:
 
     @property
     def ranks(self) -> str:
-        """The ranks that the verdict names, as `0-7,16`."""
+        """The named ranks, as `0-7,16`."""
         return str(self.attributes.get(semconv.VERDICT_RANKS, ""))
 
     @property
@@ -90,9 +89,9 @@ class OngoingStall:
     Attributes:
         ruling: The latest ruling on it.
         is_ours: Whether this process gave that ruling.
-        nonces: Tapes of the run's ranks that this process sees.
+        nonces: Tapes of the run's ranks seen by this process.
         stands_still: Whether no rank of the run shows any sign of life, as when the whole job is suspended.
-        rescues: How far the rescue of each rank of the run has come, as far as it is known here.
+        rescues: Progress of the rescue by rank, where known here.
     """
 
     ruling: Ruling
@@ -108,9 +107,9 @@ class MarkerDue:
 
     Attributes:
         wait: The rank and the operation.
-        nth: Number of this marker among those of the operation; only ever grows.
+        nth: Number of this marker for the operation; only ever grows.
         ruling: The cause, which may lie in another operation.
-        taken_ns: When that was seen, in monotonic time.
+        taken_ns: Monotonic time of the observation.
     """
 
     wait: Wait
@@ -124,12 +123,10 @@ class VerdictGiven:
     """The verdict on a run's incident.
 
     Attributes:
-        occasion: Why now.
-        incident: The incident.
-        epoch: Its number among the reports on the incident; only ever grows.
-        epoch_before: The previous one; None for the first.
+        occasion: The reason for giving it now.
+        epoch: Number of this report on the incident; only ever grows.
+        epoch_before: Number of the previous report; None for the first.
         verdict: The verdict with places.
-        world: The snapshot.
         predecessor: The last report on this incident by another agent, which is gone.
     """
 
@@ -154,12 +151,11 @@ class IncidentResolved:
     """An incident is over.
 
     Attributes:
-        outcome: How it ended.
-        incident: The incident.
+        outcome: The way it ended.
         epoch: As in `VerdictGiven`.
         epoch_before: As in `VerdictGiven`.
         verdict: The last verdict.
-        world: The snapshot; if the run's tapes are gone, the last one with the run in it.
+        world: The snapshot; if the run's tapes are gone, the last snapshot that contained the run.
         ended_ns: Monotonic time.
     """
 
@@ -173,19 +169,19 @@ class IncidentResolved:
 
     @property
     def length_ns(self) -> int:
-        """The time from the first wait to the end."""
+        """Time from the first wait to the end."""
         return self.verdict.age_ns(self.ended_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutShort:
-    """A group's backend may end a stall before it has been reported and acted on.
+    """A group's backend may end a stall before it is reported and acted on.
 
     Attributes:
         run: 128-bit id.
         group: The group, with its timeout.
-        backend: Its backend: `gloo`, or `NCCL`.
-        needed_ns: What its timeout would have to exceed: the threshold, and the grace of the actions if there are any.
+        backend: `gloo` or `NCCL`.
+        needed_ns: Time that the timeout must exceed: the threshold, plus the grace period if actions are set.
     """
 
     run: int
@@ -210,7 +206,7 @@ Event: TypeAlias = (
 
 
 # --- agents of other nodes --------------------------------------------------------------------------------------------
-# Interface to the agents of other nodes that see ranks of the same run; one of them judges for all.
+# Interface to the agents of other nodes with ranks of the same run. One of them judges for all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +214,8 @@ class JudgingAgent:
     """Another agent, which judges.
 
     Attributes:
-        node: Its node's name; '' while that is not known.
-        page: Address of its live page; '' if it serves none, or has not said.
+        node: Name of its node; '' if unknown.
+        page: Address of its live page; '' if it serves none, or if unknown.
     """
 
     node: str
@@ -231,7 +227,7 @@ class Leads:
     """This agent judges.
 
     Attributes:
-        world: All ranks that any agent sees.
+        world: All ranks seen by any agent.
         agent_id: This agent's id; see `Incident`.
     """
 
@@ -245,9 +241,9 @@ class Follows:
 
     Attributes:
         ruling: Its ruling on the ongoing stall; None if there is none.
-        is_hurried: Whether it asks at short intervals.
-        judge: That agent.
-        rescues: How far the rescue of each rank has come, as it has last said; empty if none has begun.
+        is_hurried: Whether it polls at short intervals.
+        judge: The judging agent.
+        rescues: Progress of the rescue by rank, as last reported by the judging agent; empty if none has begun.
     """
 
     ruling: Ruling | None
@@ -258,17 +254,17 @@ class Follows:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The peers have been asked, and have not answered yet."""
+    """The peers have been asked, but have not answered yet."""
 
 
 Role: TypeAlias = Leads | Follows | Undecided
 
 
 class PeerAgents(Protocol):
-    """The agents that see ranks of the same runs. No method blocks."""
+    """The agents with ranks of the same runs. No method blocks."""
 
     def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Role:
-        """Share what is seen here with the peers, and learn which agent judges.
+        """Share the local ranks with the peers, and return which agent judges.
 
         Args:
             world: The local ranks of a run.
@@ -277,35 +273,35 @@ class PeerAgents(Protocol):
         ...
 
     def publish(self, run: int, ruling: Ruling | None) -> None:
-        """Send the current ruling on a run to the peers; None if there is none."""
+        """Send the current ruling on a run to the peers, or None if there is none."""
         ...
 
     def want_calls(self, run: int, windows: frozenset[tuple[Channel, int]]) -> None:
-        """Request these windows of calls in full from the peers, as long as they have them."""
+        """Request these windows of calls in full from the peers, while they still have them."""
         ...
 
     def request_stacks(self, wanted: StacksWanted | StacksOverdue) -> None:
-        """Pass on which ranks should write their stacks."""
+        """Pass a request for stacks on to the peers."""
         ...
 
     def requested_stacks(self) -> list[StacksWanted | StacksOverdue]:
-        """Requests of peers for stacks of ranks that are seen here, each once."""
+        """Return requests of peers for stacks of local ranks, each once."""
         ...
 
 
 # --- runs as seen in a pass -------------------------------------------------------------------------------------------
-# What a reader sees of a run after a pass, for pages that show it while it runs. Frozen data only.
+# A reader's view of a run after a pass, for live pages. Frozen data only.
 
 
 @dataclass(frozen=True, slots=True)
 class RunSeen:
-    """One run, as of the last pass.
+    """One run as of the last pass.
 
     Attributes:
-        world: The ranks that are seen here: those of all nodes if this agent judges.
-        ruling: The latest ruling on the ongoing stall, by whichever agent judges; None if there is none.
-        verdict: This agent's verdict on it, which the ruling puts into words; None if there is none.
-        judge: The agent that judges; None if it is this one.
+        world: The ranks seen here; the ranks of all nodes if this agent judges.
+        ruling: The latest ruling on the ongoing stall by the judging agent; None if there is none.
+        verdict: This agent's verdict behind the ruling; None if there is none.
+        judge: The judging agent; None if it is this one.
     """
 
     world: WorldSnapshot

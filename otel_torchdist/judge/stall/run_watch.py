@@ -1,4 +1,4 @@
-"""The stall of one run: from the first wait beyond the threshold to the end of the root operation."""
+"""The stall of one run, from the first wait beyond the threshold to the end of the root operation."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.requests.commands import FAILURE as ABORTED
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
-"""How long before a stall other agents are asked for their ranks, so that these are known when it comes."""
+"""Time in ns before a stall at which other agents are asked for their ranks, so that these are known in time."""
 
 
 class RunWatch:
-    """Watches one run. Pure: takes snapshots, keeps its own state, returns events.
+    """Watches one run. Pure: it takes snapshots, keeps its own state, and returns events.
 
     Attributes:
-        agent_id: Id of this agent among those that see ranks of the run; 0 if it is the only one.
-        judging_agent: The agent that judges; None if it is this one.
+        agent_id: Id of this agent among the agents of the run; 0 if it is the only one.
+        judging_agent: The judging agent; None if it is this one.
     """
 
     def __init__(self, rules: StallRules, watching_since_ns: int) -> None:
@@ -71,35 +71,35 @@ class RunWatch:
 
     @property
     def ruling(self) -> Ruling | None:
-        """The latest ruling of this agent on the ongoing incident; None if there is none."""
+        """This agent's latest ruling on the ongoing incident; None if there is none."""
         return self._incident.ruling
 
     @property
     def current(self) -> Ruling | None:
-        """The latest ruling on the ongoing stall, by whichever agent judges; None if there is none."""
+        """The latest ruling on the ongoing stall by the judging agent; None if there is none."""
         return self._incident.current
 
     @property
     def seen(self) -> RunSeen | None:
-        """What was seen in the last pass; None before the first."""
+        """The run as of the last pass; None before the first."""
         if self._world is None:
             return None
         return RunSeen(self._world, self.current, self._incident.given, self.judging_agent)
 
     @property
     def own_nonces(self) -> frozenset[int]:
-        """Tapes of the run's ranks that this process reads itself, as of the last pass."""
+        """Tapes of the run's ranks read by this process, as of the last pass."""
         views = self._world.ranks.values() if self._world is not None else ()
         return frozenset(view.nonce for view in views if not view.is_remote)
 
     @property
     def rescues(self) -> Mapping[int, Rescue]:
-        """How far the rescue of each rank has come, as of the last pass, or as the agent that judges has said."""
+        """Progress of the rescue by rank, as of the last pass or as reported by the judging agent."""
         return {**self.rescues_elsewhere, **(self._world.rescues if self._world is not None else {})}
 
     @property
     def stands_still(self) -> bool:
-        """Whether no rank of the run showed a sign of life in the last pass; known only to the agent that judges."""
+        """Whether no rank of the run showed a sign of life in the last pass. Known only to the judging agent."""
         return self.ruling is not None and self._world is not None and self._ages.stands_still(self._world.taken_ns)
 
     @property
@@ -109,7 +109,7 @@ class RunWatch:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether answers are awaited, so that the next pass should come soon."""
+        """Whether ranks have been asked for stacks, so that the next pass should come soon."""
         return self._incident.pending is not None
 
     @property
@@ -119,13 +119,13 @@ class RunWatch:
 
     @property
     def awaits_last_verdict(self) -> bool:
-        """Once no tape of this node is in use: whether a verdict is pending, or a rank's process has not ended yet."""
+        """Whether a verdict is pending, or a rank's process has not ended, once no tape of this node is in use."""
         views = self._world.ranks.values() if self._world is not None else ()
         is_dying = any(view.alive and not view.is_remote and view.state is TapeState.RUNNING for view in views)
         return self.is_hurried or is_dying
 
     def suspects_stall(self, world: WorldSnapshot) -> bool:
-        """Whether a stall is ongoing or near, or the end has come, as far as this snapshot of some ranks shows."""
+        """Return whether a stall is ongoing or near, or a rank has ended, by this snapshot of some ranks."""
         is_ongoing = self._incident.given is not None
         if self.is_concluding(world) or is_ongoing or any(view.is_dead for view in world.ranks.values()):
             return True
@@ -134,20 +134,20 @@ class RunWatch:
         return any(self._rules.is_stalled(wait, self._ages.age_ns(wait, world) + early_ns) for wait in waits)
 
     def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
-        """Whether the ranks of this node are over and comparisons are not; see `FindingWatch`."""
+        """Return whether the ranks of this node are over but comparisons are not; see `FindingWatch`."""
         self._local = local or self._local
         return self._rules.compares_calls and self._local is not None and self._findings.is_concluding(self._local)
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
-        """Make the last pass: compare what can be compared, and report what was found."""
+        """Make the last pass: compare all remaining data and report the findings."""
         return [*self._findings.conclude(self._judged(world))] if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.
 
         Args:
-            world: The ranks that are seen from here.
-            ruling: That agent's ruling.
+            world: The ranks seen from here.
+            ruling: The judging agent's ruling.
         """
         events = self._incident.hear(ruling, world.taken_ns)
         self._sight.note(world.taken_ns)
@@ -168,8 +168,8 @@ class RunWatch:
     def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
         short = self._timeouts.check(world)
-        for one in short:
-            self._early.precede(one.group.name.timeout_ms * 1_000_000)
+        for timeout in short:
+            self._early.precede(timeout.group.name.timeout_ms * 1_000_000)
         events: list[Event] = [*short]
         self._sight.note(world.taken_ns)
         waits, incident = waits_of(world), self._incident
@@ -193,12 +193,12 @@ class RunWatch:
         if is_ended:
             is_standing = incident.given is not None or (incident.pending is not None and stalled)
             verdict = standing if is_standing else None
-        if is_held:  # it stands, and nothing more is to be said before its end
+        if is_held:  # the verdict stands until the other ranks' ends are known
             verdict = None
         if verdict is not None and is_expected(world, verdict):
             self._ages.spare_expected(stalled, world)
             verdict = None
-        if _is_being_aborted(world):  # what ranks do now is a consequence of that
+        if _is_being_aborted(world):  # from now on the ranks' actions are consequences of the abort
             verdict = None
         if verdict is None and not stalled:
             incident.forget_heard()
@@ -219,7 +219,7 @@ class RunWatch:
         return events
 
     def _report_given_up(self, world: WorldSnapshot) -> list[Event]:
-        """Report at once what ranks waited for that gave up before that was a stall; their ends are explained by it."""
+        """Report immediately what ranks waited for when they gave up before the threshold. It explains their ends."""
         hung = find_hung(world, self._rules.threshold_ns) if not self._roots.is_death_reported else None
         if hung is None:
             return []
@@ -239,7 +239,7 @@ class RunWatch:
         return JudgedWorld(world, run_of(world), self.agent_id)
 
     def lose_sight(self) -> list[Event]:
-        """End the incident: the run's tapes are gone, or belong to another run now."""
+        """End the incident, because the run's tapes are gone or belong to another run now."""
         if self._incident.given is None or self._world is None:
             return []
         return [self._incident.resolve(self._world, Outcome.OUT_OF_SIGHT)]
@@ -251,20 +251,20 @@ class RunWatch:
         self._world = world
 
     def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:
-        """Count waits that were expected to take long only from the last pass in which they still were."""
+        """Count waits that were expected to be long only from the last pass in which they were expected."""
         expected = self._ages.once_expected(waits)
         cause = self._roots.find(world, expected, None) if expected else None
         if cause is not None and is_expected(world, cause):
             self._ages.spare(expected, world)
 
     def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
-        """Advance the incident: ask for stacks, wait for them, give the verdict."""
+        """Advance the incident: request stacks, wait for them, give the verdict."""
         incident, oldest_ns = self._incident, self._ages.oldest_ns(stalled, world)
         events, occasion = incident.prepare(world, self._sight, verdict, stalled, oldest_ns or 0, self.agent_id)
         if occasion is None:
             return events
         if incident.given is None and self._compiling.excuse(world, verdict, oldest_ns):
-            # All waits, since they began one after the other and are held up by the same ranks.
+            # All waits: they began one after the other and are held up by the same ranks.
             self._ages.spare(waits_of(world), world)
             incident.drop_pending()
             return events
@@ -274,7 +274,7 @@ class RunWatch:
         return [self._note(given) for given in self._incident.last_words(world, self._world)]
 
     def _note(self, given: VerdictGiven) -> VerdictGiven:
-        """Remember that a verdict has explained deaths, exceptions after which no member is left, or a finding."""
+        """Remember that a verdict has explained deaths, the exceptions of all members, or a finding."""
         self._findings.explained(given.verdict)
         members = [given.world.ranks[rank] for rank in given.verdict.roll.standings if rank in given.world.ranks]
         has_deaths = given.verdict.kind is VerdictKind.DEAD or given.verdict.roll.ranks(*GONE)
@@ -287,7 +287,7 @@ class RunWatch:
     ) -> list[Event]:
         is_given = self._incident.given is not None
         early = self._roots.held_up(world, self._without_marker(waits), verdict) if is_given else []
-        # Markers belong to traces of steps, which the agent of that rank creates.
+        # Markers belong to the traces of steps, which the agent of that rank creates.
         due = self._markers.due((wait for wait in stalled if not wait.view.is_remote), world.taken_ns, early)
         ruling = self._incident.ruling_for_markers(world, verdict) if due else None
         if ruling is None:
@@ -295,7 +295,7 @@ class RunWatch:
         return [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
 
     def _without_marker(self, waits: Iterable[Wait]) -> list[Wait]:
-        """Waits of this node's ranks that have had no marker and are not ignored."""
+        """Return waits of this node's ranks that have no marker and are not ignored."""
         mine = [wait for wait in waits if not wait.view.is_remote and not self._rules.is_left_alone(wait)]
         return [wait for wait in mine if not self._markers.has_marked(wait)]
 
@@ -309,20 +309,20 @@ def _is_waited_for(waits: Iterable[Wait], operation_id: OperationId) -> bool:
 
 
 # --- short timeouts ---------------------------------------------------------------------------------------------------
-# Notices groups whose timeout is so short that their backend ends a stall before it is reported and acted on.
+# Warns of groups whose backend may end a stall before it is reported and acted on.
 
 
 class ShortTimeouts:
-    """Looks at the groups of one run, until the first one with a timeout that is too short."""
+    """Checks the groups of one run until the first timeout that is too short."""
 
     def __init__(self, needed_ns: int) -> None:
-        """Report timeouts that are not longer than `needed_ns`."""
+        """Report timeouts no longer than `needed_ns`."""
         self._needed_ns = needed_ns
         self._seen: dict[int, Mapping[str, GroupView]] = {}
         self._has_reported = False
 
     def check(self, world: WorldSnapshot) -> list[TimeoutShort]:
-        """Look at the groups that are new since the last pass."""
+        """Check the groups that are new since the last pass."""
         if self._has_reported:
             return []
         for view in world.ranks.values():

@@ -1,6 +1,6 @@
 """The stall side of a reader: follows tapes, and turns each pass over all of them into events.
 
-The detector is a pure state machine: snapshots in, events out; time comes with the snapshots.
+The detector is a pure state machine: snapshots in, events out. Time comes with the snapshots.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from otel_torchdist.tape.reading.reader import TapeReader
 class StallWatch:
     """Follows tapes, takes snapshots, asks ranks for their stacks, and returns events.
 
-    Where several processes read the same tapes, all of them may follow, so that each can take over, but only the
-    elected one makes passes.
+    If several processes read the same tapes, all may follow, so that each can take over, but only the elected process
+    makes passes.
 
     Attributes:
-        failed: Tapes that could not be evaluated in the last pass, by nonce, and why.
+        failed: By nonce, the exceptions of tapes that could not be evaluated in the last pass.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class StallWatch:
         Args:
             rules: What counts as a stall.
             peer_agents: Other agents that see ranks of the same runs; None if there are none.
-            deaths: Observes the ends of processes, and is stopped by its creator; None if only locks show them.
-            machine: Knows what the machine shows; None if nothing does.
+            deaths: Observes the ends of processes. Its creator stops it. None if only locks show ends.
+            machine: Symptoms of this machine, or None.
         """
         self._machine = machine
         self._rules = rules
@@ -65,7 +65,7 @@ class StallWatch:
         self.failed: dict[int, Exception] = {}
 
     def follow(self, reader: TapeReader, is_new: bool = False, is_neighbour: bool = False) -> None:
-        """Follow a tape; every batch from its first poll on comes to `observe`.
+        """Follow a tape. Pass every batch from its first poll on to `observe`.
 
         Args:
             reader: The tape.
@@ -90,12 +90,12 @@ class StallWatch:
         return self._followers[nonce].channels
 
     def observe(self, nonce: int, batch: Batch) -> None:
-        """Process what a poll of a followed tape found."""
+        """Process the batch of one poll of a followed tape."""
         self._followers[nonce].observe(batch)
 
     @property
     def next_check_s(self) -> float:
-        """Seconds until the next pass, before which every tape must be polled."""
+        """Seconds until the next pass. Poll every tape before it."""
         return self._detector.next_check_s if self._detector is not None else CHECK_S
 
     @property
@@ -105,12 +105,12 @@ class StallWatch:
 
     @property
     def is_concluding(self) -> bool:
-        """See `Detector`."""
+        """Whether comparisons continue after this node's ranks; see `Detector`."""
         return self._detector is not None and self._detector.is_concluding
 
     @property
     def awaits_last_verdict(self) -> bool:
-        """See `RunWatch`."""
+        """Whether a last verdict may still come; see `RunWatch`."""
         return self._detector is not None and self._detector.awaits_last_verdict
 
     def check(self, now_ns: int, is_last: bool = False, looked_ns: int = 0) -> list[Event]:
@@ -128,18 +128,18 @@ class StallWatch:
             self._detector = Detector(self._rules, now_ns, self._peer_agents)
         for follower in self._followers.values():
             follower.is_last_check = is_last
-        found = self._detector.process(worlds(self._followers.values(), now_ns, looked_ns, self._neighbours), is_last)
-        self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
+        events = self._detector.process(worlds(self._followers.values(), now_ns, looked_ns, self._neighbours), is_last)
+        self.failed = {nonce: tape.failure for nonce, tape in self._followers.items() if tape.failure is not None}
         for world, error in self._detector.failed:
             self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}
-        for event in found:
+        for event in events:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)
                 if self._peer_agents is not None:
                     self._peer_agents.request_stacks(event)
         for event in self._peer_agents.requested_stacks() if self._peer_agents is not None else ():
             self._ask(event, now_ns)
-        return [event for event in found if not isinstance(event, StacksWanted | StacksOverdue)]
+        return [event for event in events if not isinstance(event, StacksWanted | StacksOverdue)]
 
     def _ask(self, event: StacksWanted | StacksOverdue, now_ns: int) -> None:
         for nonce in event.nonces & self._followers.keys():
@@ -155,27 +155,27 @@ class StallWatch:
 
     @property
     def seen(self) -> list[RunSeen]:
-        """What was seen of each run in the last pass."""
+        """Each run as of the last pass."""
         return self._detector.seen if self._detector is not None else []
 
     def stand_down(self) -> None:
-        """Leave evaluation to another process, which also takes over what was reported so far."""
+        """Leave evaluation to another process, which also takes over everything reported so far."""
         self._detector = None
 
 
 CHECK_S: Final = 0.25
 HURRIED_CHECK_S: Final = 0.05
-"""Interval while ranks have been asked for their stacks."""
+"""Interval in seconds while ranks have been asked for their stacks."""
 
 _Key: TypeAlias = tuple[str, bool, int]
-"""Source of a snapshot, whether it is another user's, and its run."""
+"""The source of a snapshot, whether it is another user's, and its run."""
 
 
 class Detector:
-    """Watches every run of which it is given snapshots.
+    """Watches every run in the snapshots it is given.
 
     Attributes:
-        failed: Snapshots that could not be judged in the last pass, and why.
+        failed: Snapshots that could not be judged in the last pass, with their exceptions.
     """
 
     def __init__(self, rules: StallRules, watching_since_ns: int, peer_agents: PeerAgents | None = None) -> None:
@@ -207,12 +207,12 @@ class Detector:
 
     @property
     def is_concluding(self) -> bool:
-        """Whether this node's ranks are over, but are still being compared with those of other nodes."""
+        """Whether this node's ranks are over, but are still compared with ranks of other nodes."""
         return any(run.is_concluding() for run in self._runs.values())
 
     @property
     def awaits_last_verdict(self) -> bool:
-        """See `RunWatch`."""
+        """Whether a last verdict may still come; see `RunWatch`."""
         return any(run.awaits_last_verdict for run in self._runs.values())
 
     def process(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
@@ -238,7 +238,7 @@ class Detector:
             events += self._runs.pop(key).lose_sight()
             if self._peer_agents is not None and not is_foreign:
                 self._peer_agents.publish(run, None)
-            # If its tapes come back, what was reported about it before is not remembered.
+            # If its tapes come back, earlier reports about it are not remembered.
             self._watching_since_ns = self._processed_ns
         return events
 
@@ -248,13 +248,13 @@ class Detector:
         if watch is None:
             watch = self._runs[key] = RunWatch(self._rules, self._watching_since_ns)
         if self._peer_agents is None or world.is_foreign:
-            watch.agent_id = min(world.ranks)  # a different one on each node
+            watch.agent_id = min(world.ranks)  # differs on each node
             return [*watch.judge(world), *(watch.conclude(world) if is_last else ())]
         return self._process_with_peers(self._peer_agents, watch, world, is_last)
 
     @property
     def ongoing(self) -> list[OngoingStall]:
-        """The ongoing stalls that have been reported."""
+        """The reported ongoing stalls."""
         return [
             OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still, watch.rescues)
             for watch in self._runs.values()
@@ -263,7 +263,7 @@ class Detector:
 
     @property
     def seen(self) -> list[RunSeen]:
-        """What was seen of each run in the last pass."""
+        """Each run as of the last pass."""
         return [seen for watch in self._runs.values() if (seen := watch.seen) is not None]
 
     def _process_with_peers(

@@ -1,1 +1,1 @@
-"""Findings without a stall: calls that do not match, and stragglers."""
+"""Findings without a stall: mismatched calls, stragglers, bad values, failed checkpoints, idle jobs."""

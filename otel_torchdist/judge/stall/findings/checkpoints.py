@@ -1,6 +1,6 @@
-"""Finds checkpoints that could not be saved, and the ranks whose exceptions were the reason.
+"""Detects checkpoints that could not be saved, and the ranks whose exceptions were the cause.
 
-Loads are left out: to look for a checkpoint that need not be there is how many programs start.
+Loads are left out, because many programs start by looking for a checkpoint that need not exist.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.telemetry import semconv
 
 SETTLED_NS: Final = 2_000_000_000
-"""How long the other ranks' ends of the same save are waited for."""
+"""Time in ns to wait for the other ranks' ends of the same save."""
 MAX_REPORTED: Final = 16
-"""Findings of a run; a storage that stays full would add the same again and again."""
+"""Maximum number of findings of a run. A full disk would repeat the same one again and again."""
 
 _Checkpoint = tuple[str, str]
 
@@ -30,13 +30,12 @@ class SaveFailed:
     Attributes:
         operation: `save`, `async_save` or `torch.save`.
         checkpoint: Its path or id, or ''.
-        ranks: Ranks on which an exception was raised, ascending; if none is known, those that received one.
+        ranks: Ranks that raised the exception, ascending; if unknown, the ranks that received one.
         notified: The other ranks, which received it, ascending.
-        are_known: Whether these ranks are known to be the reason.
-        stage: The stage that raised on the first of these ranks; '' if it was none.
+        are_known: Whether these ranks are known to be the cause.
+        stage: The stage that raised on the first of these ranks; '' if none.
         error: Type of its exception.
-        message: Its message.
-        step: The step of that rank.
+        step: Step of that rank.
     """
 
     operation: str
@@ -51,7 +50,7 @@ class SaveFailed:
 
     @property
     def text(self) -> str:
-        """On which ranks the checkpoint has failed, and why, as a sentence."""
+        """The failed ranks and the reason, as a sentence."""
         what = f"{name_checkpoint(self.operation, self.checkpoint)} in step {self.step}"
         why = f"{self.error}: {self.message}" if self.message else self.error
         if not self.are_known:
@@ -84,7 +83,7 @@ class SaveFailed:
 
 
 class FailedSaves:
-    """Compares how the ranks of one run have failed to save."""
+    """Compares the failed saves of one run's ranks."""
 
     def __init__(self) -> None:
         self._reported = 0
@@ -92,9 +91,9 @@ class FailedSaves:
         self._since_ns: dict[_Checkpoint, int] = {}
 
     def find(self, world: WorldSnapshot, is_last: bool = False) -> list[SaveFailed]:
-        """What to report now; at the end of the run nothing is waited for."""
+        """Return the failed saves to report now. At the end of a run, report immediately."""
         new: dict[_Checkpoint, list[tuple[RankView, FailedCheckpoint]]] = {}
-        shown = {(view.nonce, one.number) for view in world.ranks.values() for one in view.checkpoints.failed}
+        shown = {(view.nonce, failed.number) for view in world.ranks.values() for failed in view.checkpoints.failed}
         self._seen &= shown
         for view in world.in_order:
             for failed in view.checkpoints.failed:

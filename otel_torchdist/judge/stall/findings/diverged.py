@@ -1,4 +1,4 @@
-"""Finds outputs and parameters that must be equal on all members of a group, and are not."""
+"""Detects outputs and parameters that must be equal on all members of a group, but are not."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from otel_torchdist.telemetry import semconv
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Outputs or parameters that must be equal on all members, and are not.
+    """Outputs or parameters that must be equal on all members, but are not.
 
     Attributes:
-        operation_id: The operation, or what stands for it.
-        operation: Its name; `PARAMETERS` where those differ.
-        group: Its group; None if it is not known.
-        ranks: The minority, ascending; all that were compared if there is no majority.
-        others: The majority; none if there is none.
-        step: The step.
-        parameters: Which parameters differ; None if that is not known, and of outputs.
-        unseen: Members whose results are not known, ascending.
-        label: What the operation is for; see `OperationView`.
+        operation_id: The operation, or a stand-in for parameters.
+        operation: Name of the operation, or `PARAMETERS`.
+        group: None if unknown.
+        ranks: The minority, ascending; all compared ranks if there is no majority.
+        others: The majority; empty if there is none.
+        parameters: The parameters that differ; None if unknown, and for outputs.
+        unseen: Members with unknown results, ascending.
+        label: Purpose of the operation; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -53,7 +52,7 @@ class Diverged:
 
     @property
     def text(self) -> str:
-        """Which ranks have another result than others, and of which operation, as a sentence."""
+        """The ranks whose results differ, and the operation, as a sentence."""
         if self.is_of_parameters:
             return self._of_parameters
         operation = (
@@ -124,14 +123,16 @@ class DivergenceFinder:
         self._patience = Patience()
 
     def find(self, world: WorldSnapshot, is_last: bool) -> Iterator[Diverged]:
-        """Yield what to report now; at the end of the run nothing is waited for."""
+        """Yield the differences to report now. At the end of a run, report immediately."""
         outputs: dict[OperationId, dict[int, OutputChecksum]] = {}
         for view in world.ranks.values():
-            for one in view.values.outputs:
-                outputs.setdefault(one.operation_id, {})[view.rank] = one
+            for output in view.values.outputs:
+                outputs.setdefault(output.operation_id, {})[view.rank] = output
         for operation_id, by_member in outputs.items():
-            operation, step, label = next((one.operation, one.step, one.label) for one in by_member.values())
-            by_rank = {rank: one.checksum for rank, one in by_member.items()}
+            operation, step, label = next(
+                (output.operation, output.step, output.label) for output in by_member.values()
+            )
+            by_rank = {rank: output.checksum for rank, output in by_member.items()}
             persists = operation == PARAMETERS
             key = (operation_id.channel.group, -1 if persists else step // CALM_STEPS)
             if len(set(by_rank.values())) < 2 or key in self._diverged:
@@ -150,31 +151,33 @@ class DivergenceFinder:
     def _are_all_known(
         self, world: WorldSnapshot, operation_id: OperationId, group: GroupView | None, by_rank: dict[int, int]
     ) -> bool:
-        """Whether all members' results are known, or have been waited for: of the first two, none is the minority."""
+        """Return whether all members' results are known or overdue. Two results alone have no minority."""
         if self._patience.is_over(world, operation_id):
             return True
-        if group is None:  # whose members' agent has not described it
+        if group is None:  # group not described yet by its members' agent
             return False
         over = {view.rank for view in world.ranks.values() if view.is_over}
-        return group.members <= by_rank.keys() | over  # also of those that are not seen yet
+        return group.members <= by_rank.keys() | over  # includes members not seen yet
 
 
 def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, ...]) -> ParameterRange | None:
-    """Where the parameters of some ranks differ from those of the first of others."""
+    """Return the range of parameters in which ranks differ from a reference rank; None if unknown."""
     right = by_rank[reference[0]]
     of = right.parameters
     if of is None:
         return None
     found: DifferingRange | None = None
-    for one in by_rank.values():
-        if one.checksum == right.checksum or one.parameters is None:
+    for output in by_rank.values():
+        if output.checksum == right.checksum or output.parameters is None:
             continue
-        here, there = (one.checksum, one.parameters.sums), (right.checksum, of.sums)
+        here, there = (output.checksum, output.parameters.sums), (right.checksum, of.sums)
         places = differing_places(here, there, of.count)
-        if places is None or one.parameters.count != of.count:
+        if places is None or output.parameters.count != of.count:
             return None
         found = places if found is None else found.joined(places)
-    names = next((one.parameters.names for one in by_rank.values() if one.parameters and one.parameters.names), ())
+    names = next(
+        (output.parameters.names for output in by_rank.values() if output.parameters and output.parameters.names), ()
+    )
     if found is None:
         return None
     first, last = (names[place] if place < len(names) else f"parameter {place}" for place in (found.first, found.last))
@@ -182,7 +185,7 @@ def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, 
 
 
 def _minority(checksums: dict[int, int], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ranks that differ from the majority of all members, and that; all and none if there is no majority."""
+    """Return the ranks that differ from the majority of all members, and the majority; all ranks if there is none."""
     (most, count), *_ = Counter(checksums.values()).most_common(1)
     if 2 * count <= members:
         return tuple(sorted(checksums)), ()

@@ -1,4 +1,4 @@
-"""Finds that a whole job stands still outside of operations, and that it goes on."""
+"""Detects that a whole job is idle outside of operations, and that it continues."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.telemetry import semconv
 
 LONGEST_PASS_NS: Final = 1_500_000_000
-"""As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""
+"""Maximum time in ns counted between two passes. The whole job, or this process, may have been suspended meanwhile."""
 
 
 class IdleFinder:
-    """Follows one run: how long all its ranks have stood in the same lines without a call."""
+    """Tracks for how long all ranks of a run have been at the same lines without a call."""
 
     def __init__(self, least_ns: int) -> None:
-        """Find what has lasted for `least_ns`, and unusually long; nothing if that is 0."""
+        """Report idleness that lasts for `least_ns` and unusually long; never if that is 0."""
         self.gone: Idle | None = None
         self._least_ns = least_ns
         self._reported: Idle | None = None
@@ -30,7 +30,7 @@ class IdleFinder:
         self._before_ns: int | None = None
 
     def find(self, world: WorldSnapshot) -> Idle | None:
-        """Return what is new; `gone` then holds what is over."""
+        """Return a newly idle job, or None. `gone` then holds the idle job that has continued."""
         before_ns, self._before_ns = self._before_ns, world.taken_ns
         passed_ns = min(world.taken_ns - before_ns, LONGEST_PASS_NS) if before_ns is not None else 0
         self._look(world)
@@ -53,7 +53,7 @@ class IdleFinder:
         return [*over, *([finding_of(new, judged)] if new is not None else [])]
 
     def _look(self, world: WorldSnapshot) -> None:
-        """Note where ranks stand; while a new stack is awaited, where they stood before counts."""
+        """Record where ranks are idle. While a new stack is awaited, the previous place counts."""
         called_ns = {view.nonce: last_called_ns(view) for view in world.ranks.values()}
         self._stands = {
             nonce: stand for nonce, stand in self._stands.items() if called_ns.get(nonce) == self._called_ns.get(nonce)
@@ -70,7 +70,7 @@ class IdleFinder:
 
 
 def finding_of(idle: Idle, judged: JudgedWorld) -> Finding:
-    """Return the finding on a job that stands still."""
+    """Return the finding on an idle job."""
     lasted_s = (judged.world.taken_ns - idle.since_ns) / 1e9
     return Finding(
         kind=FindingKind.IDLE,

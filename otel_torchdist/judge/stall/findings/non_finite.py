@@ -1,7 +1,7 @@
-"""Finds the rank that brings the first value that is not finite.
+"""Detects the rank that introduces the first non-finite value.
 
-Values that are not finite spread with the next reduction: one step later all ranks have them. So the first operation
-counts in which some members' inputs were not finite and those of others were.
+Non-finite values spread with the next reduction: one step later all ranks have them. So the first operation counts in
+which some members had non-finite inputs and others had finite ones.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.telemetry import semconv
 
 SKIPS_IN_A_ROW: Final = 8
-"""A gradient scaler that leaves out so many steps in a row does not recover."""
+"""Number of steps in a row skipped by a gradient scaler after which it does not recover."""
 
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Inputs that are not finite.
+    """Inputs with non-finite values.
 
     Attributes:
-        operation_id: The first operation that has such an input.
-        operation: Its name.
-        group: Its group; None if it is not known.
-        ranks: The ranks whose inputs were not finite, ascending.
-        others: The ranks whose inputs were; none of a send, which has one sender.
+        operation_id: The first operation with such an input.
+        group: None if unknown.
+        ranks: Ranks with non-finite inputs, ascending.
+        others: Ranks with finite inputs, ascending; empty for a send, which has one sender.
         are_first: Whether these ranks are known to be the first.
-        unseen: Ranks of which it is not known what inputs they had until then, ascending.
-        step: The step.
-        is_nan: Whether a value is not a number; else one is infinite.
-        call_site: Where the first of these ranks called it.
-        skips: How many steps a gradient scaler has left out in a row; 0 for none.
-        label: What the operation is for; see `OperationView`.
-        parameters: Which of the message's parameters the first of these values belongs to; None if it is not known.
+        unseen: Ranks whose inputs up to then are not known, ascending.
+        is_nan: Whether a value is NaN; otherwise infinite.
+        call_site: Where the first of these ranks called the operation.
+        skips: Number of steps in a row skipped by a gradient scaler; 0 if none.
+        label: Purpose of the operation; see `OperationView`.
+        parameters: The message's parameters that the first such value belongs to; None if unknown.
     """
 
     operation_id: OperationId
@@ -62,7 +60,7 @@ class NonFinite:
 
     @property
     def text(self) -> str:
-        """Which ranks have brought such a value, and where, as a sentence."""
+        """The first ranks with non-finite values, and the place, as a sentence."""
         what = "values that are not numbers (NaN)" if self.is_nan else "infinite values"
         operation = describe_operation(self.operation, self.group, self.operation_id, self.label)
         where = f"in the inputs of {operation} in step {self.step}"
@@ -79,14 +77,14 @@ class NonFinite:
 
     @property
     def _unknown(self) -> str:
-        """Whose inputs are not known, if those of others are."""
+        """The ranks with unknown inputs, as a clause; '' if they do not matter."""
         unknown = [rank for rank in self.unseen if rank not in self.ranks]
         if not unknown or (not self.others and {*self.ranks} <= {*self.unseen}):
             return ""
         return f"; those of {name_ranks(unknown)} until then are not known, so"
 
     def finding(self, judged: JudgedWorld) -> Finding:
-        """Return the finding on values that are not finite."""
+        """Return the finding on non-finite values."""
         operation_id, parameters = self.operation_id, self.parameters
         return Finding(
             kind=FindingKind.NON_FINITE,
@@ -107,7 +105,7 @@ class NonFinite:
 
 
 def _held(parameters: ParameterRange | None) -> str:
-    """Which parameter brought the value, or which may have."""
+    """Describe the parameters that the first non-finite value belongs to, or may belong to."""
     if parameters is None:
         return ""
     if parameters.candidates > 1:
@@ -117,14 +115,14 @@ def _held(parameters: ParameterRange | None) -> str:
 
 
 class NonFiniteFinder:
-    """Finds the first values of one run that are not finite."""
+    """Detects the first non-finite values of one run."""
 
     def __init__(self) -> None:
         self._covered_step: int | None = None
         self._patience = Patience()
 
     def find(self, world: WorldSnapshot, is_last: bool) -> Iterator[NonFinite]:
-        """Yield what to report now; at the end of the run nothing is waited for."""
+        """Yield the non-finite values to report now. At the end of a run, report immediately."""
         facts = [(view, fact) for view in world.ranks.values() for fact in view.values.non_finite]
         new = [one for one in sorted(facts, key=lambda one: one[1].onset) if not self._is_covered(one[1])]
         if not new:
@@ -134,32 +132,32 @@ class NonFiniteFinder:
             return
         skips = max(_skips(view, fact.step) for view, fact in new if fact.step == first.step)
         if 0 < skips < SKIPS_IN_A_ROW:
-            return  # the scaler makes smaller what was too large
+            return  # the scaler reduces values that overflowed
         self._covered_step = max(fact.step for _, fact in new)
         yield _describe(world, new, skips)
 
     def _is_covered(self, fact: NonFiniteInput) -> bool:
-        """Whether a fact is a consequence of what was reported, as all are until there is a calm."""
+        """Return whether a value is a consequence of a reported one. All are, until `CALM_STEPS` steps without any."""
         if self._covered_step is None or fact.onset > self._covered_step + CALM_STEPS:
             return False
         self._covered_step = max(self._covered_step, fact.step)
         return True
 
     def _is_settled(self, world: WorldSnapshot, fact: NonFiniteInput) -> bool:
-        """Whether all members have entered an operation, and ended its step, or have been waited for long enough."""
+        """Return whether all members have entered an operation and ended its step, or are overdue."""
         if self._patience.is_over(world, fact.operation_id):
             return True
         channel = fact.operation_id.channel
         members = [view for view in world.ranks.values() if channel in view.progress and not view.is_over]
         if any(view.values.awaits(fact.step) for view in world.ranks.values() if not view.is_over):
-            return False  # of a device that has not come to it
+            return False  # results of a device that has not reached the operation
         return all(
             view.progress[channel].entered >= fact.operation_id.sequence and view.step > fact.step for view in members
         )
 
 
 def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]], skips: int) -> NonFinite:
-    """The first operation in which some had such inputs and others had not, or a send; else the first of all."""
+    """Return the first operation with both kinds of inputs, or the first send; else the first of all."""
     by_operation: dict[OperationId, list[tuple[RankView, NonFiniteInput]]] = {}
     for view, fact in sorted(facts, key=lambda one: one[1].at_ns):
         by_operation.setdefault(fact.operation_id, []).append((view, fact))
@@ -188,7 +186,7 @@ def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]]
 
 
 def _skips(view: RankView, step: int) -> int:
-    """How many steps up to this one a rank's gradient scaler has left out in a row."""
+    """Return the number of steps in a row, up to this one, that a rank's gradient scaler skipped."""
     skipped, count = {*view.values.skipped}, 0
     while step - count in skipped:
         count += 1
@@ -200,7 +198,7 @@ def _is_message(fact: NonFiniteInput) -> bool:
 
 
 def _unseen(world: WorldSnapshot, step: int) -> tuple[int, ...]:
-    """Ranks that may have had such inputs first: of them it is not known, up to a step, what inputs they had."""
+    """Return the ranks whose inputs up to a step are not known. They may have been the first."""
     everyone = {*world.ranks}
     for view in world.ranks.values():
         for group in view.groups.values():
@@ -210,8 +208,8 @@ def _unseen(world: WorldSnapshot, step: int) -> tuple[int, ...]:
 
 
 def _with_finite(world: WorldSnapshot, operation_id: OperationId, step: int) -> tuple[int, ...]:
-    """Ranks that have entered a collective and whose inputs are known to be finite, ascending."""
-    if operation_id.channel.is_point_to_point:  # who receives sends nothing
+    """Return the ranks that entered a collective with inputs known to be finite, ascending."""
+    if operation_id.channel.is_point_to_point:  # the receiver sends nothing
         return ()
     return tuple(
         sorted(

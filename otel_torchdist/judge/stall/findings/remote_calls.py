@@ -1,7 +1,7 @@
-"""Finds remote procedure calls that cannot go on.
+"""Detects remote procedure calls that cannot proceed.
 
-An open call proves nothing: it may last as long as training. It is a finding only where something shows that it cannot
-end: the process that should run it is stopped or gone, or every thread that could serve or answer it waits itself.
+An open call proves nothing: it may last as long as training. It is a finding only if something proves that it cannot
+end: the process that should run it is stopped or gone, or every thread that could serve or answer it is waiting.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from otel_torchdist.model.units import seconds
 from otel_torchdist.telemetry import semconv
 
 LONGEST_PASS_NS: Final = 1_500_000_000
-"""As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""
+"""Maximum time in ns counted between two passes. The whole job, or this process, may have been suspended meanwhile."""
 DEAD_FOR_NS: Final = 1_000_000_000
-"""How long others must live on after a death: a launcher that ends a job ends all of it."""
+"""Time in ns for which others must outlive a death. A launcher that ends a job ends all of it."""
 MAX_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TroubledCalls:
-    """Calls that cannot go on.
+    """Calls that cannot proceed.
 
     Attributes:
-        kind: Why: `STARVED`, `FROZEN` or `DEAD`.
-        ranks: The ranks that hold them up, ascending.
-        function: The function of the oldest of these calls; '' if there is none.
-        since_ns: Since when it has been open.
-        calls: What shows that they are the same calls as in another pass.
-        text: A sentence.
+        kind: The reason: `STARVED`, `FROZEN` or `DEAD`.
+        ranks: Ranks that hold the calls up, ascending.
+        function: Function of the oldest of these calls; '' if there is none.
+        since_ns: When the oldest call was made.
+        calls: Identity of the calls, to recognize them in the next pass.
+        text: The finding as a sentence.
     """
 
     kind: FindingKind
@@ -47,15 +47,15 @@ class TroubledCalls:
 
     @property
     def key(self) -> tuple[FindingKind, tuple[int, ...], frozenset[tuple[int, int, int]]]:
-        """Identifies it from one pass to the next."""
+        """Identity from one pass to the next."""
         return self.kind, self.ranks, self.calls
 
     def over(self, run: int) -> FindingOver:
-        """Return that these calls can go on, or have ended."""
+        """Return the end of this finding: these calls proceed, or have ended."""
         return FindingOver(self.kind, run, self.ranks)
 
     def finding(self, judged: JudgedWorld) -> Finding:
-        """Return the finding on calls that cannot go on."""
+        """Return the finding on calls that cannot proceed."""
         taken_ns = judged.world.taken_ns
         return Finding(
             kind=self.kind,
@@ -75,7 +75,7 @@ class TroubledCalls:
 
 
 def troubled_calls(world: WorldSnapshot) -> list[TroubledCalls]:
-    """What shows, at one moment, that calls of the workers in a snapshot cannot go on."""
+    """Return the calls that cannot proceed at this moment."""
     by_name = {view.worker.name: view for view in world.in_order if view.worker is not None}
     found = [*_dead(world), *_frozen(world, by_name)]
     starved = _starved(by_name)
@@ -83,7 +83,7 @@ def troubled_calls(world: WorldSnapshot) -> list[TroubledCalls]:
 
 
 class TroubleFinder:
-    """Finds what has lasted for the threshold, and remembers what was found."""
+    """Reports troubled calls that last for the threshold, each once."""
 
     def __init__(self, threshold_ns: int) -> None:
         self.gone: list[TroubledCalls] = []
@@ -93,30 +93,32 @@ class TroubleFinder:
         self._before_ns: int | None = None
 
     def find(self, world: WorldSnapshot) -> list[TroubledCalls]:
-        """Return what is new; `gone` then holds what is over."""
+        """Return the new troubled calls. `gone` then holds former ones."""
         before_ns, self._before_ns = self._before_ns, world.taken_ns
         passed_ns = min(world.taken_ns - before_ns, LONGEST_PASS_NS) if before_ns is not None else 0
-        now = {one.key: one for one in troubled_calls(world)}
+        now = {trouble.key: trouble for trouble in troubled_calls(world)}
         self._lasted_ns = {key: self._lasted_ns.get(key, -passed_ns) + passed_ns for key in now}
-        self.gone = [one for key, one in self._reported.items() if key not in now]
-        self._reported = {key: one for key, one in self._reported.items() if key in now}
-        new = {key: one for key, one in now.items() if key not in self._reported and self._has_lasted(key, one)}
+        self.gone = [trouble for key, trouble in self._reported.items() if key not in now]
+        self._reported = {key: trouble for key, trouble in self._reported.items() if key in now}
+        new = {
+            key: trouble for key, trouble in now.items() if key not in self._reported and self._has_lasted(key, trouble)
+        }
         self._reported |= new
         return list(new.values())
 
     def report(self, judged: JudgedWorld) -> list[Finding | FindingOver]:
-        """Return the findings that are new, and those that are over; none for a run without workers."""
+        """Return the new findings, and the findings that are over. Runs without workers have none."""
         if all(view.worker is None for view in judged.world.ranks.values()):
             return []
-        found = [one.finding(judged) for one in self.find(judged.world)]
-        return [*found, *(one.over(judged.run) for one in self.gone)]
+        found = [trouble.finding(judged) for trouble in self.find(judged.world)]
+        return [*found, *(trouble.over(judged.run) for trouble in self.gone)]
 
-    def _has_lasted(self, key: object, one: TroubledCalls) -> bool:
-        return one.kind is FindingKind.DEAD or self._lasted_ns[key] >= self._threshold_ns
+    def _has_lasted(self, key: object, trouble: TroubledCalls) -> bool:
+        return trouble.kind is FindingKind.DEAD or self._lasted_ns[key] >= self._threshold_ns
 
 
 def _dead(world: WorldSnapshot) -> list[TroubledCalls]:
-    """The first workers that died, while others go on; deaths of ranks with groups are judged by their operations."""
+    """Return the first workers to die while others live on. Verdicts cover deaths of ranks with groups."""
     workers = [view for view in world.in_order if view.worker is not None and not view.groups]
     gone = [(view, view.gone_since_ns) for view in workers if view.is_dead and view.gone_since_ns is not None]
     first_ns = min((since_ns for _, since_ns in gone), default=None)
@@ -133,7 +135,7 @@ def _dead(world: WorldSnapshot) -> list[TroubledCalls]:
 
 
 def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[TroubledCalls]:
-    """Workers that the kernel does not let run, and for which others that do run wait."""
+    """Return the workers stopped by the kernel for which running workers wait."""
     found: list[TroubledCalls] = []
     for name, view in by_name.items():
         stopped = view.stopped
@@ -163,7 +165,7 @@ def _calls_to(caller: RankView, name: str) -> list[CallView]:
 
 
 def _starved(by_name: Mapping[str, RankView]) -> dict[str, list[CallView]]:
-    """By name, workers all of whose threads wait for starved workers, with the calls in which they wait."""
+    """Return, by name, workers whose threads all wait for starved workers, and the calls they wait in."""
     waiting = {name: calls for name, view in by_name.items() if view.alive and (calls := _waits_of_full_pool(view))}
     while True:
         left = {name: calls for name, calls in waiting.items() if all(call.peer in waiting for call in calls)}
@@ -173,7 +175,7 @@ def _starved(by_name: Mapping[str, RankView]) -> dict[str, list[CallView]]:
 
 
 def _waits_of_full_pool(view: RankView) -> list[CallView]:
-    """For each thread that serves calls, the call in which it waits; empty if one is free, or does something else."""
+    """Return the call that each serving thread waits in; empty if any thread is free or busy."""
     worker = view.worker
     if worker is None or not worker.threads:
         return []
@@ -213,6 +215,6 @@ def _peers(calls: list[CallView]) -> str:
 
 
 def _names(views: list[RankView]) -> str:
-    """`worker1 (rank 1)`."""
+    """Name workers with their ranks: `worker1 (rank 1)`."""
     shown = [f"{view.worker.name} (rank {view.rank})" for view in views[:MAX_NAMED] if view.worker is not None]
     return ", ".join(shown) + (f" and {len(views) - MAX_NAMED} more" if len(views) > MAX_NAMED else "")

@@ -12,15 +12,15 @@ from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 # --- chance -----------------------------------------------------------------------------------------------------------
-# Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages.
-# With few ranks, one of them often comes last by chance alone, and a few very late calls can dominate the mean.
+# Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages. With few ranks, one often
+# comes last by chance, and a few very late calls can dominate the mean.
 
 
 LARGEST: Final = 4
-"""How many of each rank's largest latenesses are left out when determining what is usual."""
+"""Number of largest latenesses of each rank that are left out to find its usual lateness."""
 BY_CHANCE: Final = 1e-5
-"""Maximum probability that a suspicion is due to chance. Jobs are compared for thousands of hours, each of their groups
-every few seconds, and a straggler must be found twice in a row."""
+"""Maximum probability that a suspicion is due to chance. Jobs are compared for thousands of hours, each group every few
+seconds, and a straggler must be found twice in a row."""
 
 
 class Latenesses:
@@ -28,8 +28,8 @@ class Latenesses:
 
     Attributes:
         calls: Number of calls.
-        last: By rank, in how many of them it came last.
-        late_ns: By rank, how long the others waited for it alone.
+        last: By rank, the number of calls in which it came last.
+        late_ns: By rank, the time for which all others waited for it alone.
     """
 
     def __init__(self) -> None:
@@ -63,25 +63,25 @@ class Latenesses:
 
     @property
     def latest(self) -> tuple[int, int]:
-        """The rank that the others waited for most, and for how long."""
+        """The rank that the others waited for longest, and that time."""
         [(rank, late_ns)] = self.late_ns.most_common(1)
         return rank, late_ns
 
     def usual_ns(self, rank: int) -> int:
-        """Total lateness of a rank, without its largest latenesses."""
+        """Return the total lateness of a rank without its largest latenesses."""
         return self.late_ns[rank] - sum(self._largest.get(rank, ()))
 
     def is_chance(self, rank: int) -> bool:
-        """Whether a rank that is no slower than another one could be late this often and this much.
+        """Return whether a rank no slower than another could come last this often and this late.
 
-        Then it would be the last one in at most half of the calls, however late the last one is. So the sum of its
-        latenesses is a sum of independent terms of known size, for which Bernstein's inequality bounds the probability,
-        even if a few calls make up most of it. Half, rather than one in the number of ranks: some ranks may be slower
-        than the rest and equal to each other.
+        Such a rank would be the last one in at most half of the calls, however late the last one is. So the sum of its
+        latenesses is a sum of independent terms of known size. Bernstein's inequality bounds its probability, even if a
+        few calls make up most of the sum. The bound is half, rather than one in the number of ranks, because some ranks
+        may be slower than the rest and equal to each other.
 
-        The few largest latenesses, of whichever ranks, count as the smallest of them: otherwise one long break of
-        another rank would hide a rank that is always late. As the limit does not depend on which rank came last, the
-        bound holds as before.
+        The few largest latenesses of any rank are reduced to the smallest of them. Otherwise one long break of another
+        rank would hide a rank that is always late. This limit does not depend on which rank came last, so the bound
+        still holds.
         """
         largest = [(value, last) for last, values in self._largest.items() for value in values]
         limit, _ = min(heapq.nlargest(LARGEST, largest), default=(0, rank))
@@ -98,7 +98,7 @@ class Latenesses:
 
 
 def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
-    """How often ranks have sent to each other, by sender and receiver."""
+    """Return the number of messages sent between ranks, by sender and receiver."""
     shown = {view.rank: view for view in views}
     found: Counter[tuple[int, int]] = Counter()
     for rank, view in shown.items():
@@ -109,21 +109,21 @@ def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
 
 
 def exchanging(sent: Mapping[tuple[int, int], int], steps: int) -> list[tuple[int, int]]:
-    """Return the senders and receivers that exchange messages in most steps, as stages of a pipeline do.
+    """Return the pairs of sender and receiver that exchange messages in most steps, like stages of a pipeline.
 
-    Ranks that send each other a batch or a metric now and then are peers.
+    Ranks that only now and then send each other a batch or a metric are peers.
 
     Args:
-        sent: By sender and receiver, how many messages were sent in these steps.
-        steps: The number of steps; 0 if the program has none, so that any message counts.
+        sent: Number of messages in these steps, by sender and receiver.
+        steps: Number of steps; 0 if the program has none, so that any message counts.
     """
     return [pair for pair, messages in sent.items() if 2 * messages >= max(steps, 1)]
 
 
 def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
-    """Whether ranks that send to each other have distinct positions: ends, or directions that cross.
+    """Return whether ranks that send to each other have distinct positions, such as ends or crossing directions.
 
-    In a ring each rank sends to one and receives from one, so no position in it is later than another.
+    In a ring each rank sends to one and receives from one, so no position is later than another.
     """
     senders, receivers = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
     is_ring = senders == receivers and set(senders.values()) <= {1} and len(pairs) > 2
@@ -131,11 +131,11 @@ def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
 
 
 # --- patience ---------------------------------------------------------------------------------------------------------
-# Bounds for how long a finder waits for ranks that have not shown their part of an operation.
+# Bounds for how long a finder waits for ranks whose part in an operation is missing.
 
 
 SETTLED_NS: Final = 5_000_000_000
-"""How long members are waited for that have not entered an operation, not ended its step, or show no result of it."""
+"""Time in ns to wait for members that have not entered an operation, not ended its step, or show no result of it."""
 
 
 class Patience:
@@ -145,7 +145,7 @@ class Patience:
         self._since_ns: dict[OperationId, int] = {}
 
     def is_over(self, world: WorldSnapshot, operation_id: OperationId) -> bool:
-        """Return whether an operation has been in question for so long that no member is waited for any more."""
+        """Return whether an operation has been in question for so long that no member is awaited any more."""
         return world.taken_ns - self._since_ns.setdefault(operation_id, world.taken_ns) >= SETTLED_NS
 
     def forget(self, operation_id: OperationId) -> None:

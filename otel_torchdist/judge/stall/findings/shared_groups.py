@@ -1,4 +1,4 @@
-"""Finds groups that two threads of a rank use at the same time, although nothing stalls."""
+"""Detects groups used by two threads of a rank at the same time, although nothing stalls."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.telemetry import semconv
 
 SETTLED_NS: Final = 2_000_000_000
-"""How long it is waited for other ranks of which the same is seen."""
+"""Time in ns to wait for other ranks with the same observation."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShared:
-    """A group that two threads of some ranks use at the same time.
+    """A group used by two threads of some ranks at the same time.
 
     Attributes:
-        group: The group.
-        ranks: The ranks of which that was seen, ascending.
-        example: How it was seen on the first of them.
+        ranks: Ranks on which it was observed, ascending.
+        example: The observation on the first of them.
     """
 
     group: GroupView
@@ -38,14 +37,14 @@ class GroupShared:
 
     @property
     def text(self) -> str:
-        """Which threads use the group at the same time, as a sentence."""
+        """The threads that use the group at the same time, as a sentence."""
         return (
             f"{describe_sharing(self.ranks, self.example, self.group.title)}; the backend pairs calls in the order in "
             "which each rank makes them, so results may be wrong; one of the two needs a group of its own"
         )
 
     def finding(self, judged: JudgedWorld) -> Finding:
-        """Return the finding on a group that two threads use."""
+        """Return the finding on a group used by two threads."""
         operation = self.example.operations[0]
         return Finding(
             kind=FindingKind.SHARED_GROUP,
@@ -61,23 +60,23 @@ class GroupShared:
 
 
 class SharedGroupFinder:
-    """Looks at the ranks of one run; each group is reported once."""
+    """Detects the shared groups of one run. Each group is reported once."""
 
     def __init__(self) -> None:
         self._since_ns: dict[str, int] = {}
         self._reported: set[str] = set()
 
     def leave(self, group: str) -> None:
-        """Report a group no more, by its key: a stall is its consequence, and says so."""
+        """Do not report a group any more, given its key: a verdict on a stall has reported it."""
         self._reported.add(group)
 
     def find(self, world: WorldSnapshot, is_last: bool = False) -> list[GroupShared]:
-        """What to report now; at the end of the run nothing is waited for."""
+        """Return the shared groups to report now. At the end of a run, report immediately."""
         seen: dict[str, list[tuple[int, SharedGroup]]] = {}
         for view in world.in_order:
-            for one in view.shared_groups:
-                if one.group not in self._reported and one.times >= CERTAIN:
-                    seen.setdefault(one.group, []).append((view.rank, one))
+            for example in view.shared_groups:
+                if example.group not in self._reported and example.times >= CERTAIN:
+                    seen.setdefault(example.group, []).append((view.rank, example))
         for sharing in _swapped(world):
             key = sharing.example.group
             if key not in self._reported and key not in seen:
@@ -93,8 +92,10 @@ class SharedGroupFinder:
 
 
 def _swapped(world: WorldSnapshot) -> Iterator[Sharing]:
-    """Groups in which threads of two functions have made the same call on two ranks."""
-    several = {channel for view in world.ranks.values() for channel, one in view.progress.items() if one.callers[1:]}
+    """Yield groups in which threads of two functions made the same call on two ranks."""
+    several = {
+        channel for view in world.ranks.values() for channel, known in view.progress.items() if known.callers[1:]
+    }
     for channel in several:
         if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
             views = [view for view in world.in_order if channel in view.progress]

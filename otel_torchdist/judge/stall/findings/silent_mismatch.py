@@ -1,7 +1,7 @@
-"""Finds calls that do not match though nothing stalls: gloo, for example, silently adds up bytes of different types.
+"""Detects mismatched calls although nothing stalls. gloo, for example, silently adds up bytes of different types.
 
 Each mismatch is reported once, and only if it has not been reported as the cause of a stall. When a run is over, the
-remaining calls are compared at once. For ranks of other nodes, often only the digest of a window of calls is known.
+remaining calls are compared immediately. For ranks of other nodes, often only the digest of a window of calls is known.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 PASSES_APART_NS: Final = 1_000_000_000
 MAX_REPORTED: Final = 64
-"""Maximum mismatches reported for a run; more would add no information."""
+"""Maximum number of mismatches reported for a run. More would add no information."""
 
 
 class SilentMismatches:
     """Compares the calls of one run's ranks.
 
     Attributes:
-        wanted: Windows in which ranks of other nodes differ from the rest, and of which only the digests are known.
+        wanted: Windows in which ranks of other nodes differ and only the digests are known.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class SilentMismatches:
         self.wanted: frozenset[tuple[Channel, int]] = frozenset()
 
     def find(self, world: WorldSnapshot) -> list[Mismatch]:
-        """The mismatches to report now."""
+        """Return the mismatches to report now."""
         if world.taken_ns - self._compared_ns < PASSES_APART_NS:
             return []
         self._compared_ns = world.taken_ns
@@ -50,7 +50,7 @@ class SilentMismatches:
         return [*self._order.find(world), *self._due(world.taken_ns)]
 
     def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
-        """The mismatches to report at the end: everything left is compared, and nothing found is held back.
+        """Return the mismatches to report at the end: compare everything left, and hold nothing back.
 
         Call it again while something is `wanted`, which may reveal more; not after `is_last`.
         """
@@ -76,7 +76,7 @@ class SilentMismatches:
             windows.add(view.rank, view.windows.get(channel, ()))
         number = windows.first_odd
         dimensions = channel not in self._reported_dimensions
-        # Snapshots of other nodes are older: their latest calls may include some that are not among our latest.
+        # Snapshots of other nodes are older, and their latest calls may be missing from our latest ones.
         found = find_difference(views, channel, dimensions)
         if number is None and found is None:
             return set()
@@ -93,7 +93,7 @@ class SilentMismatches:
         return {(channel, number)} if number is not None and calls is None else set()
 
     def _compare_again(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
-        """Compare again with ranks of other nodes seen only now: their calls, if available, decide the minority."""
+        """Compare again with ranks of other nodes seen only now. Their calls, if available, decide the minority."""
         before = self._found[channel]
         if sum(len(ranks) for _, ranks in before.parties) >= len(views):
             return set()
@@ -110,7 +110,7 @@ class SilentMismatches:
             return
         channel = mismatch.operation_id.channel
         if mismatch.field is Field.DIMENSIONS:
-            self._reported_dimensions.add(channel)  # something worse may come yet
+            self._reported_dimensions.add(channel)  # a worse mismatch may follow
         else:
             self._reported.add(channel)
         self._found.pop(channel, None)
@@ -141,7 +141,7 @@ def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
     """Return the finding on calls that do not match."""
     operation_id = mismatch.operation_id
     group = judged.world.group(operation_id.channel.group)
-    # With the time, since a restarted agent may find it again.
+    # With the time, since a restarted agent may report it again.
     name = f"calls {incident_name(operation_id)} {judged.world.taken_ns}"
     return Finding(
         kind=FindingKind.MISMATCHED,
@@ -157,7 +157,7 @@ def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
 
 
 def _channels(world: WorldSnapshot) -> Mapping[Channel, list[RankView]]:
-    """The collectives of every group that more than one rank reports, with those ranks."""
+    """Return the collectives of every group reported by several ranks, with these ranks."""
     found: dict[Channel, list[RankView]] = {}
     for view in world.in_order:
         for channel, progress in view.progress.items():
@@ -177,7 +177,7 @@ def _first_difference(channel: Channel, calls: Mapping[int, tuple[Arrival, ...]]
 
 
 MAX_NUMBERS: Final = 64
-"""Maximum windows remembered, since data from other nodes is some seconds old."""
+"""Maximum number of windows remembered. Data from other nodes is some seconds old."""
 
 
 class ComparedWindows:
@@ -189,11 +189,11 @@ class ComparedWindows:
         self._settled: dict[int, frozenset[int]] = {}
 
     def add(self, rank: int, windows: Iterable[Window]) -> None:
-        """Add what is known about a rank."""
+        """Add the windows of a rank."""
         for window in windows:
             of = self._digests.setdefault(window.number, {})
             of[rank] = window.digest
-            # One copy per digest is enough: ranks with the same digest have made the same calls.
+            # One copy per digest is enough: ranks with the same digest made the same calls.
             if window.arrivals:
                 self._calls[window.number, window.digest] = window.arrivals
         while len(self._digests) > MAX_NUMBERS:
@@ -203,12 +203,12 @@ class ComparedWindows:
             self._settled.pop(oldest, None)
 
     def settle(self, number: int) -> None:
-        """Mark a window as compared: digests can differ where calls match."""
+        """Mark a window as compared: digests can differ although the calls match."""
         self._settled[number] = frozenset(self._digests[number].values())
 
     @property
     def first_odd(self) -> int | None:
-        """The first window in which digests differ and that has not been compared; None if there is none."""
+        """The first window not yet compared in which digests differ; None if there is none."""
         odd = (number for number, of in self._digests.items() if self._is_odd(number, set(of.values())))
         return min(odd, default=None)
 
@@ -216,7 +216,7 @@ class ComparedWindows:
         return len(digests) > 1 and not digests <= self._settled.get(number, frozenset())
 
     def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
-        """By rank, what was called in a window; None until that is known for all ranks."""
+        """Return, by rank, the calls in a window; None unless they are known for all ranks."""
         of = self._digests[number]
         if any((number, digest) not in self._calls for digest in of.values()):
             return None
@@ -224,17 +224,17 @@ class ComparedWindows:
 
 
 # --- orders of creation -----------------------------------------------------------------------------------------------
-# Finds groups that ranks have created in another order although nothing stalls: their calls go with those of others.
-# Only where the members of a group have it under different numbers: they cannot have met. Two groups of the same number
-# whose members differ may both have come about, if they were created one after the other.
+# Detects groups created in different orders although nothing stalls: their calls pair with the calls of other groups.
+# This requires that the members of a group have different numbers for it, so that they cannot have met. Two groups with
+# the same number and different members may both be valid, if they were created one after the other.
 
 
 REPORTED_AFTER_NS: Final = 12_000_000_000
-"""With the usual threshold, a stall with this cause has been reported by then."""
+"""Time in ns after which, with the usual threshold, a stall with this cause has been reported."""
 
 
 class GroupOrder:
-    """Compares the groups that the ranks of one run have created; reports once that they differ."""
+    """Compares the groups created by the ranks of one run. Reports a difference once."""
 
     def __init__(self) -> None:
         self._compared = 0
@@ -243,11 +243,11 @@ class GroupOrder:
         self._is_reported = False
 
     def find(self, world: WorldSnapshot, is_last: bool = False) -> list[Mismatch]:
-        """What is to be reported now.
+        """Return the mismatch to report now, if any.
 
         Args:
             world: The snapshot.
-            is_last: Whether the run is over: nothing is held back any more.
+            is_last: Whether the run is over, so that nothing is held back.
         """
         created = sum(len(view.groups) for view in world.ranks.values())
         if created != self._compared and self._found is None:
@@ -261,7 +261,7 @@ class GroupOrder:
         return [self._found]
 
     def mark_reported(self) -> None:
-        """Note that a verdict has reported it."""
+        """Record that a verdict has reported the difference."""
         self._is_reported = True
 
 

@@ -1,4 +1,4 @@
-"""Says what makes steps longer. The critical path shows it: `path_watch` looks for it, in a process of its own."""
+"""Findings on the parts that make steps longer, from the critical path. `path_watch` computes it in its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_torchdist.telemetry import semconv
 
 
 def finding_of(part: SlowPart, judged: JudgedWorld) -> Finding:
-    """Return the finding on what is slow."""
+    """Return the finding on a slow part."""
     world, ranks = judged.world, part.ranks
     groups = (view.groups.get(part.group) for view in world.in_order)
     group = next((group for group in groups if group is not None), None)
@@ -37,7 +37,7 @@ def finding_of(part: SlowPart, judged: JudgedWorld) -> Finding:
 
 
 def over_of(part: SlowPart, run: int) -> FindingOver:
-    """Return that it is not slow any more."""
+    """Return the end of the finding on a slow part."""
     return FindingOver(part.kind, run, part.ranks, part.group)
 
 
@@ -47,7 +47,6 @@ class PathMeasured:
 
     Attributes:
         run: 128-bit id.
-        lengths: Its lengths.
     """
 
     run: int

@@ -1,10 +1,10 @@
-"""Finds ranks that repeatedly come last, and what the others lose to them, though nothing stalls.
+"""Detects ranks that repeatedly come last, and the time that the others lose, although nothing stalls.
 
 A rank's lateness counts from the arrival of the last rank before it: all would proceed that much sooner if it were no
-slower than that one. Uneven data makes now one rank late and now another, so a rank is suspected only if that is not
-chance, and if the loss remains without the few calls for which it was latest. Only ranks that share a clock are
-compared: those of one node. Stages of a pipeline arrive at their joint calls in an order of their own, so they are
-counted, but none of them is called a straggler.
+slower than that rank. Uneven data makes different ranks late at different times. So a rank is suspected only if its
+lateness is not chance, and if the loss remains without the few calls for which it was latest. Only ranks that share a
+clock, on one node, are compared. Stages of a pipeline arrive at their joint calls in their own order, so they are
+counted, but never called stragglers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from otel_torchdist.telemetry import semconv
 
 PASSES_APART_NS: Final = 1_000_000_000
 LEAST_SPAN_NS: Final = 5_000_000_000
-"""How long a group must have been seen before anything is reported about it."""
+"""Minimum time in ns for which a group is observed before anything is reported about it."""
 LEAST_SHARE: Final = 0.10
 """Minimum share of their time that the others lose to a straggler."""
 LEAST_BLAME: Final = 0.6
 """Minimum share of all lateness that is due to one rank."""
 MAX_CALLS: Final = 1_024
 MAX_SPAN_NS: Final = 300_000_000_000
-"""How much data is gathered, at least, to distinguish a suspicion from chance before it is dropped."""
+"""Minimum time in ns for which data is gathered to distinguish a suspicion from chance, before it is dropped."""
 MOSTLY_DATA: Final = 0.6
-"""A rank is late because of its data if it waits for that longer than others do by this share of what they lose."""
+"""Minimum share of the loss explained by a rank's additional data wait, for the data to be named as the reason."""
 HELD_TWICE: Final = 2
-"""A rank is reported once found this many times in a row, and gone once not found this many times in a row."""
+"""Number of times in a row that a rank must be found to be reported, and not be found to be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,14 @@ class Straggler:
     Attributes:
         channel: The calls that it is late for.
         group: Their group.
-        operation: The latest of these calls, as a name.
-        rank: The rank.
+        operation: Name of the latest of these calls.
         share: Share of their time that the others lose.
-        mean_late_s: How late it is on average, in seconds.
-        calls: Number of calls that this is based on.
-        last: In how many of them it came last.
+        mean_late_s: Average lateness in seconds.
+        calls: Number of calls observed.
+        last: Number of these calls in which it came last.
         compared: Ranks that were compared.
-        data_share: Share of its time for which it waits for data, if that explains most of the loss; else 0.
-        usual_data_share: The median of that of the others.
+        data_share: Share of its time spent waiting for data, if that explains most of the loss; else 0.
+        usual_data_share: Median of the others' shares.
     """
 
     channel: Channel
@@ -74,7 +73,7 @@ class Straggler:
 
     @property
     def text(self) -> str:
-        """How late the rank is, and what the others lose, as a sentence."""
+        """The rank's lateness and the others' loss, as a sentence."""
         data = f" because it waits for data ({self.data_share:.0%} of its time, the others {self.usual_data_share:.0%})"
         why = data if self.data_share else ""
         return (
@@ -84,7 +83,7 @@ class Straggler:
         )
 
     def finding(self, judged: JudgedWorld) -> Finding:
-        """Return the finding on the rank."""
+        """Return the finding on the straggler."""
         world = judged.world
         return Finding(
             kind=FindingKind.STRAGGLER,
@@ -107,14 +106,14 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Which ranks came last in the calls of one group that have been compared since the last pass.
+    """Counts of the last-arriving ranks in one group's calls since the last pass.
 
     Attributes:
         group: The group's key.
         calls: Number of calls.
-        waited_ns: How long a rank waited on average for the last one, summed over the calls.
-        last: By rank, in how many of them it came last.
-        late_ns: By rank, how long the others waited for it alone.
+        waited_ns: Average wait of a rank for the last one, summed over the calls.
+        last: By rank, the number of calls in which it came last.
+        late_ns: By rank, the time for which the others waited for it alone.
     """
 
     group: str
@@ -126,7 +125,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalsCompared:
-    """Which ranks came last in some calls.
+    """Counts of the last-arriving ranks in a run's calls.
 
     Attributes:
         run: 128-bit id.
@@ -148,18 +147,18 @@ class _Tally(Latenesses):
 
 @dataclass(slots=True)
 class _Channel:
-    """A channel and what is known about it.
+    """State of one channel.
 
     Attributes:
-        compared: Index of the last window that was compared; -1 for none.
+        compared: Number of the last window compared; -1 for none.
         tally: Counts since the channel was last judged.
-        suspect: The rank that was suspected then; None if there was none.
-        held: How many times in a row the suspect has been the same.
-        reported: The rank that has been reported; None if there is none.
-        sent: By sender and receiver, how often the ranks had sent to each other when one was last suspected.
+        suspect: The rank suspected then; None if there was none.
+        held: Number of times in a row that the suspect was the same.
+        reported: The reported rank; None if there is none.
+        sent: Messages by sender and receiver, up to the last suspicion.
         step: The step that all ranks had reached then.
-        judged_ns: When it was last judged; 0 for never.
-        data_wait_ns: By rank, for how long it had waited for data then.
+        judged_ns: When the channel was last judged; 0 for never.
+        data_wait_ns: Data wait by rank, up to the last judgement.
     """
 
     compared: int = -1
@@ -173,7 +172,7 @@ class _Channel:
     data_wait_ns: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def data_shares(self, views: Iterable[RankView], now_ns: int) -> dict[int, float]:
-        """Return for which share of the time since it was last judged each rank has waited for data."""
+        """Return, by rank, the share of time spent waiting for data since the last judgement."""
         before, begin_ns = self.data_wait_ns, self.judged_ns
         self.judged_ns, self.data_wait_ns = now_ns, {view.rank: view.data_wait_ns for view in views}
         if not begin_ns or now_ns <= begin_ns:
@@ -187,11 +186,11 @@ class _Channel:
 
 
 class Stragglers:
-    """Finds the stragglers of one run.
+    """Detects the stragglers of one run.
 
     Attributes:
-        gone: Ranks that are no longer stragglers since the last pass, as channel and rank.
-        lateness: What the last pass has counted.
+        gone: Channel and rank of former stragglers that ended in the last pass.
+        lateness: The counts of the last pass.
     """
 
     def __init__(self) -> None:
@@ -202,7 +201,7 @@ class Stragglers:
         self.lateness: list[Lateness] = []
 
     def find(self, world: WorldSnapshot) -> list[Straggler]:
-        """The stragglers to report now."""
+        """Return the stragglers to report now."""
         self.gone, self.lateness = [], []
         if world.taken_ns - self._compared_ns < PASSES_APART_NS:
             return []
@@ -220,7 +219,7 @@ class Stragglers:
         for number in _common_numbers(channel, views, known.compared):
             known.compared = number
             times = {view.rank: _window(view, channel, number).times for view in views}
-            if min(of[0] for of in times.values()) > self._expected_ns:  # else one was late as announced
+            if min(of[0] for of in times.values()) > self._expected_ns:  # not if a rank announced that it would be late
                 _compare(times, counted)
         if not counted.calls:
             return None
@@ -282,32 +281,32 @@ def over_of(channel: Channel, rank: int, run: int) -> FindingOver:
 
 
 def _suspect(tally: _Tally) -> int | None:
-    """The rank to which the others lose their time other than by chance."""
+    """Return the rank to which the others lose time other than by chance."""
     rank = _most_late(tally)
     return rank if rank is not None and _is_usual(rank, tally) else None
 
 
 def _may_yet_show(tally: _Tally) -> bool:
-    """Whether there is a rank to suspect, but too little data to distinguish that from chance."""
+    """Return whether there is a suspect, but too little data to rule out chance."""
     rank = _most_late(tally)
     is_short = tally.calls < MAX_CALLS or tally.span_ns < MAX_SPAN_NS
     return rank is not None and is_short and not _is_usual(rank, tally)
 
 
 def _most_late(tally: _Tally) -> int | None:
-    """The rank that causes most of the lateness and costs the others a significant part of their time, if any."""
+    """Return the rank that causes most of the lateness and costs the others a significant share of time, or None."""
     rank, late_ns = tally.latest
     is_blamed = late_ns >= LEAST_BLAME * sum(tally.late_ns.values()) and late_ns >= LEAST_SHARE * tally.span_ns
     return rank if is_blamed else None
 
 
 def _is_usual(rank: int, tally: _Tally) -> bool:
-    """Whether it is neither chance nor a few calls that make a rank late."""
+    """Return whether a rank is late neither by chance nor in just a few calls."""
     return tally.usual_ns(rank) >= LEAST_SHARE * tally.span_ns and not tally.is_chance(rank)
 
 
 def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:
-    """Groups for which several ranks of this node report arrivals, with those ranks."""
+    """Return the channels for which several ranks of this node report arrivals, with these ranks."""
     found: dict[Channel, list[RankView]] = {}
     for view in world.in_order:
         if view.is_remote or not view.alive:
@@ -319,7 +318,7 @@ def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:
 
 
 def _common_numbers(channel: Channel, views: list[RankView], after: int) -> list[int]:
-    """The windows that all ranks have and that have not been compared, in order."""
+    """Return the windows that all ranks have and that were not compared yet, in order."""
     first, *others = [{window.number for window in view.arrivals[channel]} for view in views]
     return sorted(number for number in first.intersection(*others) if number > after)
 
@@ -329,7 +328,7 @@ def _window(view: RankView, channel: Channel, number: int) -> TimedWindow:
 
 
 def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
-    """Count which rank came last in each call of a window, and how long after the last one before it."""
+    """Count, for each call of a window, the last rank and its lateness after the one before it."""
     ranks = list(times)
     arrivals = list(zip(*times.values(), strict=True))
     for here in arrivals:

@@ -1,4 +1,4 @@
-"""Runs the finders of one run, each at its time, and bounds what they report."""
+"""Runs the finders of one run, each at its own interval, and limits their reports."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 CONCLUDED_AFTER_NS: Final = 4_000_000_000
-"""How long after the end of its ranks an agent waits for comparisons with those of other nodes."""
+"""Time in ns for which an agent waits, after the end of its ranks, for comparisons with other nodes."""
 ALL_READ_AFTER_NS: Final = 500_000_000
 MAX_STRAGGLERS: Final = 64
-"""Maximum stragglers reported for a run over its whole lifetime; more would add no information."""
+"""Maximum number of stragglers reported for a run. More would add no information."""
 
 
 class Reportable(Protocol):
-    """Something that a finder has found."""
+    """An observation that becomes a finding."""
 
     def finding(self, judged: JudgedWorld) -> Finding:
-        """Return the finding on it."""
+        """Return the finding on this observation."""
         ...
 
 
 class Finder(Protocol):
-    """Looks at the ranks of one run."""
+    """Checks the ranks of one run."""
 
     def find(self, world: WorldSnapshot, is_last: bool = False) -> Sequence[Reportable]:
-        """Return what to report now; at the end of the run nothing is waited for."""
+        """Return the observations to report now. At the end of a run, report immediately."""
         ...
 
 
 class LastingFinder(Protocol):
-    """Looks at the ranks of one run for what holds for a while."""
+    """Checks the ranks of one run for conditions that last."""
 
     def report(self, judged: JudgedWorld) -> Sequence[Finding | FindingOver]:
-        """Return the findings that are new, and those that are over."""
+        """Return the new findings, and the findings that are over."""
         ...
 
 
@@ -70,7 +70,7 @@ class FindingWatch:
         return self._silent.wanted
 
     def is_concluding(self, local: WorldSnapshot) -> bool:
-        """Whether the ranks of this node are over, while comparisons with those of other nodes may not be.
+        """Return whether the ranks of this node are over, but comparisons with other nodes may not be.
 
         Args:
             local: A snapshot of this node's ranks.
@@ -86,7 +86,7 @@ class FindingWatch:
 
         Args:
             judged: The snapshot.
-            cause: The mismatch that has been reported as the cause of a stall, if any.
+            cause: The mismatch reported as the cause of a stall, or None.
         """
         world = judged.world
         if self._is_left_to_another:
@@ -105,7 +105,7 @@ class FindingWatch:
         return [*found, *self.find_stragglers(judged)]
 
     def conclude(self, judged: JudgedWorld, is_last: bool = True, cause: Mismatch | None = None) -> list[Finding]:
-        """Finish the comparisons; arguments as for `compare`. Operations that are not over may yet become a stall."""
+        """Finish the comparisons, with arguments as for `compare`. Operations still open may become a stall instead."""
         if self._is_left_to_another:
             return []
         if cause is not None:
@@ -122,25 +122,29 @@ class FindingWatch:
         ]
 
     def explained(self, verdict: Verdict) -> None:
-        """Note that the verdict on a stall says what would be a finding without one."""
+        """Record that the verdict on a stall has explained a finding."""
         if verdict.sharing is not None:
             self._shared_groups.leave(verdict.sharing.example.group)
 
     def _found(self, judged: JudgedWorld, is_last: bool = False) -> list[Finding]:
-        return [one.finding(judged) for finder in self._finders for one in finder.find(judged.world, is_last)]
+        return [
+            observation.finding(judged)
+            for finder in self._finders
+            for observation in finder.find(judged.world, is_last)
+        ]
 
     def leave_to_another(self, local: WorldSnapshot) -> None:
-        """Leave comparisons to another agent, which judges and sees all ranks, once those of this node are over.
+        """Leave comparisons to the judging agent, which sees all ranks, once the ranks of this node are over.
 
-        That agent may exit first when it is done; what is seen from here then is incomplete, and has been reported.
+        That agent may exit first when it is done. The view from here is then incomplete, but has already been reported.
         """
         self._is_left_to_another = _over_since(local, None) is not None
 
     def find_stragglers(self, judged: JudgedWorld) -> list[Finding | FindingOver | ArrivalsCompared]:
-        """Look for stragglers only, as while another agent compares the calls."""
+        """Check for stragglers only, while another agent compares the calls."""
         late = self._stragglers.find(judged.world)[: MAX_STRAGGLERS - self._reported]
         self._reported += len(late)
-        found: list[Finding | FindingOver | ArrivalsCompared] = [one.finding(judged) for one in late]
+        found: list[Finding | FindingOver | ArrivalsCompared] = [straggler.finding(judged) for straggler in late]
         found += [stragglers.over_of(channel, rank, judged.run) for channel, rank in self._stragglers.gone]
         if self._stragglers.lateness:
             found.append(ArrivalsCompared(judged.run, tuple(self._stragglers.lateness)))
@@ -148,34 +152,34 @@ class FindingWatch:
 
 
 def _settling_ns(world: WorldSnapshot) -> int:
-    """How long after the end of the ranks their final comparison is made.
+    """Return the time between the end of the ranks and their final comparison.
 
-    What a process wrote just before its end may not have been read when it is first seen to be gone, and agents of
-    other nodes may start, and find each other, only after the end of a short job.
+    Records that a process wrote just before its end may not have been read when it is first seen to be gone. And agents
+    of other nodes may start, and find each other, only after the end of a short job.
     """
     members = {rank for view in world.ranks.values() for group in view.groups.values() for rank in group.members}
     return ALL_READ_AFTER_NS if members <= world.ranks.keys() else CONCLUDED_AFTER_NS
 
 
 def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
-    """Since when all ranks of a snapshot are over; None when one is not."""
+    """Return since when all ranks of a snapshot are over; None if a rank is not."""
     if not all(view.is_over for view in world.ranks.values()):
         return None
     return world.taken_ns if before_ns is None else before_ns
 
 
 def _takes_part(view: RankView, operation_id: OperationId) -> bool:
-    """Whether a live rank takes part in an operation; from one that is over nothing more will come."""
+    """Return whether a live rank takes part in an operation. A rank that is over will do nothing more."""
     return not view.is_over and operation_id.channel in view.progress
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
-# Finds what is wrong with values, at bounded cost and a bounded number of times.
+# Detects bad values, at bounded cost and a bounded number of times.
 
 
 PASSES_APART_NS: Final = 1_000_000_000
 MAX_REPORTED: Final = 16
-"""Findings about values in a run; more would add no information."""
+"""Maximum number of findings about values in a run. More would add no information."""
 
 
 class ValueFinder:
@@ -188,7 +192,7 @@ class ValueFinder:
         self._reported = 0
 
     def find(self, world: WorldSnapshot, is_last: bool = False) -> list[NonFinite | Diverged]:
-        """Return what to report now; at the end of the run nothing is waited for."""
+        """Return the observations to report now. At the end of a run, report immediately."""
         if not is_last and world.taken_ns - self._compared_ns < PASSES_APART_NS:
             return []
         self._compared_ns = world.taken_ns

@@ -1,1 +1,1 @@
-"""The incident of a run, from its first verdict to its end: its waits, their ages, its epochs and markers."""
+"""The incident of a run, from its first verdict to its end: waits and their ages, epochs, markers."""

@@ -1,4 +1,4 @@
-"""How long each wait of a run has counted, and when its markers are due."""
+"""The ages of a run's waits, and when their markers are due."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_torchdist.judge.verdict.rules import StallRules, Standstill, Wait
 from otel_torchdist.model.snapshot import WorldSnapshot
 
 # --- ages -------------------------------------------------------------------------------------------------------------
-# How long each wait of a run has counted: without suspensions, and without times that were expected or excused.
+# The age of a wait, without suspensions and without times that were expected or excused.
 
 
 ENDLESS_NS: Final = 1 << 62
@@ -30,7 +30,7 @@ class WaitAges:
         self._standstill.observe(world, waits)
 
     def with_announcements(self, world: WorldSnapshot) -> WorldSnapshot:
-        """The snapshot, with announcements that do not expire while the run stands still."""
+        """Return the snapshot with announcements that do not expire while the run is suspended."""
         return self._standstill.with_announcements(world)
 
     def forget_all_but(self, waits: Iterable[Wait]) -> None:
@@ -38,28 +38,28 @@ class WaitAges:
         self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}
 
     def stands_still(self, now_ns: int) -> bool:
-        """Whether the run stands still now."""
+        """Return whether the run is suspended now."""
         return self._standstill.is_on(now_ns)
 
     def age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
-        """How long a wait has counted; on a remote rank, up to when its agent last saw it alive."""
+        """Return the age of a wait; on a remote rank, up to when its agent last saw it alive."""
         seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_remote else world.taken_ns
         ran_until_ns = self._standstill.ran_until_ns(seen_ns)
         return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
     def oldest_ns(self, waits: Iterable[Wait], world: WorldSnapshot) -> int | None:
-        """The age of the wait that has counted for longest; None if there is none."""
+        """Return the age of the oldest wait; None if there is none."""
         return max((self.age_ns(wait, world) for wait in waits), default=None)
 
     def stalled(self, waits: Iterable[Wait], world: WorldSnapshot) -> list[Wait]:
-        """Waits that are longer than they may be, or whose rank's backend has given up."""
+        """Return the waits that are longer than allowed, or whose rank's backend has given up."""
         return [wait for wait in waits if self._rules.is_stalled(wait, self._final_age_ns(wait, world))]
 
     def _final_age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         return ENDLESS_NS if wait.view.has_given_up else self.age_ns(wait, world)
 
     def soon_stalled(self, waits: Iterable[Wait], world: WorldSnapshot) -> list[Wait]:
-        """Waits that have counted for half the threshold."""
+        """Return the waits that have reached half the threshold."""
         rules = self._rules
         return [
             wait
@@ -74,27 +74,25 @@ class WaitAges:
         self._spared |= {wait.key: world.taken_ns for wait in spared}
 
     def spare_expected(self, waits: Iterable[Wait], world: WorldSnapshot) -> None:
-        """Count these, which are expected to take long, only from the last pass in which they still were."""
+        """Count these waits, which are expected to be long, only from the last pass in which they were expected."""
         expected = list(waits)
         self._expected |= {wait.key for wait in expected}
         self.spare(expected, world)
 
     def once_expected(self, waits: Iterable[Wait]) -> list[Wait]:
-        """Those of all waits that were expected to take long; others are forgotten."""
+        """Return the waits that were expected to be long, and forget others."""
         found = [wait for wait in waits if wait.key in self._expected]
         self._expected = {wait.key for wait in found}
         return found
 
 
 # --- markers ----------------------------------------------------------------------------------------------------------
-# When markers of a stalled operation are due, and how they are numbered.
-# A marker appears at the threshold, then each time the operation's age has doubled; at once for an operation that is
-# known to wait for a rank that will not come.
-#
-# Span ids of markers and of an incident's bars are hashes over these numbers, and no span id may be exported twice. A
-# process that has watched an operation from its start counts 1, 2, 3, … One that takes over cannot know how far its
-# predecessor got, and continues from the operation's age in milliseconds. The predecessor cannot have got that far: it
-# counted from 1, or from an earlier age, and at most once per pass, and passes are at least a millisecond apart.
+# When markers of a stalled operation are due, and their numbers. A marker appears at the threshold, then each time the
+# operation's age has doubled; immediately for an operation known to wait for a rank that will not come.
+# Span ids of markers and of an incident's bars are hashes of these numbers, and no span id may be exported twice. A
+# process that has watched an operation from its start counts 1, 2, 3, … A process that takes over cannot know how far
+# its predecessor got, and continues from the operation's age in milliseconds. The predecessor cannot have got that far:
+# it counted from 1, or from an earlier age, at most once per pass, and passes are at least a millisecond apart.
 
 
 MAX_REMEMBERED: Final = 16_384
@@ -106,19 +104,19 @@ class Numbering(Generic[K]):
     """A counter for each key."""
 
     def __init__(self, watching_since_ns: int) -> None:
-        """Count from 1 what began after `watching_since_ns`, the monotonic time at which it started watching."""
+        """Count from 1 for operations that began after `watching_since_ns`, the start of watching."""
         self._watching_since_ns = watching_since_ns
         self._last: dict[K, int] = {}
 
     def last(self, key: K) -> int | None:
-        """The last number given to `key`."""
+        """Return the last number given to `key`."""
         return self._last.get(key)
 
     def following(self, key: K, began_ns: int, now_ns: int) -> int:
-        """The next number, without taking it.
+        """Return the next number without taking it.
 
         Args:
-            key: What is counted.
+            key: The counter.
             began_ns: When the operation in question began.
             now_ns: Monotonic time.
         """
@@ -128,7 +126,7 @@ class Numbering(Generic[K]):
         return 1 if began_ns >= self._watching_since_ns else (now_ns - began_ns) // 1_000_000 + 1
 
     def take(self, key: K, number: int, now_ns: int) -> None:
-        """Remember that `key` has this number now."""
+        """Record `number` as the latest number of `key`."""
         self._last.pop(key, None)
         self._last[key] = number
         if len(self._last) > MAX_REMEMBERED:
@@ -138,29 +136,29 @@ class Numbering(Generic[K]):
 
 
 MAX_PER_RANK: Final = 16
-"""Operations of one rank that get markers, the oldest first."""
+"""Maximum number of one rank's operations with markers, the oldest first."""
 
 
 class MarkerClock:
-    """Tracks for each stalled operation at which age its next marker is due."""
+    """Tracks the age at which the next marker of each stalled operation is due."""
 
     def __init__(self, threshold_ns: int, watching_since_ns: int) -> None:
-        """The first marker is due at `threshold_ns`."""
+        """Give the first marker of an operation at `threshold_ns`."""
         self._threshold_ns = threshold_ns
         self._next_ns: dict[tuple[int, int], int] = {}
         self._numbering: Numbering[tuple[int, int]] = Numbering(watching_since_ns)
 
     def has_marked(self, wait: Wait) -> bool:
-        """Whether a wait has had a marker."""
+        """Return whether a wait has had a marker."""
         return wait.key in self._next_ns
 
     def due(self, stalled: Iterable[Wait], now_ns: int, at_once: Iterable[Wait] = ()) -> list[tuple[Wait, int]]:
-        """The waits whose marker is due, each with the marker's number.
+        """Return the waits whose marker is due, each with the marker's number.
 
         Args:
             stalled: Waits beyond the threshold.
             now_ns: Monotonic time.
-            at_once: Waits whose first marker is due whatever their age.
+            at_once: Waits whose first marker is due at any age.
         """
         early = {wait.key for wait in at_once if not self.has_marked(wait)}
         waits = {wait.key: wait for wait in (*stalled, *at_once)}
@@ -185,7 +183,7 @@ class MarkerClock:
 
 
 def next_doubling(threshold_ns: int, age_ns: int) -> int:
-    """The first of `threshold_ns` times 1, 2, 4, … that is greater than `age_ns`."""
+    """Return the first of `threshold_ns` times 1, 2, 4, … that is greater than `age_ns`."""
     next_ns = threshold_ns
     while next_ns <= age_ns:
         next_ns *= 2

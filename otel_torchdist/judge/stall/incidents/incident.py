@@ -1,7 +1,7 @@
-"""The incident of one run: its name, its epochs, the verdict that is pending or was given, here or by another agent.
+"""The incident of one run: its name, its epochs, and the pending or given verdict, from here or from another agent.
 
-There is one incident at a time. Its root is the operation at which the search for the cause ends; other operations
-that stall meanwhile are its consequences and show as markers only.
+There is one incident at a time. Its root is the operation at which the search for the cause ends. Other operations that
+stall meanwhile are consequences and appear as markers only.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class RunIncident:
     """The incident of one run, if there is one.
 
     Attributes:
-        ruling: The latest ruling of this agent on the ongoing incident; None if there is none.
-        pending: A verdict that is about to be given; None if there is none.
+        ruling: This agent's latest ruling on the ongoing incident; None if there is none.
+        pending: The verdict about to be given; None if there is none.
     """
 
     def __init__(self, threshold_ns: int, watching_since_ns: int) -> None:
@@ -79,16 +79,16 @@ class RunIncident:
 
     @property
     def standing(self) -> Verdict | None:
-        """The verdict that was given last, or is about to be given for the first time."""
+        """The verdict given last, or about to be given for the first time."""
         return self.given or (self.pending.verdict if self.pending is not None else None)
 
     @property
     def current(self) -> Ruling | None:
-        """The latest ruling on the ongoing stall, by whichever agent judges; None if there is none."""
+        """The latest ruling on the ongoing stall by the judging agent; None if there is none."""
         return self.ruling or self._heard
 
     def hear(self, ruling: Ruling | None, now_ns: int) -> list[Event]:
-        """Leave the incident to another agent, whose ruling this is."""
+        """Leave the incident to another agent, which gave this ruling."""
         events: list[Event] = []
         if self._open is not None and self._incident is not None:
             events.append(IncidentHandedOver(self._incident))
@@ -97,7 +97,7 @@ class RunIncident:
         return events
 
     def forget_heard(self) -> None:
-        """Note that what another agent has reported is over."""
+        """Record that the incident reported by another agent is over."""
         self._heard = None
 
     def prepare(
@@ -109,18 +109,18 @@ class RunIncident:
         oldest_ns: int,
         agent_id: int,
     ) -> tuple[list[Event], Occasion | None]:
-        """Ask for the stacks that a verdict needs, and wait for them.
+        """Request the stacks that a verdict needs, and wait for them.
 
         Args:
-            world: The snapshot that the verdict rests on.
+            world: The snapshot behind the verdict.
             sight: When snapshots were taken.
             verdict: The verdict.
             stalled: Waits beyond the threshold, the longest first.
-            oldest_ns: How long the longest of them has counted; 0 without any.
+            oldest_ns: Age of the oldest of them; 0 without any.
             agent_id: See `Incident`.
 
         Returns:
-            Which stacks are wanted, and on which occasion the verdict can be given now; None if it cannot.
+            Requests for stacks, and the occasion on which the verdict can be given now; None if it cannot.
         """
         occasion = self._occasion(verdict, world.taken_ns)
         if occasion is None:
@@ -150,7 +150,7 @@ class RunIncident:
         return Occasion.GROWN if now_ns - self._began_ns >= due_ns else None
 
     def _name(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait], agent_id: int) -> None:
-        """Name it by the longest wait, which stays when the root moves and which another process finds as well."""
+        """Name the incident by its longest wait: it stays when the root moves, and other processes find it too."""
         operation_id, self._began_ns = verdict.operation_id, verdict.since_ns
         if stalled:
             operation_id, self._began_ns = stalled[0].operation.operation_id, stalled[0].since_ns
@@ -194,11 +194,11 @@ class RunIncident:
         return VerdictGiven(occasion, incident, epoch, before, verdict, world, predecessor)
 
     def last_words(self, world: WorldSnapshot, before: WorldSnapshot | None) -> list[VerdictGiven]:
-        """Report a stall whose verdict was pending when all ranks in it died, as it was seen while they lived."""
+        """Give a pending verdict on a stall as of its last snapshot, if all waiting ranks have died since."""
         pending = self.pending
         if pending is None or before is None or self._open is not None:
             return []
-        if pending.verdict.kind is VerdictKind.DEAD:  # it was waiting to see what happens to the others
+        if pending.verdict.kind is VerdictKind.DEAD:  # it was waiting for the ends of the others
             return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
         if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
@@ -206,20 +206,20 @@ class RunIncident:
         return [self.give(pending.occasion, locate(before, pending.verdict), before)]
 
     def drop_pending(self) -> None:
-        """Give up a verdict that was about to be given."""
+        """Drop a verdict that was about to be given."""
         self.pending = None
         if self._open is None:
             self._incident = None
 
     def give_at_once(self, verdict: Verdict, world: WorldSnapshot, agent_id: int) -> VerdictGiven:
-        """Give the verdict, with its places, on what is over already."""
+        """Give a verdict, with its places, on a run that is already over."""
         self.drop_pending()
         if self._incident is None:
             self._name(world, verdict, [], agent_id)
         return self.give(Occasion.OPENED, verdict, world)
 
     def resolve(self, world: WorldSnapshot, outcome: Outcome, ended_ns: int | None = None) -> IncidentResolved:
-        """End the ongoing incident, now or at the moment `ended_ns`."""
+        """End the incident, now or at the moment `ended_ns`."""
         assert self._open is not None and self._incident is not None
         incident, now = self._incident, world.taken_ns
         before, epoch = self._epochs.last(incident) or 0, self._next_epoch(incident)
@@ -229,18 +229,18 @@ class RunIncident:
         return IncidentResolved(outcome, incident, epoch, before, verdict, world, ended_ns or now)
 
     def ruling_for_markers(self, world: WorldSnapshot, verdict: Verdict) -> Ruling | None:
-        """The ruling that markers show and link to, even before it is given; None without an incident."""
+        """Return the ruling that markers show and link to, possibly before it is given; None without an incident."""
         if self._incident is None:
             return None
         epoch = self._epochs.last(self._incident) or self._next_epoch(self._incident)
         return ruling_of(locate(world, verdict), self._incident, epoch, world.taken_ns)
 
     def _next_epoch(self, incident: Incident) -> int:
-        """The next epoch. The first is fixed when the incident is named: markers link to its root before it exists."""
+        """Return the next epoch. The first is fixed early, since markers link to its root before that exists."""
         last = self._epochs.last(incident)
         return self._first_epoch if last is None else last + 1
 
 
 def run_of(world: WorldSnapshot) -> int:
-    """The run's id; ranks that do not know their run yet get one that no other run has."""
+    """Return the run's id. Ranks that do not know their run yet get a unique id."""
     return world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))

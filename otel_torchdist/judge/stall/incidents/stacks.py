@@ -1,4 +1,4 @@
-"""A verdict that waits for the stacks of its ranks: which ranks it asks, how long it waits, and when it is ready."""
+"""A verdict that waits for stacks: which ranks are asked, how long it waits, and when it is ready."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
 STACKS_DUE_NS: Final = 1_500_000_000
-"""How long after the threshold a verdict waits for stacks."""
+"""Time in ns after the threshold for which a verdict waits for stacks."""
 ANSWER_DUE_NS: Final = 1_000_000_000
-"""A rank whose Python threads run beats once a second, and answers then."""
+"""Time in ns within which a rank answers. Its Python thread polls for requests once a second."""
 UNSEEN_NS: Final = 500_000_000
-"""A pause between snapshots after which this process may have been stopped along with the ranks."""
+"""Minimum pause in ns between snapshots in which this process may have been stopped along with the ranks."""
 FORGOTTEN_NS: Final = 60_000_000_000
-"""Pauses that ended longer ago do not count any more."""
+"""Age in ns after which a pause does not count any more."""
 USUAL_PASS_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
-"""A changed verdict must have held for this long: ranks that arrive one after the other are one change."""
+"""Time in ns for which a changed verdict must hold. Ranks that arrive one after the other are one change."""
 OTHERS_END_NS: Final = 500_000_000
-"""torchrun checks every 0.1 s whether a rank has died, and then ends the others."""
+"""Time in ns within which torchrun, which checks every 0.1 s, ends the others after a death."""
 OTHERS_END_FAR_NS: Final = 1_000_000_000
-"""Data from other nodes is a little older."""
+"""The same for data from other nodes, which is a little older."""
 LAUNCHER_SAYS_NS: Final = 3_000_000_000
-"""How long a launcher may take to record how ranks ended before an agent came: it learns of a failure when the failed
-rank has unloaded torch, which takes seconds on a loaded node."""
+"""Time in ns for which a launcher may take to record the ends of ranks from before an agent came. It learns of a
+failure when the failed rank has unloaded torch, which takes seconds on a loaded node."""
 VANISHES_NS: Final = CLOSING_NS + 200_000_000
-"""A rank that was killed records nothing, and may be seen alive for so long while the kernel closes its files."""
+"""Time in ns for which a killed rank, which records nothing, may be seen alive while the kernel closes its files."""
 
 
 class Sight:
-    """When snapshots were taken, and when not: a rank may have been stopped along with this process then."""
+    """The times of snapshots, and the pauses in which a rank may have been stopped along with this process."""
 
     def __init__(self) -> None:
         """Start without a snapshot."""
@@ -50,7 +50,7 @@ class Sight:
         self._pauses: list[tuple[int, int]] = []
 
     def note(self, taken_ns: int) -> None:
-        """Note the time of a snapshot."""
+        """Record the time of a snapshot."""
         before_ns, self._taken_ns = self._taken_ns, taken_ns
         if taken_ns - before_ns <= UNSEEN_NS:
             return
@@ -59,10 +59,10 @@ class Sight:
         self._pauses = [*kept, (before_ns, taken_ns)]
 
     def runs_no_python(self, view: RankView, now_ns: int) -> bool:
-        """Whether a rank's heartbeat is missing, and not because the rank was stopped during a pause.
+        """Return whether a rank's heartbeat is missing although the rank was not stopped during a pause.
 
-        It is not if the rank has been watched without a pause for as long as an answer takes, nor if the heartbeat is
-        late without the pauses.
+        It was not stopped if it has been watched without a pause for as long as an answer takes, or if the heartbeat is
+        late even without the pauses.
         """
         if not view.alive or now_ns - view.heartbeat_ns <= HEARTBEAT_LATE_NS:
             return False
@@ -74,17 +74,17 @@ class Sight:
 
 @dataclass(slots=True)
 class Pending:
-    """A verdict that is about to be given.
+    """A verdict about to be given.
 
     Attributes:
-        occasion: Why it is given.
+        occasion: The reason for giving it.
         verdict: The verdict, without places.
         asked: Tapes of the ranks that were asked.
         began_ns: When they were asked.
         not_before_ns: The earliest time at which it is given.
-        deadline_ns: When it is given with or without stacks.
-        signalled: Tapes of the ranks that were asked by a signal too.
-        awaits_launcher: Whether it is given later because a launcher may still record how a rank ended.
+        deadline_ns: When it is given even without stacks.
+        signalled: Tapes of the ranks that were also asked by a signal.
+        awaits_launcher: Whether it is delayed because a launcher may still record how a rank ended.
     """
 
     occasion: Occasion
@@ -97,7 +97,7 @@ class Pending:
     awaits_launcher: bool = False
 
     def is_ready(self, world: WorldSnapshot) -> bool:
-        """Whether it can be given: all live ranks have answered, or it has waited long enough."""
+        """Return whether the verdict can be given: all live ranks have answered, or it has waited long enough."""
         if world.taken_ns >= self.deadline_ns:
             return True
         if world.taken_ns < self.not_before_ns:
@@ -106,15 +106,15 @@ class Pending:
         return all(_has_answered(view, self.began_ns) for view in asked)
 
     def holds_for(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> bool:
-        """Whether it is still the one to be given; not once a launcher has recorded what it has waited for."""
+        """Return whether this is still the verdict to give; not once a launcher has recorded the awaited end."""
         if self.awaits_launcher and not may_be_recorded(verdict, world):
             return False
         return self.occasion is occasion and self.verdict.agrees_with(verdict)
 
     def find_overdue(self, world: WorldSnapshot, sight: Sight) -> frozenset[int]:
-        """Tapes of the ranks that do not answer because something holds the GIL; each once.
+        """Return tapes of the ranks that do not answer because something holds the GIL, each once.
 
-        Their heartbeats have been missing for longer than an answer takes, so there is nothing more to wait for.
+        Their heartbeats have been missing for longer than an answer takes, so waiting longer is useless.
         """
         held = {view.nonce for view in world.ranks.values() if sight.runs_no_python(view, world.taken_ns)}
         answered = {view.nonce for view in world.ranks.values() if _has_answered(view, self.began_ns)}
@@ -124,7 +124,7 @@ class Pending:
 
 
 def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
-    """A verdict on a death, given once it is known what happened to the others, which launchers end."""
+    """Return a verdict on a death, given once the launcher has ended the other ranks."""
     now, first = world.taken_ns, verdict.first
     if may_be_recorded(verdict, world):
         return replace(without_stacks(occasion, verdict, now, now + LAUNCHER_SAYS_NS), awaits_launcher=True)
@@ -132,12 +132,12 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
         return without_stacks(occasion, verdict, now)
     wait_ns = _others_end_ns(world)
     if first.may_follow and any(view.alive for view in world.ranks.values()):
-        wait_ns = max(wait_ns, VANISHES_NS)  # what they followed may be the death of one of these
+        wait_ns = max(wait_ns, VANISHES_NS)  # they may have followed the death of a rank that still looks alive
     return without_stacks(occasion, verdict, now, first.at_ns + wait_ns)
 
 
 def may_be_recorded(verdict: Verdict, world: WorldSnapshot) -> bool:
-    """Whether a launcher may still record how a rank that a verdict names has ended."""
+    """Return whether a launcher may still record how a named rank ended."""
     return any(_was_unwatched(world.ranks[rank]) for rank in verdict.ranks if rank in world.ranks)
 
 
@@ -146,14 +146,14 @@ def _was_unwatched(view: RankView) -> bool:
 
 
 def of_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
-    """A verdict on ranks that exited while others needed them, given once it is known how all of them ended."""
+    """Return a verdict on ranks that exited while others needed them, given once the ends of all are known."""
     return without_stacks(occasion, verdict, world.taken_ns, verdict.since_ns + _others_end_ns(world))
 
 
 def of_mismatch(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
-    """A verdict on calls that differ, given once the ranks have come that may show which call is the odd one.
+    """Return a verdict on mismatched calls, given once ranks have come that may show which call is the odd one.
 
-    A backend may end a rank that the odd call disturbs before the slowest ranks have called.
+    A backend may end a rank disturbed by the odd call before the slowest ranks have made theirs.
     """
     roll, mismatch = verdict.roll, verdict.mismatch
     if mismatch is None or mismatch.operation_id != roll.operation_id:
@@ -168,12 +168,12 @@ def _others_end_ns(world: WorldSnapshot) -> int:
 
 
 def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:
-    """Whether ranks have recorded that an exception ends them: how their processes end is known a moment later."""
+    """Return whether ranks have recorded a fatal exception. The ends of their processes follow a moment later."""
     return any(world.ranks[rank].state is TapeState.FAILED for rank in verdict.ranks if rank in world.ranks)
 
 
 def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int, due_ns: int = 0) -> Pending:
-    """A verdict that asks no ranks, and is given at `due_ns`, or at once."""
+    """Return a verdict that asks no ranks, given immediately or at `due_ns`."""
     due_ns = max(now_ns, due_ns)
     return Pending(occasion, verdict, frozenset(), now_ns, due_ns, due_ns)
 
@@ -181,14 +181,14 @@ def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int, due_ns: in
 def with_stacks(
     occasion: Occasion, verdict: Verdict, world: WorldSnapshot, crossed_ns: int, before: Pending | None
 ) -> Pending:
-    """A verdict that waits until the ranks that it asks have answered.
+    """Return a verdict that waits for the stacks of ranks.
 
     Args:
-        occasion: Why it is given.
+        occasion: The reason for giving it.
         verdict: The verdict, without places.
-        world: The snapshot on which it rests.
+        world: The snapshot behind it.
         crossed_ns: When the wait became a stall; if it was reported before, when the snapshot was taken.
-        before: The pending verdict that it replaces, if any.
+        before: The pending verdict that it replaces, or None.
     """
     now = world.taken_ns
     deadline_ns = max(crossed_ns, now - USUAL_PASS_NS) + STACKS_DUE_NS
@@ -198,12 +198,12 @@ def with_stacks(
     asked = frozenset(view.nonce for view in _to_ask(world, verdict))
     began_ns = now
     if before is not None and before.occasion is occasion and asked <= before.asked:
-        began_ns = before.began_ns  # what they answer, or have answered, is of the same wait
+        began_ns = before.began_ns  # their answers are about the same wait
     return Pending(occasion, verdict, asked, began_ns, not_before_ns, max(deadline_ns, not_before_ns))
 
 
 def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
-    """Ranks whose stacks matter and are available: those that the verdict names, and those that wait."""
+    """Return the ranks whose stacks matter and are available: the named ranks and the waiting ones."""
     views = [world.ranks[rank] for rank in sorted({*verdict.ranks, *verdict.waiting}) if rank in world.ranks]
     return [
         view for view in views if view.alive and (view.stopped is None or view.stopped.state == SLEEPS_UNINTERRUPTIBLY)
@@ -216,20 +216,19 @@ def _has_answered(view: RankView, since_ns: int) -> bool:
 
 
 # --- early stacks -----------------------------------------------------------------------------------------------------
-# Checks early what ranks are doing that make no calls for long.
-# When others have waited for the threshold, it may be over. A rank that is late only because it compiled has done so
-# for at least the threshold, and so was seen compiling.
+# Checks early what ranks do that make no calls for long. When others have waited for the threshold, it may be over. A
+# rank that is late only because it compiled has compiled for at least the threshold, and so was seen compiling.
 
 
 LEAST_PAUSE_NS: Final = 1_500_000_000
-"""Ranks check for requests once a second, and a new request replaces one that is not answered yet."""
+"""Minimum pause in ns between requests. Ranks check once a second, and a new request replaces an unanswered one."""
 
 
 class EarlyStacks:
-    """Asks ranks of one run for their stacks whenever they have made no call for three quarters of the threshold."""
+    """Asks ranks of one run for their stacks once they have made no call for three quarters of the threshold."""
 
     def __init__(self, threshold_ns: int, roots: RootFinder, excuses: CompileExcuses) -> None:
-        """Ask four times in three times `threshold_ns`, and report to `excuses` what is compiled."""
+        """Ask four times in three times `threshold_ns`, and report compilations to `excuses`."""
         self._pause_ns = max(threshold_ns * 3 // 4, LEAST_PAUSE_NS)
         self._roots = roots
         self._excuses = excuses
@@ -237,11 +236,11 @@ class EarlyStacks:
         self._wait: tuple[int, int] | None = None
 
     def precede(self, timeout_ns: int) -> None:
-        """Ask early enough that it is known where ranks are when a backend gives up after `timeout_ns`."""
+        """Ask early enough to know where ranks are when a backend gives up after `timeout_ns`."""
         self._pause_ns = min(self._pause_ns, max(timeout_ns * 3 // 4, LEAST_PAUSE_NS))
 
     def request(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
-        """Process a snapshot without a verdict, and the waits that may become stalls soon, longest first."""
+        """Process a snapshot without a verdict, and the waits that may soon become stalls, the longest first."""
         self._asked_ns = {
             view.nonce: max(self._asked_ns.get(view.nonce, 0), view.stacks.asked_ns if view.stacks is not None else 0)
             for view in world.ranks.values()
@@ -253,7 +252,7 @@ class EarlyStacks:
         return [StacksWanted(frozenset(due))] if due else []
 
     def _late(self, world: WorldSnapshot, waits: list[Wait]) -> list[RankView]:
-        """Ranks that hold up the longest wait, once per wait, if another of their threads may make calls meanwhile."""
+        """Return the ranks that hold up the longest wait and call on several threads, once per wait."""
         longest = waits[0].key if waits else None
         if longest is None or longest == self._wait:
             return []
@@ -264,7 +263,7 @@ class EarlyStacks:
         return [view for view in (world.ranks[rank] for rank in found.ranks) if _calls_on_several_threads(view)]
 
     def _is_due(self, view: RankView, now_ns: int) -> bool:
-        """Whether a rank has made no call and was not asked for the length of the pause, and is not waiting."""
+        """Return whether a rank is not waiting, and was neither active nor asked for the length of the pause."""
         seen_ns = min(now_ns, view.seen_alive_ns) if view.is_remote else now_ns
         if seen_ns - max(self._asked_ns[view.nonce], last_call_ns(view)) < self._pause_ns:
             return False

@@ -1,1 +1,1 @@
-"""Reports what was found: as spans, in the log, and as attributes and words of both."""
+"""Reports stalls and findings as spans and log records, with their attributes and text."""

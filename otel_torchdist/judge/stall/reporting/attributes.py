@@ -1,4 +1,4 @@
-"""Attributes of all that is reported of stalls and findings: markers, bars of an incident, log events."""
+"""Span attributes of stalls and findings: markers, bars of an incident, log events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from otel_torchdist.telemetry import semconv
 
 
 def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
-    """Attributes of a verdict and of its operation."""
+    """Return the attributes of a verdict and its operation."""
     found: Attributes = {
         semconv.STALLED: True,
         semconv.RUN: run_label(run),
@@ -49,7 +49,7 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
 
 
 def _of_death(first: FirstDeath) -> Attributes:
-    """How the first rank that a verdict names died."""
+    """Return the attributes of the first named rank's death."""
     found: Attributes = {semconv.DEATH_ORDER: "inferred" if first.is_inferred else "seen"}
     if first.lead_ns is not None:
         found[semconv.DEATH_LEAD] = first.lead_ns / 1e9
@@ -66,7 +66,7 @@ def _of_death(first: FirstDeath) -> Attributes:
 
 
 def of_finding(finding: Finding) -> Attributes:
-    """Attributes of a finding."""
+    """Return the attributes of a finding."""
     return {
         semconv.RUN: run_label(finding.run),
         semconv.VERDICT: finding.kind.value,
@@ -76,7 +76,7 @@ def of_finding(finding: Finding) -> Attributes:
 
 
 def of_operation(view: RankView, operation: OperationView) -> Attributes:
-    """Attributes of an open operation, as its own span will show them, as far as they are known."""
+    """Return the attributes of an open operation, as its final span will show them, where known."""
     record = operation.record
     found = of_operation_id(operation.name, operation.group, operation.operation_id)
     found[semconv.RANK] = view.rank
@@ -98,7 +98,7 @@ def of_operation(view: RankView, operation: OperationView) -> Attributes:
 
 
 def of_place(place: RankPlace) -> Attributes:
-    """Attributes of a rank's place; none if it has moved on since its last operation."""
+    """Return the attributes of a rank's place; empty if the rank has moved on since its last operation."""
     if place.source is PlaceSource.LAST_OPERATION:
         return {}
     found = of_frame(place.frame)
@@ -109,7 +109,7 @@ def of_place(place: RankPlace) -> Attributes:
 
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int, how: str = "") -> str:
-    """Describe how a stalled operation ended, and after how long; `how` is from `describe_end`."""
+    """Describe how a stalled operation ended, and after what time. `how` comes from `describe_end`."""
     where = describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
     length = seconds(length_ns / 1e9)
     match outcome:
@@ -137,7 +137,7 @@ def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> 
 
     Args:
         verdict: The verdict with places; see `locate`.
-        incident: The incident to which it belongs.
+        incident: Its incident.
         epoch: See `Ruling`.
         now_ns: Monotonic time.
     """
@@ -147,18 +147,19 @@ def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> 
 
 
 # --- notices ----------------------------------------------------------------------------------------------------------
-# The few lines on the job's standard error that tell people of a stall or a crash.
+# Short notices on the job's standard error that tell people of a stall or a crash.
 
 
 PREFIX: Final = "otel_torchdist: "
 MAX_SENTENCE: Final = 2_500
 MAX_COMMAND: Final = 1_200
 MAX_HOST: Final = 256
-"""Bytes of a text. All lines together must fit into PIPE_BUF, 4,096 bytes: a pipe takes these whole or not."""
+"""Maximum size of a host name in bytes. All lines together must fit into PIPE_BUF (4,096 bytes), which a pipe takes
+atomically."""
 
 
 class Announcer(Protocol):
-    """Announces verdicts where the people are who run the job."""
+    """Announces verdicts to the people who run the job."""
 
     @property
     def is_announcing(self) -> bool:
@@ -166,23 +167,23 @@ class Announcer(Protocol):
         ...
 
     def announce(self, event: VerdictGiven, text: str) -> bool:
-        """Announce a verdict; returns whether it has been announced, or will be by the log of a rank.
+        """Announce a verdict. Return whether it has been announced, or will be by the log of a rank.
 
         Args:
             event: The first verdict on an incident.
-            text: The verdict as a sentence.
+            text: The verdict as sentences.
         """
         ...
 
 
 def notice_lines(text: str, run: int, directory: Path, host: str = "") -> list[str]:
-    """Return the lines of a notice, without their ends.
+    """Return the lines of a notice, without line ends.
 
     Args:
-        text: The verdict as a sentence.
-        run: The run's id; 0 if it is not known.
+        text: The verdict as sentences.
+        run: The run's id; 0 if unknown.
         directory: The job directory.
-        host: Where that directory is, if the job has several hosts.
+        host: The host of that directory, if the job has several hosts.
     """
     command = shlex.join(filter(None, ["otel-torchdist", "diagnose", run_label(run), "--run-dir", str(directory)]))
     where = f" (on {_cut(host, MAX_HOST)})" if host else ""

@@ -1,4 +1,4 @@
-"""Reports stalls as spans, as log events and in the log."""
+"""Reports stalls as spans, log events and log records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StepTraces(Protocol):
 
         Args:
             nonce: Tape of the rank.
-            number: The operation that stalls.
+            number: Number of the stalled operation.
             now_ns: Monotonic time.
             incident: The root of the incident.
 
@@ -76,10 +76,10 @@ class StallReporter:
         self._traces = traces
 
     def report(self, events: Iterable[Event]) -> None:
-        """Report everything that one pass has found."""
-        found = list(events)
-        self._report_markers([event for event in found if isinstance(event, MarkerDue)])
-        for event in found:
+        """Report all events of one pass."""
+        ordered = list(events)
+        self._report_markers([event for event in ordered if isinstance(event, MarkerDue)])
+        for event in ordered:
             match event:
                 case VerdictGiven():
                     self._report_verdict(event)
@@ -117,7 +117,7 @@ class StallReporter:
         self._emit(semconv.STALL_EVENT, SeverityNumber.ERROR, text, event.incident, spans[0])
 
     def _announce(self, event: VerdictGiven, text: str) -> bool:
-        """Announce the first verdict on an incident, unless another agent has done that."""
+        """Announce the first verdict on an incident, unless another agent has announced it."""
         is_first = event.occasion is Occasion.OPENED and event.predecessor is None
         return is_first and self._announcer is not None and self._announcer.announce(event, text)
 
@@ -170,5 +170,5 @@ def _warn_of_timeout(event: TimeoutShort) -> None:
 
 
 def _where(incident: Incident) -> str:
-    """The run as metrics label it, since an agent may read many, and the trace to look up in Jaeger."""
+    """Return the run as in metric labels, since an agent may read several, and the trace to look up in Jaeger."""
     return f"run {run_label(incident.run)}, trace {incident.trace_id:032x}"

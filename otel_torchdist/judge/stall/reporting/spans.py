@@ -1,7 +1,7 @@
 """The spans of a stall: markers in the trace of the step, and a trace for the incident.
 
-Events of the detector become spans that have already ended: each with an id of its own, a root or the child of a span
-that was emitted before it.
+Events of the detector become spans that have already ended. Each has an id of its own, and is a root or the child of a
+span emitted before it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_BARS: Final = 64
-"""Member ranks with a bar of their own; those that the verdict names come first."""
+"""Maximum number of member ranks with a bar of their own. Named ranks come first."""
 _SHORTEST_NS: Final = 1_000
 
 _ORDER: Final = tuple(Standing)
-"""Missing ranks come before those that wait; see the enum."""
+"""Missing ranks come before waiting ones; see the enum."""
 
 
 def marker_span(event: MarkerDue, anchor: LinkTarget | None) -> FinishedSpan:
-    """An operation in progress: from its start to now, linked to the span that it will have when it has ended.
+    """Return the span of an operation in progress, from its start to now, linked to its future final span.
 
     Args:
         event: The operation.
@@ -73,19 +73,19 @@ def _marker_text(event: MarkerDue, age_s: float) -> str:
 
 
 def incident_spans(event: VerdictGiven) -> list[FinishedSpan]:
-    """One epoch of an incident: a root, and a bar for each member rank, missing ranks first."""
+    """Return one epoch of an incident: a root, and a bar for each member rank, missing ranks first."""
     before = event.predecessor if not event.epoch_before else event.incident.root(event.epoch_before)
     return _Epoch(event.incident, event.epoch, before, event.verdict, event.world).spans()
 
 
 def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
-    """The last root of an incident, which covers the whole stall."""
+    """Return the final root of an incident, which covers the whole stall."""
     before = event.incident.root(event.epoch_before) if event.epoch_before else None
     return [_Epoch(event.incident, event.epoch, before, event.verdict, event.world).closed(event)]
 
 
 def finding_span(finding: Finding) -> FinishedSpan:
-    """The single span of a finding without a stall, in a trace of its own."""
+    """Return the single span of a finding without a stall, in a trace of its own."""
     target = finding.incident.root(1)
     view = finding.world.in_order[0]
     now_ns = _wall(view, finding.world.taken_ns)
@@ -177,7 +177,7 @@ class _Epoch:
         )
 
     def _rest(self, root: FinishedSpan, count: int) -> list[FinishedSpan]:
-        """One bar for all members that have none of their own; most of them are on other nodes."""
+        """Return one bar for all members without a bar of their own. Most of them are on other nodes."""
         if count <= 0:
             return []
         return [
@@ -198,7 +198,7 @@ class _Epoch:
 
 
 def _state(standing: Standing, is_named: bool) -> str:
-    """The word for what a rank has done: one that only ended after the cause is not shown like the first to die."""
+    """Return the word for a rank's state. A rank that died as a consequence differs from the first to die."""
     return semconv.FOLLOWED if standing is Standing.DEAD and not is_named else standing.value
 
 
