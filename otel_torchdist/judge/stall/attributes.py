@@ -23,25 +23,25 @@ def of_mismatch(mismatch: Mismatch) -> Attributes:
 
 def of_operation_id(operation: str, group: GroupView | None, operation_id: OperationId) -> Attributes:
     """Return the attributes of an operation and its position in its group."""
-    found: Attributes = {semconv.OPERATION: operation, semconv.SEQUENCE: operation_id.sequence}
+    attributes: Attributes = {semconv.OPERATION: operation, semconv.SEQUENCE: operation_id.sequence}
     if operation_id.channel.is_point_to_point:
-        found[semconv.TAG] = operation_id.channel.tag
+        attributes[semconv.TAG] = operation_id.channel.tag
     if group is None:
-        return found
-    found |= of_group(group)
+        return attributes
+    attributes |= of_group(group)
     if not group.name.aligned:
-        found[semconv.SEQUENCE_ALIGNED] = False
-    return found
+        attributes[semconv.SEQUENCE_ALIGNED] = False
+    return attributes
 
 
 def of_group(group: GroupView) -> Attributes:
     """Return the attributes of a process group."""
-    found: Attributes = {semconv.GROUP_HASH: group.key, semconv.GROUP_SIZE: len(group.members)}
+    attributes: Attributes = {semconv.GROUP_HASH: group.key, semconv.GROUP_SIZE: len(group.members)}
     if group.name.description:
-        found[semconv.GROUP_DESCRIPTION] = group.name.description
+        attributes[semconv.GROUP_DESCRIPTION] = group.name.description
     if group.name.dimensions:
-        found[semconv.MESH_DIMENSIONS] = list(group.name.dimensions)
-    return found
+        attributes[semconv.MESH_DIMENSIONS] = list(group.name.dimensions)
+    return attributes
 
 
 def of_frame(frame: CallSiteName | None) -> Attributes:

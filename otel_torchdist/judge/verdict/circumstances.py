@@ -47,9 +47,9 @@ def checkpoint_of(world: WorldSnapshot, rank: int, roll: RollCall) -> Checkpoint
 def _shared(world: WorldSnapshot, waits: Mapping[int, OperationView]) -> CheckpointView | None:
     """Return the checkpoint of the first waiting rank that is in a checkpoint."""
     for rank, operation in sorted(waits.items()):
-        found = world.ranks[rank].checkpoints.of_thread(operation.record.thread)
-        if found is not None:
-            return found
+        checkpoint = world.ranks[rank].checkpoints.of_thread(operation.record.thread)
+        if checkpoint is not None:
+            return checkpoint
     return None
 
 
@@ -109,19 +109,25 @@ def waits_behind(world: WorldSnapshot, roll: RollCall, ranks: Collection[int]) -
     waiting = {rank: operation for rank, operation in roll.waits.items() if world.ranks[rank].waits_in(operation)}
     if not waiting:
         return ()
-    found = [_behind(waiting, tuple(sorted(ranks)), roll.operation_id)]
-    found += _further(world, {*waiting}, roll.operation_id)
-    met = {rank for one in found for rank in (*one.ranks, *one.for_ranks)}
-    is_across = any(isinstance(rank, MemberRank) for rank in met) and len(found) > 1
-    return tuple(found[:MAX_BEHIND]) if is_across else ()
+    chain = [_behind(waiting, tuple(sorted(ranks)), roll.operation_id)]
+    chain += _further(world, {*waiting}, roll.operation_id)
+    met = {rank for link in chain for rank in (*link.ranks, *link.for_ranks)}
+    is_across = any(isinstance(rank, MemberRank) for rank in met) and len(chain) > 1
+    return tuple(chain[:MAX_BEHIND]) if is_across else ()
 
 
 def _further(world: WorldSnapshot, held: set[int], known: OperationId) -> Iterator[WaitBehind]:
-    left = {operation_id: one for operation_id, one in open_by_operation(world).items() if operation_id != known}
+    left = {
+        operation_id: open_there
+        for operation_id, open_there in open_by_operation(world).items()
+        if operation_id != known
+    }
     while left:
         for operation_id, here in sorted(left.items()):
             roll = call_roll(world, operation_id, here)
-            behind = {rank: one for rank, one in roll.waits.items() if world.ranks[rank].waits_in(one)}
+            behind = {
+                rank: operation for rank, operation in roll.waits.items() if world.ranks[rank].waits_in(operation)
+            }
             absent = tuple(sorted(held & {*roll.ranks(Standing.ABSENT)}))
             if behind and absent and not held & behind.keys():
                 del left[operation_id]

@@ -87,7 +87,7 @@ class _Sighting:
 
 @dataclass(slots=True)
 class _ExcusedWait:
-    """A wait for ranks, at least one of which compiles.
+    """A wait for ranks while some of them compile.
 
     Attributes:
         waited_ns: Duration, without the time in which the job was suspended.
@@ -166,7 +166,7 @@ class CompileExcuses:
         if sighting is None or sighting.step < view.step or sighting.seen_ns < last_call_ns(view, sighting.thread):
             return None
         waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
-        usual_ns = max((self._way_ns(one) for one in waiting), default=0)
+        usual_ns = max((self._way_ns(other) for other in waiting), default=0)
         return sighting.seen_ns + min(usual_ns, COMPILE_NS) + LATER * self._threshold_ns
 
     def _way_ns(self, view: RankView) -> int:
@@ -196,7 +196,7 @@ class CompileExcuses:
             self._known.clear()
         others = self._known.setdefault(line, [])
         # A compilation that is still running does not show how long it takes.
-        earlier = [one.seen_ns - one.began_ns for one in others if one.seen_ns <= began_ns]
+        earlier = [other.seen_ns - other.began_ns for other in others if other.seen_ns <= began_ns]
         longest_ns = max(earlier, default=COMPILE_NS)
         compilation = _Compilation(began_ns, min(max(AGAIN * longest_ns, longest_ns + MORE_NS), COMPILE_NS), now_ns)
         del others[: 1 - MAX_OF_LINE]

@@ -1,4 +1,4 @@
-"""Which dead ranks may have died before all others.
+"""The order of deaths: dead ranks that may have died before all others.
 
 Two facts order deaths. The kernel reports the ends of one node's processes in order, however late they are read, and a
 launcher reacts only to a reported end. And a rank that shows a sign of life is not dead yet. Timestamps of deaths do
@@ -57,8 +57,8 @@ class Ends:
     @cached_property
     def statuses(self) -> set[int]:
         """The known wait statuses."""
-        found = {view.death.status for view in self.dead if view.death is not None}
-        return {status for status in found if status is not None}
+        recorded = {view.death.status for view in self.dead if view.death is not None}
+        return {status for status in recorded if status is not None}
 
     @cached_property
     def has_own_end(self) -> bool:
@@ -97,8 +97,8 @@ class Ends:
     def _interrupted_ns(self) -> float:
         """When the first operation failed, in monotonic ns; infinity if none failed."""
         interrupted = [view for view in self.dead if self.ways[view.rank] is not Way.GAVE_UP]
-        failed = [one for view in interrupted if (one := interrupted_operation(view)) is not None]
-        return min((one.record.completed_ns or 0 for one in failed), default=math.inf)
+        failed = [operation for view in interrupted if (operation := interrupted_operation(view)) is not None]
+        return min((operation.record.completed_ns or 0 for operation in failed), default=math.inf)
 
     def gone_ns(self, view: RankView) -> int:
         """Return the earliest moment at which a dead rank may have been gone."""
@@ -118,15 +118,18 @@ class Ends:
     @cached_property
     def _failures(self) -> dict[OperationId, list[tuple[int, OperationView]]]:
         """By operation, the failures in it and the aborts caused by a lost peer, each with its time."""
-        found: defaultdict[OperationId, list[tuple[int, OperationView]]] = defaultdict(list)
+        failures: defaultdict[OperationId, list[tuple[int, OperationView]]] = defaultdict(list)
         for view in self.dead:
-            one = interrupted_operation(view)
-            if one is not None:
-                found[one.operation_id].append((one.record.completed_ns or 0, one))
+            interrupted = interrupted_operation(view)
+            if interrupted is not None:
+                failures[interrupted.operation_id].append((interrupted.record.completed_ns or 0, interrupted))
             if self.ways[view.rank] is Way.ABORTED:
                 for operation in view.open:
-                    found[operation.operation_id].append((died_ns(view), operation))
-        return {operation_id: sorted(failed, key=lambda one: one[0]) for operation_id, failed in found.items()}
+                    failures[operation.operation_id].append((died_ns(view), operation))
+        return {
+            operation_id: sorted(failed, key=lambda interrupted: interrupted[0])
+            for operation_id, failed in failures.items()
+        }
 
     def is_first_of_all(self, view: RankView) -> bool:
         """Return whether all other ranks are known to have ended after this rank."""
@@ -134,7 +137,7 @@ class Ends:
 
     def is_first_to_fall_silent(self, view: RankView) -> bool:
         """Return whether all ranks that ended for a reason of their own showed a sign of life after this rank's end."""
-        others = [one for one in self.dead if one is not view and not self.ways[one.rank].proves.follows_soon]
+        others = [other for other in self.dead if other is not view and not self.ways[other.rank].proves.follows_soon]
         return all(last_sign_ns(other) > died_ns(view) for other in others) and not self.is_another_dying(view)
 
     def is_another_dying(self, view: RankView) -> bool:
@@ -289,13 +292,15 @@ def way_of(view: RankView) -> Way:
         return Way.GAVE_UP if timed_out(view) is not None else Way.INTERRUPTED
     number = view.death.signal if view.death is not None else 0
     is_lost = view.death is None or view.death.status is None
-    if (is_lost or number == signal.SIGABRT) and any(timeout_passed(one, died_ns(view)) for one in view.open):
+    if (is_lost or number == signal.SIGABRT) and any(
+        timeout_passed(operation, died_ns(view)) for operation in view.open
+    ):
         return Way.GAVE_UP
     if is_lost:
         return Way.LOST
     if number == signal.SIGKILL:
         return Way.SWEPT if _is_launcher_hasty(view) and may_have_been_asked(view) else Way.KILLED
-    if number == signal.SIGABRT and any(int(one.record.flags) & _ON_DEVICE for one in view.open):
+    if number == signal.SIGABRT and any(int(operation.record.flags) & _ON_DEVICE for operation in view.open):
         return Way.ABORTED
     return Way.CRASHED if number else Way.EXITED
 

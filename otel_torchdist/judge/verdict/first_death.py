@@ -169,7 +169,7 @@ def _outlived(ends: Ends) -> Sequence[RankView]:
 
 def _broke_off(ends: Ends) -> Sequence[RankView]:
     broken = [view for view in ends.heads if ends.ways[view.rank].proves.is_sudden]
-    hard = [one for one in broken if ends.ways[one.rank] is Way.CRASHED or not may_have_been_asked(one)]
+    hard = [view for view in broken if ends.ways[view.rank] is Way.CRASHED or not may_have_been_asked(view)]
     return [view for view in hard if _is_odd(view, ends)]
 
 
@@ -187,7 +187,7 @@ def _failed_alone(ends: Ends) -> Sequence[RankView]:
     first, *others = ends.dead
     if not others or ends.has_lost_one or ends.is_another_dying(first) or not has_left_by_itself(first):
         return []
-    have_followed = all(ends.ways[one.rank] is Way.ASKED or _failed_after(one, first, ends) for one in others)
+    have_followed = all(ends.ways[other.rank] is Way.ASKED or _failed_after(other, first, ends) for other in others)
     return [first] if have_followed and ends.is_first_of_all(first) else []
 
 

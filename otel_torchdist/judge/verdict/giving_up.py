@@ -97,7 +97,7 @@ def explains_ends(views: Iterable[RankView]) -> bool:
     given_up = all_given_up(ranks)
     if not given_up:
         return False
-    first_ns, own = given_up[0].at_ns, {one.rank for one in given_up}
+    first_ns, own = given_up[0].at_ns, {wait.rank for wait in given_up}
     ending = [view for view in ranks if view.is_dead or view.state is TapeState.FAILED]
     return bool(ending) and all(_ended_after(view, first_ns) for view in ending if view.rank not in own)
 
@@ -159,7 +159,7 @@ def rewound(view: RankView, at_ns: int) -> RankView:
         death=None,
         stopped=stopped,
         ran_ns=death.ran_ns if death is not None else view.ran_ns,
-        open=tuple(_still_waiting(one) for one in view.open if one.record.entered_ns <= at_ns),
+        open=tuple(_still_waiting(operation) for operation in view.open if operation.record.entered_ns <= at_ns),
         progress={channel: _reached(view, channel, known, at_ns) for channel, known in view.progress.items()},
     )
     last = view.last
@@ -203,9 +203,9 @@ def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> P
     """Return the progress in a channel without operations entered later, because others were gone."""
     operations = (*view.open, *((view.last,) if view.last is not None else ()))
     later = [
-        one.operation_id.sequence
-        for one in operations
-        if one.operation_id.channel == channel and one.record.entered_ns > at_ns
+        operation.operation_id.sequence
+        for operation in operations
+        if operation.operation_id.channel == channel and operation.record.entered_ns > at_ns
     ]
     if not later:
         return known

@@ -90,10 +90,10 @@ def idle_of(world: WorldSnapshot, stands: Mapping[int, IdlePlace]) -> Idle | Non
     members = {rank for view in views for group in view.groups.values() for rank in group.members}
     if len(views) < 2 or not members <= world.ranks.keys() or not all(_may_stand(view, world) for view in views):
         return None
-    found = {view.rank: stands[view.nonce] for view in views if view.nonce in stands}
-    if len(found) < len(views):
+    places = {view.rank: stands[view.nonce] for view in views if view.nonce in stands}
+    if len(places) < len(views):
         return None
-    return Idle(max(map(last_called_ns, views)), max(view.pace.longest_gap_ns for view in views), found)
+    return Idle(max(map(last_called_ns, views)), max(view.pace.longest_gap_ns for view in views), places)
 
 
 def _may_stand(view: RankView, world: WorldSnapshot) -> bool:

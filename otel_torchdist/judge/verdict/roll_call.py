@@ -138,11 +138,11 @@ def since_of(operation: OperationView) -> int:
 
 def open_by_operation(world: WorldSnapshot) -> dict[OperationId, dict[int, OperationView]]:
     """Return all open operations, by operation id and then by rank."""
-    found: dict[OperationId, dict[int, OperationView]] = {}
+    by_operation: dict[OperationId, dict[int, OperationView]] = {}
     for rank, view in world.ranks.items():
         for operation in view.open:
-            found.setdefault(operation.operation_id, {})[rank] = operation
-    return found
+            by_operation.setdefault(operation.operation_id, {})[rank] = operation
+    return by_operation
 
 
 def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mapping[int, OperationView]) -> RollCall:

@@ -56,18 +56,21 @@ class RootFinder:
         if current is not None and kept is None:
             return None
         others = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled)]
-        verdicts = [kept, *(found for found in others if found is not None and not is_cancelled(found, world))]
+        verdicts = [
+            kept,
+            *(candidate for candidate in others if candidate is not None and not is_cancelled(candidate, world)),
+        ]
         # If all ranks vanished at once unseen, nothing shows which died first, but mismatched calls are still evidence.
         explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | of_dead}
         verdicts += [
-            found
-            for operation_id, found in explaining.items()
-            if found is not None and _explains(found, operation_id in deaths, world)
+            candidate
+            for operation_id, candidate in explaining.items()
+            if candidate is not None and _explains(candidate, operation_id in deaths, world)
         ]
         candidates = [verdict for verdict in verdicts if verdict is not None]
-        has_departed = any(found is not None and names_departed(found) for found in explaining.values())
+        has_departed = any(candidate is not None and names_departed(candidate) for candidate in explaining.values())
         if not candidates and is_over and not has_departed:
-            candidates = [found for found in (_after_the_end(world, judge),) if found is not None]
+            candidates = [candidate for candidate in (_after_the_end(world, judge),) if candidate is not None]
         unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
         # An expected long wait does not hide an unexpected one.
         best = min(unexpected or candidates, key=urgency, default=None)
@@ -84,8 +87,8 @@ class RootFinder:
         leads = {operation_id: judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(waits)}
         channels = {
             operation_id.channel
-            for operation_id, found in leads.items()
-            if found is not None and found.agrees_with(verdict)
+            for operation_id, lead in leads.items()
+            if lead is not None and lead.agrees_with(verdict)
         }
         return [wait for wait in waits if wait.operation.operation_id.channel in channels]
 
@@ -115,7 +118,7 @@ def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
     if first is None or first.together or not first.is_known or first.lead_ns is None:
         return None
     lasts = [view.last for view in views if view.last is not None and _is_shared(view.last, first.ranks)]
-    last = max(lasts, key=lambda one: one.record.completed_ns or 0, default=None)
+    last = max(lasts, key=lambda operation: operation.record.completed_ns or 0, default=None)
     verdict = judge.verdict_after(last.operation_id) if last is not None else None
     return verdict if verdict is not None and _was_seen(verdict, world) else None
 

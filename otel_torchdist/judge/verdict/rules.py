@@ -285,7 +285,7 @@ def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
     then knows that the member died first in two cases: its launcher has recorded its end, or another rank has recorded
     a failure while the member recorded none, or an exception of its own.
     """
-    found: set[OperationId] = set()
+    operations: set[OperationId] = set()
     for dead in world.ranks.values():
         if not dead.is_dead or not (dead.seen_alive_ns or dead.is_new):
             continue
@@ -295,8 +295,8 @@ def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
             if view is not dead
             for operation_id in _interrupted_operations(view, dead)
         )
-        found.update(interrupted)
-    return found
+        operations.update(interrupted)
+    return operations
 
 
 def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]:

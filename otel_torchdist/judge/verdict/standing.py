@@ -1,4 +1,4 @@
-"""Which verdict stands: that given while a job hung, however the job ends, and all nodes' verdict over one node's."""
+"""The verdict that stands: the one given while a job hung, and the verdict of all nodes over one node's."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def awaits_ends(world: WorldSnapshot, verdict: Verdict) -> bool:
 def timed_out_ns(world: WorldSnapshot, verdict: Verdict) -> int | None:
     """Return when a timeout ended the first wait of a member since the verdict began; None if none did."""
     members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
-    last = [one.record for view in members if (one := timed_out(view)) is not None]
+    last = [operation.record for view in members if (operation := timed_out(view)) is not None]
     ends = [record.completed_ns or 0 for record in last if record.entered_ns >= verdict.since_ns]
-    return min([*ends, *(one.at_ns for one in all_given_up(members))], default=None)
+    return min([*ends, *(operation.at_ns for operation in all_given_up(members))], default=None)
 
 
 def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
@@ -73,22 +73,22 @@ def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
 
 
 def verdict_of_all_nodes(
-    found: AgentsVerdict | None, world: WorldSnapshot, world_size: int, own: Verdict | None
+    written: AgentsVerdict | None, world: WorldSnapshot, world_size: int, own: Verdict | None
 ) -> AgentsVerdict | None:
     """Return the verdict of all nodes' agents, if it still holds and says more than this node's verdict.
 
     Args:
-        found: The verdict written down by this node's agent, or None.
+        written: The verdict written down by this node's agent, or None.
         world: The run's ranks on this node.
         world_size: Number of ranks on all nodes.
         own: The verdict on the ranks of this node.
     """
-    if found is None or len(world.ranks) == world_size:
+    if written is None or len(world.ranks) == world_size:
         return None
-    if any(_has_gone_on(view, found) for view in world.ranks.values()):
+    if any(_has_gone_on(view, written) for view in world.ranks.values()):
         return None
-    is_the_same = own is not None and (own.kind.value, own.ranks) == (found.kind, found.named)
-    return None if is_the_same else found
+    is_the_same = own is not None and (own.kind.value, own.ranks) == (written.kind, written.named)
+    return None if is_the_same else written
 
 
 def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:

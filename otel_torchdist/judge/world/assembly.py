@@ -44,11 +44,11 @@ def worlds(
     shown = settled([(follower.reader.identity, view) for follower, view in read])
     views = {follower: view for (follower, _), view in zip(read, shown, strict=True)}
     runs = sort_into_runs({follower: _member(follower, view) for follower, view in views.items()})
-    found = {key: {rank: views[follower] for rank, follower in ranks.items()} for key, ranks in runs.items()}
-    for key in [key for key in found if not key.run]:
+    members = {key: {rank: views[follower] for rank, follower in ranks.items()} for key, ranks in runs.items()}
+    for key in [key for key in members if not key.run]:
         began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
-        found[key] = _with_twins(of_newest_launch(found[key], began_ns), runs[key], views)
-    there = {key: ranks for key, ranks in found.items() if ranks}
+        members[key] = _with_twins(of_newest_launch(members[key], began_ns), runs[key], views)
+    there = {key: ranks for key, ranks in members.items() if ranks}
     shown_here: dict[RunMembership, dict[int, RankView]] = {}
     # Users may write into tapes of their own that they have met other users' processes.
     for owner in {key.owner for key in there}:
@@ -56,7 +56,7 @@ def worlds(
         own = [key for key, ranks in together.items() if not _is_of_neighbours(ranks, neighbours)]
         together = with_other_sizes(with_other_parts(together))
         shown_here |= {key: together[key] for key in own}
-    return [_world(key, left_alone(ranks), now_ns, looked_ns, found) for key, ranks in shown_here.items()]
+    return [_world(key, left_alone(ranks), now_ns, looked_ns, members) for key, ranks in shown_here.items()]
 
 
 def _is_of_neighbours(ranks: Mapping[int, RankView], neighbours: Collection[int]) -> bool:
@@ -108,7 +108,7 @@ def _with_twins(
         followers: Their followers, by rank.
         views: All ranks whose tapes are read.
     """
-    found = dict(ranks)
+    with_twins = dict(ranks)
     for rank, view in ranks.items():
         own = followers[rank].reader
         others = [
@@ -123,8 +123,8 @@ def _with_twins(
             and follower.reader.identity.pid != own.identity.pid
         ]
         if others and view.alive:
-            found[rank] = dataclasses.replace(view, twins=tuple(sorted({own.identity.pid, *others})))
-    return found
+            with_twins[rank] = dataclasses.replace(view, twins=tuple(sorted({own.identity.pid, *others})))
+    return with_twins
 
 
 def _member(follower: TapeFollower, view: RankView) -> RunMember:
@@ -187,7 +187,9 @@ def as_finished(helper: RankView) -> RankView:
 
     The way its process ended then means nothing.
     """
-    is_idle = helper.state is not TapeState.FAILED and all(one.waiting_since_ns is None for one in helper.open)
+    is_idle = helper.state is not TapeState.FAILED and all(
+        operation.waiting_since_ns is None for operation in helper.open
+    )
     return dataclasses.replace(helper, state=TapeState.FINISHED, death=None) if is_idle else helper
 
 
@@ -238,14 +240,14 @@ def with_other_parts(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int,
         runs: Ranks of each run or part; all of one user and node.
     """
     parts = {key: part for key, ranks in runs.items() if (part := _part_of(ranks)) is not None}
-    found = dict(runs)
+    complete = dict(runs)
     for key, part in parts.items():
         others = [other.ranks for other in parts.values() if part.fits(other)]
         claims = Counter(rank for ranks in others for rank in ranks)
         for ranks in others:  # not where several ranks claim the same number
             if all(claims[rank] == 1 for rank in ranks):
-                found[key] = {**found[key], **ranks}
-    return found
+                complete[key] = {**complete[key], **ranks}
+    return complete
 
 
 def _part_of(ranks: Mapping[int, RankView]) -> _Part | None:

@@ -75,10 +75,10 @@ class CreatedGroups:
                     yield one, other
 
     def _parties(self, name: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        found: dict[str, list[int]] = {}
+        parties: dict[str, list[int]] = {}
         for rank, group in sorted(self._by_name[name].items()):
-            found.setdefault(name_ranks(group.name.ranks), []).append(rank)
-        ordered = sorted(found.items(), key=lambda party: (-len(party[1]), party[1]))
+            parties.setdefault(name_ranks(group.name.ranks), []).append(rank)
+        ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
         return tuple((text, tuple(ranks)) for text, ranks in ordered)
 
     def _against(self, odd: int, name: str) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -42,16 +42,16 @@ def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankVi
     """
     if not any(view.places for ranks in runs.values() for view in ranks.values()):
         return {key: dict(ranks) for key, ranks in runs.items()}
-    found: dict[K, dict[int, RankView]] = {}
+    joined_runs: dict[K, dict[int, RankView]] = {}
     for keys in _linked(runs):
         ordered = sorted(keys, key=lambda key: _precedence(runs[key]))
         views = [_Seat(run, view) for run, key in enumerate(ordered) for view in runs[key].values()]
-        found[ordered[0]] = (
+        joined_runs[ordered[0]] = (
             _Joined(_latest(views)).views
             if any(seat.view.places for seat in views)
             else {seat.view.rank: seat.view for seat in views}
         )
-    return found
+    return joined_runs
 
 
 def _precedence(ranks: Mapping[int, RankView]) -> tuple[int, bool, bool, int, int]:

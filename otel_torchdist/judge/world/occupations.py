@@ -93,9 +93,9 @@ class SharedGroups:
             return
         if known is not None and known.times >= CERTAIN:
             return
-        found = shared_by(self._resolved.operation(before), self._resolved.operation(operation))
-        if found is not None:
-            self._found[operation.group] = found if known is None else replace(found, times=known.times + 1)
+        shared = shared_by(self._resolved.operation(before), self._resolved.operation(operation))
+        if shared is not None:
+            self._found[operation.group] = shared if known is None else replace(shared, times=known.times + 1)
             self.shown = tuple(self._found.values())
 
 
@@ -210,8 +210,8 @@ class RemoteWait:
         served: State of the call at the worker.
         since_ns: Start of the function or stop; else, when the call was made.
         operation: The operation in which the function waits; None if it does not wait.
-        is_own_thread: Whether the waiting thread is the one that should enter the operation in question: it was the
-            last to enter such operations, and no function running on the rank may enter it instead.
+        is_own_thread: Whether the waiting thread itself should enter the operation in question: it was the last to
+            enter such operations, and no function running on the rank may enter it instead.
     """
 
     call: CallView

@@ -87,11 +87,11 @@ def find_message_misfit(
     sender: int, receiver: int, sent: SignatureName | None, expected: SignatureName | None
 ) -> Misfit | None:
     """Return a message whose receiver expects another size; None if the sizes are equal or unknown."""
-    one, other = _message_bytes(sent), _message_bytes(expected)
-    if sent is None or expected is None or not one or not other or one == other:
+    sent_bytes, expected_bytes = _message_bytes(sent), _message_bytes(expected)
+    if sent is None or expected is None or not sent_bytes or not expected_bytes or sent_bytes == expected_bytes:
         return None
     unit = item_bytes(sent.dtypes[0]) if sent.dtypes == expected.dtypes else 0
-    return Misfit(sender, receiver, one, other, unit, tuple(sorted((sender, receiver))), 1)
+    return Misfit(sender, receiver, sent_bytes, expected_bytes, unit, tuple(sorted((sender, receiver))), 1)
 
 
 def _message_bytes(signature: SignatureName | None) -> int:

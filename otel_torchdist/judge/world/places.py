@@ -146,8 +146,8 @@ def _is_current(view: RankView, stacks: Stacks, thread: ThreadStack) -> bool:
 def _frame_of(thread: ThreadStack, threads: Sequence[ThreadStack]) -> CallSiteName | None:
     """Return the frame to show for a thread; the main thread's if this one runs no user code, as in a pool."""
     frames = [thread.frames, *(other.frames for other in threads if other.name == _MAIN_THREAD)]
-    found = [user_frame(other) for other in frames if _has_user(other)]
-    return found[0] if found else user_frame(thread.frames)
+    user_frames = [user_frame(other) for other in frames if _has_user(other)]
+    return user_frames[0] if user_frames else user_frame(thread.frames)
 
 
 def _has_user(frames: Iterable[CallSiteName]) -> bool:

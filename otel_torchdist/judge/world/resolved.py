@@ -95,7 +95,7 @@ class ResolvedNames:
 
     def _resolve(self, key: _NameIds, operation: Operation) -> _Names:
         names = self._names
-        found = _Names(
+        resolved_names = _Names(
             operation=self._name(operation),
             group=self.group(operation.group),
             signature=names.signature(operation.signature),
@@ -104,12 +104,17 @@ class ResolvedNames:
             label_name=names.label_name(operation.label),
             path=shown_path(names, operation.call_site),
         )
-        resolved = (found.group, found.signature, found.call_site, found.label or None)
+        resolved = (
+            resolved_names.group,
+            resolved_names.signature,
+            resolved_names.call_site,
+            resolved_names.label or None,
+        )
         if not any(identity and name is None for identity, name in zip(key[1:], resolved, strict=True)):
             if len(self._known) == MAX_KNOWN:
                 self._known.clear()
-            self._known[key] = found  # missing names may still come
-        return found
+            self._known[key] = resolved_names  # missing names may still come
+        return resolved_names
 
     def caller(self, operation: Operation) -> str:
         """Return the name of the function run by an operation's thread; '' if unknown."""

@@ -51,7 +51,7 @@ class Tie(enum.Enum):
     """Whether one thread's wait keeps its rank from entering an operation."""
 
     OWN = enum.auto()
-    """The waiting thread is the one that should enter it."""
+    """The waiting thread itself should enter it."""
     THROUGH = enum.auto()
     """The thread that should enter it waits for other threads of its process, or for a start or work."""
     NONE = enum.auto()

@@ -95,13 +95,13 @@ class Diverged:
 
 def _attributes_of(values: Diverged) -> Attributes:
     if not values.is_of_parameters:
-        found = of_operation_id(values.operation, values.group, values.operation_id)
-        return {**found, semconv.DIVERGENCE_OF: "output"}
-    found = of_group(values.group) if values.group is not None else {}
-    found[semconv.DIVERGENCE_OF] = "parameters"
+        attributes = of_operation_id(values.operation, values.group, values.operation_id)
+        return {**attributes, semconv.DIVERGENCE_OF: "output"}
+    attributes = of_group(values.group) if values.group is not None else {}
+    attributes[semconv.DIVERGENCE_OF] = "parameters"
     if values.parameters is not None:
-        found[semconv.DIVERGENCE_PARAMETERS] = values.parameters.text
-    return found
+        attributes[semconv.DIVERGENCE_PARAMETERS] = values.parameters.text
+    return attributes
 
 
 def _which_of(parameters: ParameterRange | None) -> str:
@@ -166,7 +166,7 @@ def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, 
     of = right.parameters
     if of is None:
         return None
-    found: DifferingRange | None = None
+    differing: DifferingRange | None = None
     for output in by_rank.values():
         if output.checksum == right.checksum or output.parameters is None:
             continue
@@ -174,14 +174,16 @@ def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, 
         places = differing_places(here, there, of.count)
         if places is None or output.parameters.count != of.count:
             return None
-        found = places if found is None else found.joined(places)
+        differing = places if differing is None else differing.joined(places)
     names = next(
         (output.parameters.names for output in by_rank.values() if output.parameters and output.parameters.names), ()
     )
-    if found is None:
+    if differing is None:
         return None
-    first, last = (names[place] if place < len(names) else f"parameter {place}" for place in (found.first, found.last))
-    return ParameterRange(first, last, 1 if found.are_exact else found.last - found.first + 1, of.count)
+    first, last = (
+        names[place] if place < len(names) else f"parameter {place}" for place in (differing.first, differing.last)
+    )
+    return ParameterRange(first, last, 1 if differing.are_exact else differing.last - differing.first + 1, of.count)
 
 
 def _minority(checksums: dict[int, int], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

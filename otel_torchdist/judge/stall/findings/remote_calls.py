@@ -77,9 +77,9 @@ class TroubledCalls:
 def troubled_calls(world: WorldSnapshot) -> list[TroubledCalls]:
     """Return the calls that cannot proceed at this moment."""
     by_name = {view.worker.name: view for view in world.in_order if view.worker is not None}
-    found = [*_dead(world), *_frozen(world, by_name)]
+    troubles = [*_dead(world), *_frozen(world, by_name)]
     starved = _starved(by_name)
-    return [*found, _of_starved(starved, by_name)] if starved else found
+    return [*troubles, _of_starved(starved, by_name)] if starved else troubles
 
 
 class TroubleFinder:
@@ -110,8 +110,8 @@ class TroubleFinder:
         """Return the new findings, and the findings that are over. Runs without workers have none."""
         if all(view.worker is None for view in judged.world.ranks.values()):
             return []
-        found = [trouble.finding(judged) for trouble in self.find(judged.world)]
-        return [*found, *(trouble.over(judged.run) for trouble in self.gone)]
+        findings = [trouble.finding(judged) for trouble in self.find(judged.world)]
+        return [*findings, *(trouble.over(judged.run) for trouble in self.gone)]
 
     def _has_lasted(self, key: object, trouble: TroubledCalls) -> bool:
         return trouble.kind is FindingKind.DEAD or self._lasted_ns[key] >= self._threshold_ns
@@ -136,7 +136,7 @@ def _dead(world: WorldSnapshot) -> list[TroubledCalls]:
 
 def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[TroubledCalls]:
     """Return the workers stopped by the kernel for which running workers wait."""
-    found: list[TroubledCalls] = []
+    troubles: list[TroubledCalls] = []
     for name, view in by_name.items():
         stopped = view.stopped
         if stopped is None or not view.alive or not stopped.is_frozen(world.taken_ns):
@@ -156,8 +156,8 @@ def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[Troub
             f"{seconds(age_s)}"
         )
         calls = frozenset((rank, call.thread, call.since_ns) for rank, call in waits.items())
-        found.append(TroubledCalls(FindingKind.FROZEN, (view.rank,), oldest.function, oldest.since_ns, calls, text))
-    return found
+        troubles.append(TroubledCalls(FindingKind.FROZEN, (view.rank,), oldest.function, oldest.since_ns, calls, text))
+    return troubles
 
 
 def _calls_to(caller: RankView, name: str) -> list[CallView]:

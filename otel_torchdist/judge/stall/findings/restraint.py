@@ -100,12 +100,12 @@ class Latenesses:
 def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
     """Return the number of messages sent between ranks, by sender and receiver."""
     shown = {view.rank: view for view in views}
-    found: Counter[tuple[int, int]] = Counter()
+    messages: Counter[tuple[int, int]] = Counter()
     for rank, view in shown.items():
         for channel, progress in view.progress.items():
             if channel.is_point_to_point and channel.source == rank and channel.destination in shown:
-                found[channel.source, channel.destination] += progress.entered
-    return found
+                messages[channel.source, channel.destination] += progress.entered
+    return messages
 
 
 def exchanging(sent: Mapping[tuple[int, int], int], steps: int) -> list[tuple[int, int]]:

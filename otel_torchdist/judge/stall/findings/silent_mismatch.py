@@ -56,7 +56,7 @@ class SilentMismatches:
         """
         self._compare(world, only_changed=False)
         unsettled = {channel for channel, _ in self.wanted} if not is_last else set[Channel]()
-        settled = [found for channel, found in self._found.items() if channel not in unsettled]
+        settled = [mismatch for channel, mismatch in self._found.items() if channel not in unsettled]
         return [*self._order.find(world, is_last=True), *self._report(settled)]
 
     def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
@@ -77,18 +77,18 @@ class SilentMismatches:
         number = windows.first_odd
         dimensions = channel not in self._reported_dimensions
         # Snapshots of other nodes are older, and their latest calls may be missing from our latest ones.
-        found = find_difference(views, channel, dimensions)
-        if number is None and found is None:
+        mismatch = find_difference(views, channel, dimensions)
+        if number is None and mismatch is None:
             return set()
         self._suspected_ns.setdefault(channel, now_ns)
         calls = windows.calls_in(number) if number is not None else None
         if number is not None and calls is not None:
-            found = _first_difference(channel, calls, dimensions) or found
+            mismatch = _first_difference(channel, calls, dimensions) or mismatch
             windows.settle(number)
-            if found is None:
+            if mismatch is None:
                 self._suspected_ns.pop(channel, None)
-        if found is not None:
-            self._found[channel] = found
+        if mismatch is not None:
+            self._found[channel] = mismatch
             return set()
         return {(channel, number)} if number is not None and calls is None else set()
 
@@ -126,14 +126,16 @@ class SilentMismatches:
 
     def _due(self, now_ns: int) -> list[Mismatch]:
         due = [
-            found for channel, found in self._found.items() if now_ns - self._suspected_ns[channel] >= REPORTED_AFTER_NS
+            mismatch
+            for channel, mismatch in self._found.items()
+            if now_ns - self._suspected_ns[channel] >= REPORTED_AFTER_NS
         ]
         return self._report(due)
 
     def _report(self, due: list[Mismatch]) -> list[Mismatch]:
         due = due[: max(MAX_REPORTED - len(self._reported), 0)]
-        for found in due:
-            self.mark_reported(found)
+        for mismatch in due:
+            self.mark_reported(mismatch)
         return due
 
 
@@ -158,21 +160,21 @@ def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
 
 def _channels(world: WorldSnapshot) -> Mapping[Channel, list[RankView]]:
     """Return the collectives of every group reported by several ranks, with these ranks."""
-    found: dict[Channel, list[RankView]] = {}
+    by_channel: dict[Channel, list[RankView]] = {}
     for view in world.in_order:
         for channel, progress in view.progress.items():
             if channel.kind is RecordKind.OPERATION and not channel.is_point_to_point and progress.aligned:
-                found.setdefault(channel, []).append(view)
-    return {channel: views for channel, views in found.items() if len(views) > 1}
+                by_channel.setdefault(channel, []).append(view)
+    return {channel: views for channel, views in by_channel.items() if len(views) > 1}
 
 
 def _first_difference(channel: Channel, calls: Mapping[int, tuple[Arrival, ...]], dimensions: bool) -> Mismatch | None:
     for place in range(min(map(len, calls.values()))):
         here = {rank: arrivals[place] for rank, arrivals in calls.items()}
-        found = differ(here, OperationId(channel, next(iter(here.values())).sequence), dimensions)
-        if found is not None:
+        mismatch = differ(here, OperationId(channel, next(iter(here.values())).sequence), dimensions)
+        if mismatch is not None:
             history = [{rank: arrivals[at] for rank, arrivals in calls.items()} for at in range(place + 1)]
-            return with_ways(found, history)
+            return with_ways(mismatch, history)
     return None
 
 
@@ -268,4 +270,4 @@ class GroupOrder:
 def _difference(world: WorldSnapshot) -> Mismatch | None:
     created = CreatedGroups(world.ranks.values())
     groups = {key: group for view in world.in_order for key, group in view.groups.items()}
-    return next((found for group in groups.values() if (found := created.differ_in(group, is_new=False))), None)
+    return next((mismatch for group in groups.values() if (mismatch := created.differ_in(group, is_new=False))), None)

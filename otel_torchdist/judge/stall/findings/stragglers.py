@@ -257,7 +257,7 @@ class Stragglers:
         if suspect is None or view is None or channel.group not in view.groups:
             return None
         share = min(tally.late_ns[suspect] / tally.span_ns, 1.0)  # spans begin after the first call of each window
-        usual = median([one for rank, one in data_shares.items() if rank != suspect] or [0.0])
+        usual = median([other_share for rank, other_share in data_shares.items() if rank != suspect] or [0.0])
         own = data_shares.get(suspect, 0.0)
         waits_for_data = own - usual >= MOSTLY_DATA * share
         return Straggler(
@@ -307,14 +307,14 @@ def _is_usual(rank: int, tally: _Tally) -> bool:
 
 def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:
     """Return the channels for which several ranks of this node report arrivals, with these ranks."""
-    found: dict[Channel, list[RankView]] = {}
+    by_channel: dict[Channel, list[RankView]] = {}
     for view in world.in_order:
         if view.is_remote or not view.alive:
             continue
         for channel in view.arrivals:
             if channel.kind is RecordKind.OPERATION and view.progress[channel].aligned:
-                found.setdefault(channel, []).append(view)
-    return {channel: views for channel, views in found.items() if len(views) > 1}
+                by_channel.setdefault(channel, []).append(view)
+    return {channel: views for channel, views in by_channel.items() if len(views) > 1}
 
 
 def _common_numbers(channel: Channel, views: list[RankView], after: int) -> list[int]:

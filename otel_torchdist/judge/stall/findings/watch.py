@@ -93,16 +93,16 @@ class FindingWatch:
             return self.find_stragglers(judged)
         if cause is not None:
             self._silent.mark_reported(cause)
-        found = [silent_mismatch.finding_of(mismatch, judged) for mismatch in self._silent.find(world)]
-        found += self._found(judged)
+        findings = [silent_mismatch.finding_of(mismatch, judged) for mismatch in self._silent.find(world)]
+        findings += self._found(judged)
         self._all_over_ns = _over_since(world, self._all_over_ns)
         if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _settling_ns(world):
             self._is_concluded = False
         elif not self._is_concluded:
             is_last = world.taken_ns - self._all_over_ns >= CONCLUDED_AFTER_NS
-            found += self.conclude(judged, is_last)
+            findings += self.conclude(judged, is_last)
             self._is_concluded = not self._silent.wanted
-        return [*found, *self.find_stragglers(judged)]
+        return [*findings, *self.find_stragglers(judged)]
 
     def conclude(self, judged: JudgedWorld, is_last: bool = True, cause: Mismatch | None = None) -> list[Finding]:
         """Finish the comparisons, with arguments as for `compare`. Operations still open may become a stall instead."""
@@ -112,8 +112,8 @@ class FindingWatch:
             self._silent.mark_reported(cause)
         world = judged.world
         concluded = self._silent.conclude(world, is_last)
-        found = self._found(judged, is_last=True)
-        return found + [
+        findings = self._found(judged, is_last=True)
+        return findings + [
             silent_mismatch.finding_of(mismatch, judged)
             for mismatch in concluded
             if ended_well(
@@ -144,11 +144,11 @@ class FindingWatch:
         """Check for stragglers only, while another agent compares the calls."""
         late = self._stragglers.find(judged.world)[: MAX_STRAGGLERS - self._reported]
         self._reported += len(late)
-        found: list[Finding | FindingOver | ArrivalsCompared] = [straggler.finding(judged) for straggler in late]
-        found += [stragglers.over_of(channel, rank, judged.run) for channel, rank in self._stragglers.gone]
+        reports: list[Finding | FindingOver | ArrivalsCompared] = [straggler.finding(judged) for straggler in late]
+        reports += [stragglers.over_of(channel, rank, judged.run) for channel, rank in self._stragglers.gone]
         if self._stragglers.lateness:
-            found.append(ArrivalsCompared(judged.run, tuple(self._stragglers.lateness)))
-        return found
+            reports.append(ArrivalsCompared(judged.run, tuple(self._stragglers.lateness)))
+        return reports
 
 
 def _settling_ns(world: WorldSnapshot) -> int:

@@ -81,9 +81,9 @@ class WaitAges:
 
     def once_expected(self, waits: Iterable[Wait]) -> list[Wait]:
         """Return the waits that were expected to be long, and forget others."""
-        found = [wait for wait in waits if wait.key in self._expected]
-        self._expected = {wait.key for wait in found}
-        return found
+        expected = [wait for wait in waits if wait.key in self._expected]
+        self._expected = {wait.key for wait in expected}
+        return expected
 
 
 # --- markers ----------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class MarkerClock:
         """
         early = {wait.key for wait in at_once if not self.has_marked(wait)}
         waits = {wait.key: wait for wait in (*stalled, *at_once)}
-        found: list[tuple[Wait, int]] = []
+        numbered: list[tuple[Wait, int]] = []
         ranks: Counter[int] = Counter()
         for wait in sorted(waits.values(), key=lambda wait: wait.since_ns):
             ranks[wait.view.nonce] += 1
@@ -173,8 +173,8 @@ class MarkerClock:
             self._next_ns[wait.key] = next_doubling(self._threshold_ns, age_ns)
             number = self._numbering.following(wait.key, wait.since_ns, now_ns)
             self._numbering.take(wait.key, number, now_ns)
-            found.append((wait, number))
-        return found
+            numbered.append((wait, number))
+        return numbered
 
     def forget_all_but(self, waits: Iterable[Wait]) -> None:
         """Forget all other operations."""

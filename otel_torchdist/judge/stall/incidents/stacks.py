@@ -257,10 +257,10 @@ class EarlyStacks:
         if longest is None or longest == self._wait:
             return []
         self._wait = longest
-        found = self._roots.find(world, waits[:1], None)
-        if found is None or found.kind is not VerdictKind.ABSENT:
+        verdict = self._roots.find(world, waits[:1], None)
+        if verdict is None or verdict.kind is not VerdictKind.ABSENT:
             return []
-        return [view for view in (world.ranks[rank] for rank in found.ranks) if _calls_on_several_threads(view)]
+        return [view for view in (world.ranks[rank] for rank in verdict.ranks) if _calls_on_several_threads(view)]
 
     def _is_due(self, view: RankView, now_ns: int) -> bool:
         """Return whether a rank is not waiting, and was neither active nor asked for the length of the pause."""

@@ -27,7 +27,7 @@ from otel_torchdist.telemetry import semconv
 
 def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
     """Return the attributes of a verdict and its operation."""
-    found: Attributes = {
+    attributes: Attributes = {
         semconv.STALLED: True,
         semconv.RUN: run_label(run),
         semconv.VERDICT: verdict.kind.value,
@@ -35,34 +35,34 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
         semconv.STALL_AGE: age_s,
     }
     if verdict.ranks:
-        found[semconv.VERDICT_RANKS] = compress_ranks(verdict.ranks)
+        attributes[semconv.VERDICT_RANKS] = compress_ranks(verdict.ranks)
     if verdict.mismatch is not None:
-        found |= of_mismatch(verdict.mismatch)
+        attributes |= of_mismatch(verdict.mismatch)
     if verdict.circle:
-        found[semconv.CIRCLE] = [f"rank {link.rank}: {describe_link(link)}" for link in verdict.circle]
+        attributes[semconv.CIRCLE] = [f"rank {link.rank}: {describe_link(link)}" for link in verdict.circle]
     if verdict.first is not None:
-        found |= _of_death(verdict.first)
+        attributes |= _of_death(verdict.first)
     evidence = telling(verdict)
     if evidence is not None:
-        found[semconv.MACHINE_EVIDENCE] = evidence[1].kind.value
-    return found | of_operation_id(verdict.operation, verdict.group, verdict.operation_id)
+        attributes[semconv.MACHINE_EVIDENCE] = evidence[1].kind.value
+    return attributes | of_operation_id(verdict.operation, verdict.group, verdict.operation_id)
 
 
 def _of_death(first: FirstDeath) -> Attributes:
     """Return the attributes of the first named rank's death."""
-    found: Attributes = {semconv.DEATH_ORDER: "inferred" if first.is_inferred else "seen"}
+    attributes: Attributes = {semconv.DEATH_ORDER: "inferred" if first.is_inferred else "seen"}
     if first.lead_ns is not None:
-        found[semconv.DEATH_LEAD] = first.lead_ns / 1e9
+        attributes[semconv.DEATH_LEAD] = first.lead_ns / 1e9
     death = first.deaths.get(first.ranks[0])
     if death is None:
-        return found
+        return attributes
     if death.signal:
-        found[semconv.DEATH_SIGNAL] = death.signal_name
+        attributes[semconv.DEATH_SIGNAL] = death.signal_name
     if death.exit_code is not None:
-        found[semconv.PROCESS_EXIT_CODE] = death.exit_code
+        attributes[semconv.PROCESS_EXIT_CODE] = death.exit_code
     if death.oom:
-        found[semconv.DEATH_OUT_OF_MEMORY] = death.oom
-    return found
+        attributes[semconv.DEATH_OUT_OF_MEMORY] = death.oom
+    return attributes
 
 
 def of_finding(finding: Finding) -> Attributes:
@@ -78,34 +78,34 @@ def of_finding(finding: Finding) -> Attributes:
 def of_operation(view: RankView, operation: OperationView) -> Attributes:
     """Return the attributes of an open operation, as its final span will show them, where known."""
     record = operation.record
-    found = of_operation_id(operation.name, operation.group, operation.operation_id)
-    found[semconv.RANK] = view.rank
-    found[semconv.STEP] = record.step
-    found[semconv.MESSAGE_SIZE] = record.message_bytes
+    attributes = of_operation_id(operation.name, operation.group, operation.operation_id)
+    attributes[semconv.RANK] = view.rank
+    attributes[semconv.STEP] = record.step
+    attributes[semconv.MESSAGE_SIZE] = record.message_bytes
     if record.peer >= 0:
-        found[semconv.PEER] = record.peer
+        attributes[semconv.PEER] = record.peer
     signature = operation.signature
     if signature is not None and signature.tensors:
-        found[semconv.TENSOR_SHAPES] = ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes]
-        found[semconv.TENSOR_DTYPES] = list(signature.dtypes)
+        attributes[semconv.TENSOR_SHAPES] = ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes]
+        attributes[semconv.TENSOR_DTYPES] = list(signature.dtypes)
     if signature is not None and signature.reduce_op:
-        found[semconv.REDUCE_OP] = signature.reduce_op
+        attributes[semconv.REDUCE_OP] = signature.reduce_op
     if operation.label:
-        found[semconv.CALLER] = operation.label
+        attributes[semconv.CALLER] = operation.label
     if operation.path:
-        found[semconv.CALLER_PATH] = list(operation.path)
-    return found | of_frame(operation.call_site)
+        attributes[semconv.CALLER_PATH] = list(operation.path)
+    return attributes | of_frame(operation.call_site)
 
 
 def of_place(place: RankPlace) -> Attributes:
     """Return the attributes of a rank's place; empty if the rank has moved on since its last operation."""
     if place.source is PlaceSource.LAST_OPERATION:
         return {}
-    found = of_frame(place.frame)
+    attributes = of_frame(place.frame)
     if place.stacktrace:
-        found[semconv.CODE_STACKTRACE] = place.stacktrace
-        found[semconv.STACK_SOURCE] = "signal" if place.source is PlaceSource.SIGNAL else "thread"
-    return found
+        attributes[semconv.CODE_STACKTRACE] = place.stacktrace
+        attributes[semconv.STACK_SOURCE] = "signal" if place.source is PlaceSource.SIGNAL else "thread"
+    return attributes
 
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int, how: str = "") -> str:
@@ -142,8 +142,8 @@ def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> 
         now_ns: Monotonic time.
     """
     age_s = verdict.age_ns(now_ns) / 1e9
-    found = of_verdict(verdict, incident.run, age_s)
-    return Ruling(incident, epoch, verdict.operation_id, sentence(verdict, age_s), found)
+    attributes = of_verdict(verdict, incident.run, age_s)
+    return Ruling(incident, epoch, verdict.operation_id, sentence(verdict, age_s), attributes)
 
 
 # --- notices ----------------------------------------------------------------------------------------------------------

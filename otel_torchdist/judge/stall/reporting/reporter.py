@@ -138,7 +138,7 @@ class StallReporter:
 
     def _emit(self, name: str, severity: SeverityNumber, body: str, incident: Incident, root: FinishedSpan) -> None:
         context = SpanContext(root.trace_id, root.span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        found = {**root.attributes, semconv.STALL_TRACE_ID: f"{incident.trace_id:032x}"}
+        attributes = {**root.attributes, semconv.STALL_TRACE_ID: f"{incident.trace_id:032x}"}
         self._events.emit(
             timestamp=root.end_ns,
             observed_timestamp=root.end_ns,
@@ -146,7 +146,7 @@ class StallReporter:
             severity_number=severity,
             severity_text=severity.name,
             body=body,
-            attributes=found,
+            attributes=attributes,
             event_name=name,
         )
 

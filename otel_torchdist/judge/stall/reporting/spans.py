@@ -89,8 +89,8 @@ def finding_span(finding: Finding) -> FinishedSpan:
     target = finding.incident.root(1)
     view = finding.world.in_order[0]
     now_ns = _wall(view, finding.world.taken_ns)
-    found = attributes.of_finding(finding)
-    operation = found.get(semconv.OPERATION, semconv.ALL_OPERATIONS)
+    finding_attributes = attributes.of_finding(finding)
+    operation = finding_attributes.get(semconv.OPERATION, semconv.ALL_OPERATIONS)
     return FinishedSpan(
         name=semconv.FINDING_SPAN.format(operation=operation, verdict=finding.kind.value),
         trace_id=target.trace_id,
@@ -98,7 +98,7 @@ def finding_span(finding: Finding) -> FinishedSpan:
         parent_id=None,
         start_ns=now_ns - _SHORTEST_NS,
         end_ns=now_ns,
-        attributes=found,
+        attributes=finding_attributes,
         error=finding.sentence,
     )
 
@@ -137,8 +137,8 @@ class _Epoch:
         name = semconv.STALL_SPAN.format(operation=verdict.operation, verdict=verdict.kind.value)
         target = self.incident.root(self.number)
         before = () if self.before is None else (self.before,)
-        found = attributes.of_verdict(verdict, self.incident.run, age_ns / 1e9)
-        found[semconv.STALL_EPOCH] = self.number
+        root_attributes = attributes.of_verdict(verdict, self.incident.run, age_ns / 1e9)
+        root_attributes[semconv.STALL_EPOCH] = self.number
         return FinishedSpan(
             name=name,
             trace_id=target.trace_id,
@@ -146,7 +146,7 @@ class _Epoch:
             parent_id=None,
             start_ns=start_ns,
             end_ns=max(_wall(view, verdict.since_ns + age_ns), start_ns + _SHORTEST_NS),
-            attributes=found,
+            attributes=root_attributes,
             error=error,
             links=(*before, self._final_span(view, verdict.roll.waits[first])),
         )
@@ -154,12 +154,12 @@ class _Epoch:
     def _bar(self, root: FinishedSpan, rank: int, standing: Standing) -> FinishedSpan:
         view, operation = self.world.ranks[rank], self.verdict.roll.waits.get(rank)
         place = self.verdict.places.get(rank, RankPlace(PlaceSource.NOTHING, None))
-        found: attributes.Attributes = {semconv.STALLED: True, semconv.RANK: rank, semconv.STEP: view.step}
+        bar_attributes: attributes.Attributes = {semconv.STALLED: True, semconv.RANK: rank, semconv.STEP: view.step}
         if operation is not None:
-            found |= attributes.of_operation(view, operation)
-        found |= attributes.of_place(place)
+            bar_attributes |= attributes.of_operation(view, operation)
+        bar_attributes |= attributes.of_place(place)
         if rank in self.verdict.failures:
-            found[semconv.ERROR_TYPE] = self.verdict.failures[rank]
+            bar_attributes[semconv.ERROR_TYPE] = self.verdict.failures[rank]
         named = rank in self.verdict.ranks
         start_ns = root.start_ns
         if operation is not None:
@@ -171,7 +171,7 @@ class _Epoch:
             parent_id=root.span_id,
             start_ns=start_ns,
             end_ns=root.end_ns,
-            attributes=found,
+            attributes=bar_attributes,
             error=(describe_place(place, f"rank {rank}") or standing.value) if named else None,
             links=() if operation is None else (self._final_span(view, operation),),
         )

@@ -85,7 +85,7 @@ def _left_out(hops: Sequence[Hop]) -> Verdict | None:
     ]
     if not opposed:
         return None
-    creation, elsewhere, rank = min(opposed, key=lambda found: _age(found[0]))
+    creation, elsewhere, rank = min(opposed, key=lambda pair: _age(pair[0]))
     return other_call(creation, elsewhere, rank)
 
 
@@ -166,12 +166,12 @@ def strayed(
     return None
 
 
-def _is_on_the_same_end(rank: int, one: Channel, other: Channel) -> bool:
+def _is_on_the_same_end(rank: int, channel_here: Channel, channel_there: Channel) -> bool:
     """Return whether a rank sends in both channels, or receives in both, with different peers."""
-    if one[:2] != other[:2] or not other.is_point_to_point:
+    if channel_here[:2] != channel_there[:2] or not channel_there.is_point_to_point:
         return False
-    ends = ("source", "destination") if rank == one.source else ("destination", "source")
-    own, peers = ({getattr(channel, end) for channel in (one, other)} for end in ends)
+    ends = ("source", "destination") if rank == channel_here.source else ("destination", "source")
+    own, peers = ({getattr(channel, end) for channel in (channel_here, channel_there)} for end in ends)
     return own == {rank} and len(peers) == 2
 
 
@@ -180,5 +180,5 @@ def _was_next(progress: Progress | None, sequence: int, operation: OperationView
     if progress is None or not progress.aligned or progress.entered != sequence - 1 or operation.call_site is None:
         return False
     site = operation.call_site
-    lines = {(one.frames[0].file, one.frames[0].line) for one in progress.recent if one.frames}
+    lines = {(arrival.frames[0].file, arrival.frames[0].line) for arrival in progress.recent if arrival.frames}
     return (site.file, site.line) in lines

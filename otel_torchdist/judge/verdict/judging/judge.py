@@ -228,7 +228,7 @@ class Judge:
     def _frozen(self, ranks: Iterable[int]) -> tuple[int, ...]:
         stopped = {rank: self._world.ranks[rank].stopped for rank in ranks}
         now_ns = self._world.taken_ns
-        return tuple(rank for rank, found in stopped.items() if found is not None and found.is_frozen(now_ns))
+        return tuple(rank for rank, state in stopped.items() if state is not None and state.is_frozen(now_ns))
 
     def _follow(
         self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
@@ -238,8 +238,8 @@ class Judge:
         view = self._world.ranks[rank]
         channel = roll.operation_id.channel
         waits = [
-            Hop(roll, rank, one, tie_of(self._world, rank, roll.operation_id, one), stand)
-            for one, stand in self._waits_of(view)
+            Hop(roll, rank, waiting, tie_of(self._world, rank, roll.operation_id, waiting), stand)
+            for waiting, stand in self._waits_of(view)
         ]
         remote = remote_wait(self._world, rank, channel)
         if remote is not None and remote.operation is not None and remote.is_own_thread:
@@ -268,11 +268,13 @@ class Judge:
         Open operations without a waiting thread count only if no thread waits, and none is seen elsewhere.
         """
         settled = self._world.taken_ns - self._settled_ns
-        open_here = [one for one in view.open if view.waits_in(one) and since_of(one) <= settled]
-        stands = [(one, stand_of(view, one)) for one in open_here]
-        waits = [(one, stand) for one, stand in stands if stand is ThreadStand.WAITS]
+        open_here = [wait for wait in view.open if view.waits_in(wait) and since_of(wait) <= settled]
+        stands = [(wait, stand_of(view, wait)) for wait in open_here]
+        waits = [(wait, stand) for wait, stand in stands if stand is ThreadStand.WAITS]
         first: dict[Channel, tuple[OperationView, ThreadStand]] = {}
-        for operation, stand in waits or [(one, stand) for one, stand in stands if stand is not ThreadStand.ELSEWHERE]:
+        for operation, stand in waits or [
+            (wait, stand) for wait, stand in stands if stand is not ThreadStand.ELSEWHERE
+        ]:
             first.setdefault(operation.operation_id.channel, (operation, stand))
         return list(first.values())
 

@@ -94,8 +94,8 @@ def past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mis
 
     Missing bytes may have been taken from a later transfer, which then does not end although all ranks are in it.
     """
-    found = find_mismatches(views.values(), operation_id)
-    return next((mismatch for mismatch in found if mismatch.misfit is not None), None)
+    mismatches = find_mismatches(views.values(), operation_id)
+    return next((mismatch for mismatch in mismatches if mismatch.misfit is not None), None)
 
 
 def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:
@@ -129,7 +129,9 @@ def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int)
     own, others = _calls(behind, channel), _calls(ahead, channel)
     shift = ahead.progress[channel].entered - behind.progress[channel].entered
     pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
-    return bool(pairs) and all(compare({0: one, 1: other}, OperationId(channel, first)) is None for one, other in pairs)
+    return bool(pairs) and all(
+        compare({0: call, 1: other}, OperationId(channel, first)) is None for call, other in pairs
+    )
 
 
 def _calls(view: RankView, channel: Channel) -> dict[int, Arrival]:

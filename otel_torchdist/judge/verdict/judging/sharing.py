@@ -32,10 +32,10 @@ def sharing_at(world: WorldSnapshot, roll: RollCall, mismatch: Mismatch | None) 
     last = mismatch.operation_id.sequence if mismatch is not None else roll.operation_id.sequence
     swapped = swapped_callers(views, channel, last, is_mismatch=mismatch is not None)
     blocked = _blocked_at_once(views, channel)
-    found = swapped or blocked
-    if found is None and mismatch is not None:
-        found = _seen_before(views, channel)
-    return found
+    sharing = swapped or blocked
+    if sharing is None and mismatch is not None:
+        sharing = _seen_before(views, channel)
+    return sharing
 
 
 def is_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
@@ -99,22 +99,22 @@ def _example(views: Sequence[RankView], channel: Channel, callers: set[str]) -> 
     }
     ended = [view.last for view in views if view.last is not None]
     calls = (*ended, *(operation for view in views for operation in view.open))
-    sites = {one.caller: one.call_site for one in calls if one.operation_id.channel == channel}
-    one, other = sorted(callers)[:2]
+    sites = {call.caller: call.call_site for call in calls if call.operation_id.channel == channel}
+    first_caller, other_caller = sorted(callers)[:2]
     step = max(view.step for view in views)
     return SharedGroup(
         channel.group,
-        (names.get(one, ""), names.get(other, "")),
-        (sites.get(one), sites.get(other)),
+        (names.get(first_caller, ""), names.get(other_caller, "")),
+        (sites.get(first_caller), sites.get(other_caller)),
         step,
-        (one, other),
+        (first_caller, other_caller),
     )
 
 
 def _blocked_at_once(views: Iterable[RankView], channel: Channel) -> Sharing | None:
     """Return the sharing by two threads of a rank that wait in the group now."""
-    found = {view.rank: example for view in views for example in _examples(view, channel)}
-    return Sharing(tuple(found), next(iter(found.values()))) if found else None
+    examples = {view.rank: example for view in views for example in _examples(view, channel)}
+    return Sharing(tuple(examples), next(iter(examples.values()))) if examples else None
 
 
 def _examples(view: RankView, channel: Channel) -> Iterator[SharedGroup]:
@@ -127,5 +127,5 @@ def _examples(view: RankView, channel: Channel) -> Iterator[SharedGroup]:
 
 
 def _seen_before(views: Iterable[RankView], channel: Channel) -> Sharing | None:
-    found = {view.rank: one for view in views for one in view.shared_groups if one.group == channel.group}
-    return Sharing(tuple(found), next(iter(found.values()))) if found else None
+    examples = {view.rank: shared for view in views for shared in view.shared_groups if shared.group == channel.group}
+    return Sharing(tuple(examples), next(iter(examples.values()))) if examples else None

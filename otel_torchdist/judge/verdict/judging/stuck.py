@@ -89,9 +89,9 @@ def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView,
     progress = view.progress.get(channel)
     if progress is None or not progress.completed < sequence <= out.up_to <= progress.entered:
         return False
-    if any(one.group is None for one in view.open):
+    if any(inside.group is None for inside in view.open):
         return False
-    return all(members <= world.ranks.keys() for members in {members_of(one) for one in view.open})
+    return all(members <= world.ranks.keys() for members in {members_of(inside) for inside in view.open})
 
 
 def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:

@@ -47,13 +47,13 @@ def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
     """Return the most telling recent symptom and its rank; None if there is none."""
     sources = verdict.kind.traits.symptoms
     ranks: Iterable[int] = verdict.ranks or sorted(verdict.symptoms)
-    found = [
+    candidates = [
         (rank, symptom)
         for rank in ranks
         for symptom in verdict.symptoms.get(rank, ())
         if symptom.kind.source in sources and _is_recent(symptom, verdict.since_ns) and not _is_said(symptom, verdict)
     ]
-    return min(found, key=lambda one: (_ORDER.index(one[1].kind), one[0]), default=None)
+    return min(candidates, key=lambda candidate: (_ORDER.index(candidate[1].kind), candidate[0]), default=None)
 
 
 def describe_slow(symptoms: Iterable[Symptom], now_ns: int) -> str:

@@ -123,8 +123,8 @@ def shared_meeting(verdict: Verdict) -> str:
 
 
 def _only(checkpoints: Iterable[CheckpointView | None]) -> str:
-    found = {checkpoint.meeting if checkpoint is not None else "" for checkpoint in checkpoints}
-    return found.pop() if len(found) == 1 else ""
+    meetings = {checkpoint.meeting if checkpoint is not None else "" for checkpoint in checkpoints}
+    return meetings.pop() if len(meetings) == 1 else ""
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------

@@ -245,7 +245,7 @@ def _shortened(text: str, narrow: Sequence[int]) -> str:
     wide = [text, *(_with_names_of(text, width) for width in _WIDE)]
     cut = [_with_names_of(text, width) for width in narrow]
     tries = ((wide, MOST), (wide, WITH_PLACE), (cut, WITH_PLACE), ([*wide, *cut], ALONE))
-    return next((one for found, most in tries for one in found if len(one) <= most), cut[-1])
+    return next((cut_text for texts, most in tries for cut_text in texts if len(cut_text) <= most), cut[-1])
 
 
 def _with_names_of(text: str, width: int) -> str:
