@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.names import CallSiteName
@@ -16,39 +16,99 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 # Each kind has a row here and a detector in `judge/stall/findings`.
 
 
+NEXT: Final = "next:"
+"""The label of the step to take, in texts of verdicts and findings."""
+
+
 class FindingKind(enum.Enum):
     """The kinds of findings. The value is the verdict in spans, log events, metrics and `--json`.
 
     Attributes:
         meaning: The clause in the help text of the findings metric.
+        next_step: The step to take, for people.
     """
 
     _value_: str
     meaning: str
+    next_step: str
 
-    def __new__(cls, value: str, meaning: str) -> FindingKind:
+    def __new__(cls, value: str, meaning: str, next_step: str) -> FindingKind:
         """Make the member of a row."""
         kind = object.__new__(cls)
         kind._value_ = value
         kind.meaning = meaning
+        kind.next_step = next_step
         return kind
 
-    MISMATCHED = "mismatched", "ranks have made calls that do not match, and nothing stalls"
-    STRAGGLER = "straggler", "a rank repeatedly comes last"
-    SLOW_RANK = "slow_rank", "a rank that makes steps notably longer"
-    SLOW_NODE = "slow_node", "a node that makes steps notably longer"
-    SLOW_STAGE = "slow_stage", "a pipeline stage that makes steps notably longer"
-    NON_FINITE = "non_finite", "the first ranks with an input that is infinite or not a number"
-    DIVERGED = "diverged", "ranks have different results or parameters where all must have the same"
+    def with_next_step(self, text: str) -> str:
+        """Return the text of a finding with the step to take."""
+        return f"{text}. {NEXT} {self.next_step}"
+
+    MISMATCHED = (
+        "mismatched",
+        "ranks have made calls that do not match, and nothing stalls",
+        "compare these calls: all ranks must create the same groups, and make the same calls, in the same order",
+    )
+    STRAGGLER = (
+        "straggler",
+        "a rank repeatedly comes last",
+        "compare its data, node and GPU clocks with the others'; `otel-torchdist profile --rank` shows its threads",
+    )
+    SLOW_RANK = (
+        "slow_rank",
+        "a rank that makes steps notably longer",
+        "see with `otel-torchdist analyze --only path` what it computes, and compare its GPU clocks with the others'",
+    )
+    SLOW_NODE = (
+        "slow_node",
+        "a node that makes steps notably longer",
+        "check the clocks, the memory and the other jobs of that node, or leave it out",
+    )
+    SLOW_STAGE = (
+        "slow_stage",
+        "a pipeline stage that makes steps notably longer",
+        "move layers from that stage to the others",
+    )
+    NON_FINITE = (
+        "non_finite",
+        "the first ranks with an input that is infinite or not a number",
+        "look at the batch and the loss of these ranks in that step, and go back to a checkpoint from before it",
+    )
+    DIVERGED = (
+        "diverged",
+        "ranks have different results or parameters where all must have the same",
+        "compare the seeds, the code and the machine of these ranks, and go back to a checkpoint from before that step",
+    )
     CHECKPOINT_FAILED = (
         "checkpoint_failed",
         "a checkpoint could not be saved, because an exception was raised on these ranks",
+        "remove the cause of the exception before the job ends: the last good checkpoint is an older one",
     )
-    SHARED_GROUP = "shared_group", "two threads of a rank use one group at the same time"
-    STARVED = "starved", "all threads that serve remote procedure calls wait in calls of their own"
-    FROZEN = "frozen", "a process that should run remote procedure calls does not run"
-    DEAD = "dead", "a process that serves remote procedure calls is gone, while others go on"
-    IDLE = "idle", "no rank has called an operation for long, and all stand still"
+    SHARED_GROUP = (
+        "shared_group",
+        "two threads of a rank use one group at the same time",
+        "give one of the two threads a group of its own (new_group)",
+    )
+    STARVED = (
+        "starved",
+        "all threads that serve remote procedure calls wait in calls of their own",
+        "raise num_worker_threads, or use async_execution",
+    )
+    FROZEN = (
+        "frozen",
+        "a process that should run remote procedure calls does not run",
+        "find out who stopped that process, and let it continue (`kill -CONT`)",
+    )
+    DEAD = (
+        "dead",
+        "a process that serves remote procedure calls is gone, while others go on",
+        "read the log of that process, and restart the job: all further calls to it fail",
+    )
+    IDLE = (
+        "idle",
+        "no rank has called an operation for long, and all stand still",
+        "find out what the ranks wait for at these lines; `otel-torchdist diagnose` prints their stacks",
+    )
 
 
 class Severity(enum.Enum):
@@ -72,7 +132,7 @@ class Finding:
         ranks: The named ranks, ascending.
         group: Key of the group concerned; '' if there is none or several.
         operation: Name of the operation concerned; '' if there is none or several.
-        sentence: The finding in words.
+        text: The finding in words, without the step to take.
         world: The snapshot that shows the finding.
         attributes: Span attributes besides run, verdict and ranks, by their names in `semconv`.
     """
@@ -83,9 +143,14 @@ class Finding:
     ranks: tuple[int, ...]
     group: str
     operation: str
-    sentence: str
+    text: str
     world: WorldSnapshot
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words, with the step to take."""
+        return self.kind.with_next_step(self.text)
 
     @property
     def run(self) -> int:

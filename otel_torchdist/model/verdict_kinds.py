@@ -49,6 +49,8 @@ class VerdictTraits:
     """The traits that all verdicts of one kind share.
 
     Attributes:
+        next_step: The step to take, for people. `{ranks}` stands for the named ranks, `{rank}` and `{place}` for the
+            first of them and its line. `wording/next_steps.py` has more specific steps for some evidence.
         is_final: Whether waiting longer cannot help. Thresholds and expected waits are then ignored.
         is_of_calls: Whether the calls themselves are at fault, so that the verdict explains failures in them.
         names_the_missing: Whether the named ranks are alive and outside of the stalled operation.
@@ -62,6 +64,7 @@ class VerdictTraits:
         symptoms: Sources of symptoms that can explain the verdict. Throttled clocks slow a rank but never stop it.
     """
 
+    next_step: str
     is_final: bool = False
     is_of_calls: bool = False
     names_the_missing: bool = False
@@ -79,30 +82,61 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
     match kind:
         case VerdictKind.SHARED_GROUP:
             return VerdictTraits(
+                next_step=(
+                    "give one of the two threads a group of its own (new_group), or make all calls of the "
+                    "group from one thread"
+                ),
                 is_final=True,
                 is_of_calls=True,
                 needs_no_silence=True,
                 not_by_a_script="the order in which two threads arrive is a matter of chance",
             )
         case VerdictKind.MISMATCHED:
-            return VerdictTraits(is_final=True, is_of_calls=True, needs_no_silence=True)
+            return VerdictTraits(
+                next_step=(
+                    "compare these calls, and the branches that lead to them: all ranks must make the same "
+                    "calls of a group, in the same order"
+                ),
+                is_final=True,
+                is_of_calls=True,
+                needs_no_silence=True,
+            )
         case VerdictKind.DEAD:
             return VerdictTraits(
-                is_final=True, names_others=True, stays_away=True, symptoms=(SymptomSource.GPU, SymptomSource.MEMORY)
+                next_step=(
+                    "find what ended {ranks}: see the log, `dmesg` on that node, and the scheduler's record of the job"
+                ),
+                is_final=True,
+                names_others=True,
+                stays_away=True,
+                symptoms=(SymptomSource.GPU, SymptomSource.MEMORY),
             )
         case VerdictKind.FROZEN:
             return VerdictTraits(
+                next_step=(
+                    "find what keeps the kernel from running {ranks}: `ps -o stat,wchan` shows the state of a process"
+                ),
                 names_the_missing=True,
                 names_others=True,
                 stays_away=True,
                 symptoms=(SymptomSource.GPU, SymptomSource.MEMORY, SymptomSource.STORAGE),
             )
         case VerdictKind.CIRCULAR:
-            return VerdictTraits()
+            return VerdictTraits(
+                next_step="make these ranks call the operations at these lines in the same order",
+            )
         case VerdictKind.UNMATCHED:
-            return VerdictTraits(names_the_missing=True, names_others=True)
+            return VerdictTraits(
+                next_step="make send and recv agree in peer, tag, group and order, beginning with {place}",
+                names_the_missing=True,
+                names_others=True,
+            )
         case VerdictKind.ABSENT:
             return VerdictTraits(
+                next_step=(
+                    "find out why {ranks} did not go on from {place}; while it runs, "
+                    "`otel-torchdist profile --rank {rank}` shows what its threads do"
+                ),
                 names_the_missing=True,
                 names_others=True,
                 may_only_be_late=True,
@@ -112,6 +146,7 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
             )
         case VerdictKind.RENDEZVOUS:
             return VerdictTraits(
+                next_step="have {ranks} create that group too: every rank calls new_group for every group, see {place}",
                 names_the_missing=True,
                 may_only_be_late=True,
                 stays_away=True,
@@ -119,6 +154,10 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
             )
         case VerdictKind.DEVICE:
             return VerdictTraits(
+                next_step=(
+                    "find the kernel that the GPU of {ranks} does not finish, among the work enqueued before "
+                    "{place}: rerun with CUDA_LAUNCH_BLOCKING=1"
+                ),
                 names_the_missing=True,
                 is_inside_backend=True,
                 may_only_be_late=True,
@@ -127,6 +166,10 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
             )
         case VerdictKind.STUCK:
             return VerdictTraits(
+                next_step=(
+                    "check the GPU and the network of {ranks} (`dmesg`, `nvidia-smi -q`, link counters), and "
+                    "restart without that node"
+                ),
                 is_of_transfer=True,
                 is_inside_backend=True,
                 not_by_a_script="a device or a connection did not finish the operation, which no call can cause",
@@ -134,6 +177,7 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
             )
         case VerdictKind.TRANSPORT:
             return VerdictTraits(
+                next_step="check the network between the ranks; with NCCL, rerun with NCCL_DEBUG=INFO and read its log",
                 is_of_transfer=True,
                 is_inside_backend=True,
                 not_by_a_script="all ranks have made the same calls, so the cause is below torch.distributed",
@@ -141,11 +185,15 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
             )
         case VerdictKind.UNREACHABLE:
             return VerdictTraits(
+                next_step=(
+                    "check that the node of {ranks} is up, that an agent runs there, and that its port can be reached"
+                ),
                 names_others=True,
                 not_by_a_script="nothing is known about the ranks on a node that does not answer",
             )
         case VerdictKind.UNKNOWN:
             return VerdictTraits(
+                next_step="compare the stacks of all ranks in `otel-torchdist diagnose`",
                 is_inside_backend=True,
                 may_only_be_late=True,
                 not_by_a_script="the records do not show which rank held the others up",

@@ -35,7 +35,7 @@ def _naming(folders: tuple[str, ...], kind: FindingKind | None = None) -> Iterat
 
 def test_outputs_render_any_finding() -> None:
     """Log, spans, events, metrics, pages, `watch` and actions name no kind."""
-    assert list(_naming(OUTPUTS)) == []
+    assert [path for path in _naming(OUTPUTS) if not path.startswith(FOUND_IN)] == []
 
 
 @pytest.mark.parametrize("kind", FindingKind)

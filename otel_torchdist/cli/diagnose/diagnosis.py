@@ -301,7 +301,7 @@ def _findings(run: Run, found: PostMortem, standing: IdleStanding) -> tuple[tupl
         kept = [one for one in kept if one.kind != FindingKind.IDLE.value or 0 < one.until_ns < standing.since_ns]
     holding = [*(one.sentence for one in shown), *(one.text for one in kept if not one.until_ns)]
     if standing.is_long:
-        holding.append(standing.text)
+        holding.append(FindingKind.IDLE.with_next_step(standing.text))
     return tuple(holding), tuple(f"until {time_of_day(one.until_ns)}: {one.text}" for one in kept if one.until_ns)
 
 

@@ -80,7 +80,7 @@ def test_finding_on_the_other_node(row: FindingRow, outcomes: Mapping[str, Futur
     """An odd call among hundreds, and an odd value, are reported once, with the rank, and without a stall."""
     outcome = outcomes[row.title].result()
     assert outcome.problems == (), outcome.sentence
-    assert outcome.verdict != "non_finite" or "those of ranks 0-2 were finite" in outcome.sentence
+    assert outcome.verdict != "non_finite" or "the inputs of ranks 0-2 were finite" in outcome.sentence
 
 
 @pytest.mark.thorough

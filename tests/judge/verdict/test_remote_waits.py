@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.remote_calls import CallView, WorkerView
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -64,7 +64,7 @@ def test_callee_waits_for_its_caller() -> None:
     calls = {0: (call_at(1, 0, 1, False, MAIN),), 1: (call_at(1, 0, 1, True, SERVING),)}
     verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
-    assert sentence(verdict, 18).startswith(
+    assert describe_verdict(verdict, 18).startswith(
         "ranks 0-1 have waited for each other for 18.0 s: rank 0 waits in its call of train on worker1 (rank 1), which "
         "is in all_reduce (sequence 2, default_pg) at train, train.py:42"
     )
@@ -91,7 +91,7 @@ def test_callee_that_makes_progress() -> None:
     snapshot = with_calls(world.snapshot(20.0), calls)
     verdict = locate(snapshot, one_verdict(snapshot, FIRST_TWO))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
-    assert "; it waits for train on worker1 (rank 1), which is in all_reduce; " in sentence(verdict, 18)
+    assert "; it waits for train on worker1 (rank 1), which is in all_reduce; " in describe_verdict(verdict, 18)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_rank_that_waits_for_a_call(of_callee: tuple[CallView, ...], stopped: st
     calls = {0: (call_at(1, 0, 2, False, MAIN),), 2: of_callee}
     verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
-    assert f"; it waits for train on worker2 (rank 2), {said}; " in sentence(verdict, 18)
+    assert f"; it waits for train on worker2 (rank 2), {said}; " in describe_verdict(verdict, 18)
 
 
 def test_worker_that_is_not_seen() -> None:
@@ -122,7 +122,7 @@ def test_worker_that_is_not_seen() -> None:
         world.ranks[rank].enter(ALL, 2.0, thread=MAIN)
     verdict = located_verdict(with_calls(world.snapshot(20.0), {0: (call_at(1, 0, 9, False, MAIN),)}))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
-    assert "; it waits for train on worker9, which is not seen from here; " in sentence(verdict, 18)
+    assert "; it waits for train on worker9, which is not seen from here; " in describe_verdict(verdict, 18)
 
 
 def test_rank_that_serves_a_call_itself() -> None:
@@ -143,7 +143,7 @@ def test_call_of_another_thread() -> None:
     calls = {0: (call_at(1, 0, 1, False, 55),), 1: (call_at(1, 0, 1, True, SERVING),)}
     verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
-    assert "worker1" not in sentence(verdict, 18)
+    assert "worker1" not in describe_verdict(verdict, 18)
 
 
 def test_calls_of_two_threads() -> None:
@@ -157,7 +157,7 @@ def test_calls_of_two_threads() -> None:
     earlier, later = call_at(1, 0, 2, False, 55), call_at(1.5, 0, 1, False, MAIN)
     calls = {0: (earlier, later), 1: (call_at(1.5, 0, 1, True, SERVING),), 2: (call_at(1, 0, 2, True, SERVING),)}
     verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
-    print(verdict, sentence(verdict, 18))
+    print(verdict, describe_verdict(verdict, 18))
 
 
 def test_call_that_nobody_waits_for() -> None:
@@ -168,4 +168,4 @@ def test_call_that_nobody_waits_for() -> None:
     calls = {0: (call_at(1, 0, 1, False, MAIN, holds_thread=False),), 1: (call_at(1, 0, 1, True, SERVING),)}
     verdict = located_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
-    assert "worker1" not in sentence(verdict, 18)
+    assert "worker1" not in describe_verdict(verdict, 18)

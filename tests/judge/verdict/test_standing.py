@@ -12,7 +12,7 @@ from otel_torchdist.judge.stall.events import VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import resolution
 from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.judge.verdict.verdict import Outcome
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -132,7 +132,7 @@ def reported(world: FakeWorld, watching: Watching | None = None) -> list[Verdict
 
 def said(given: VerdictGiven) -> str:
     """Its sentence."""
-    return sentence(given.verdict, 0.1)
+    return describe_verdict(given.verdict, 0.1)
 
 
 def seen_before(world: FakeWorld) -> None:

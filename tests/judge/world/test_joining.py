@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict, locate
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.judge.world.assembly import left_alone, worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.judge.world.joining import joined
@@ -68,7 +68,7 @@ def snapshot_of(runs: Mapping[int, Mapping[int, RankView]]) -> WorldSnapshot:
 
 def said(snapshot: WorldSnapshot, verdict: Verdict) -> str:
     """The verdict as a sentence."""
-    return sentence(locate(snapshot, verdict), verdict.age_ns(snapshot.taken_ns) / SECOND)
+    return describe_verdict(locate(snapshot, verdict), verdict.age_ns(snapshot.taken_ns) / SECOND)
 
 
 def waiting_trainers() -> dict[int, RankView]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.rules import waits_of
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -43,8 +43,8 @@ def located_verdict(world: WorldSnapshot) -> Verdict:
 
 
 def spoken(world: WorldSnapshot, verdict: Verdict) -> str:
-    """The verdict's sentence."""
-    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9)
+    """The verdict in words, without the next step."""
+    return describe_verdict(verdict, (world.taken_ns - verdict.since_ns) / 1e9)
 
 
 def late_world(*late: int, size: int = 4) -> FakeWorld:

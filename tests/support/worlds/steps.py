@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict, locate
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.kinds import Blame, Flag, How, RecordKind, TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -147,7 +147,7 @@ class Judged:
         assert (found, verdict.ranks if verdict else ()) == (self.kind, self.ranks)
         assert self.doubt is None or (verdict is not None and verdict.doubt is self.doubt)
         if self.says and verdict is not None:
-            assert sentence(locate(world, verdict), (world.taken_ns - verdict.since_ns) / 1e9) == self.says
+            assert describe_verdict(locate(world, verdict), (world.taken_ns - verdict.since_ns) / 1e9) == self.says
 
 
 def _verdict_on(world: WorldSnapshot, of: int | OperationId | None) -> Verdict | None:

@@ -69,7 +69,7 @@ class SaveFailed:
             ranks=self.ranks,
             group="",
             operation=operation,
-            sentence=self.text,
+            text=self.text,
             world=judged.world,
             attributes={
                 semconv.OPERATION: operation,

@@ -71,7 +71,7 @@ class Diverged:
         when = f"in step {self.step}, since then or earlier"
         which = _which_of(self.parameters)
         must = "replicas must be equal"
-        must += f"; those of {name_ranks(self.unseen)} are not known" if self.unseen else ""
+        must += f"; the parameters of {name_ranks(self.unseen)} are not known" if self.unseen else ""
         if not self.others:
             return f"{name_ranks(self.ranks)} have different parameters {of}{when}: {must}{which}"
         had = f"{have(self.ranks)} other parameters {of}than {name_ranks(self.others)}"
@@ -87,7 +87,7 @@ class Diverged:
             ranks=self.ranks,
             group=operation_id.channel.group,
             operation=self.operation,
-            sentence=self.text,
+            text=self.text,
             world=judged.world,
             attributes={semconv.STEP: self.step, **_attributes_of(self)},
         )

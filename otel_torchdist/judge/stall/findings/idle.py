@@ -79,7 +79,7 @@ def finding_of(idle: Idle, judged: JudgedWorld) -> Finding:
         ranks=idle.ranks,
         group="",
         operation="",
-        sentence=describe_idle(idle, lasted_s),
+        text=describe_idle(idle, lasted_s),
         world=judged.world,
         attributes={semconv.STALL_AGE: lasted_s, **of_frame(idle.stands[idle.ranks[0]].frame)},
     )

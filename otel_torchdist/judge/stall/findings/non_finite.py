@@ -65,7 +65,7 @@ class NonFinite:
         operation = describe_operation(self.operation, self.group, self.operation_id, self.label)
         where = f"in the inputs of {operation} in step {self.step}"
         called = called_in(self.call_site)
-        were = f"; those of {name_ranks(self.others)} were finite" if self.others else ""
+        were = f"; the inputs of {name_ranks(self.others)} were finite" if self.others else ""
         if not self.are_first:
             had = f"{name_ranks(self.ranks)} {have(self.ranks)} {what}"
             cause = f"{had} {where}{called}{were}{self._unknown or ', and'} no rank is known to be first"
@@ -81,7 +81,7 @@ class NonFinite:
         unknown = [rank for rank in self.unseen if rank not in self.ranks]
         if not unknown or (not self.others and {*self.ranks} <= {*self.unseen}):
             return ""
-        return f"; those of {name_ranks(unknown)} until then are not known, so"
+        return f"; the inputs of {name_ranks(unknown)} until then are not known, so"
 
     def finding(self, judged: JudgedWorld) -> Finding:
         """Return the finding on non-finite values."""
@@ -93,7 +93,7 @@ class NonFinite:
             ranks=self.ranks,
             group=operation_id.channel.group,
             operation=self.operation,
-            sentence=self.text,
+            text=self.text,
             world=judged.world,
             attributes={
                 semconv.STEP: self.step,

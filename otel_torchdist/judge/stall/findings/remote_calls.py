@@ -64,7 +64,7 @@ class TroubledCalls:
             ranks=self.ranks,
             group="",
             operation=semconv.REMOTE_CALL,
-            sentence=self.text,
+            text=self.text,
             world=judged.world,
             attributes={
                 semconv.OPERATION: semconv.REMOTE_CALL,
@@ -195,10 +195,7 @@ def _of_starved(starved: Mapping[str, list[CallView]], by_name: Mapping[str, Ran
         for name, of in list(starved.items())[:MAX_NAMED]
     ]
     more = f" (and {len(starved) - MAX_NAMED} more workers)" if len(starved) > MAX_NAMED else ""
-    text = (
-        f"{', and '.join(waits)}{more}: calls are served, answered and timed out on these threads, so none can end; "
-        "raise num_worker_threads, or use async_execution"
-    )
+    text = f"{', and '.join(waits)}{more}: calls are served, answered and timed out on these threads, so none can end"
     return TroubledCalls(
         FindingKind.STARVED,
         ranks,

@@ -40,7 +40,7 @@ class GroupShared:
         """The threads that use the group at the same time, as a sentence."""
         return (
             f"{describe_sharing(self.ranks, self.example, self.group.title)}; the backend pairs calls in the order in "
-            "which each rank makes them, so results may be wrong; one of the two needs a group of its own"
+            "which each rank makes them, so results may be wrong"
         )
 
     def finding(self, judged: JudgedWorld) -> Finding:
@@ -53,7 +53,7 @@ class GroupShared:
             ranks=self.ranks,
             group=self.group.key,
             operation=operation,
-            sentence=self.text,
+            text=self.text,
             world=judged.world,
             attributes={semconv.OPERATION: operation, **of_group(self.group)},
         )

@@ -152,7 +152,7 @@ def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
         ranks=mismatch.ranks,
         group=operation_id.channel.group,
         operation=mismatch.operation,
-        sentence=f"{describe_mismatch(mismatch, group)}; it did not hang, but results may be wrong",
+        text=f"{describe_mismatch(mismatch, group)}; it did not hang, but results may be wrong",
         world=judged.world,
         attributes=of_mismatch(mismatch) | of_operation_id(mismatch.operation, group, operation_id),
     )

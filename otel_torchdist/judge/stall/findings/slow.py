@@ -22,7 +22,7 @@ def finding_of(part: SlowPart, judged: JudgedWorld) -> Finding:
         ranks=ranks,
         group=part.group,
         operation=part.operation,
-        sentence=part.text + (describe_slow_rank(world, ranks[0]) if len(ranks) == 1 else ""),
+        text=part.text + (describe_slow_rank(world, ranks[0]) if len(ranks) == 1 else ""),
         world=world,
         attributes={
             semconv.VERDICT_COVERAGE: f"{len(part.compared)}/{len(world.ranks)}",

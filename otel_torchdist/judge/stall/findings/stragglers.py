@@ -92,7 +92,7 @@ class Straggler:
             ranks=(self.rank,),
             group=self.group.key,
             operation=self.operation,
-            sentence=self.text + describe_slow_rank(world, self.rank),
+            text=self.text + describe_slow_rank(world, self.rank),
             world=world,
             attributes={
                 semconv.VERDICT_COVERAGE: f"{len(self.compared)}/{len(self.group.members)}",

@@ -226,7 +226,6 @@ def _more(misfit: Misfit) -> str:
 # --- orders of creation -----------------------------------------------------------------------------------------------
 
 
-_RULE: Final = "all ranks must create all groups, also those of others, in the same order"
 MAX_PARTIES: Final = 3
 
 
@@ -243,7 +242,7 @@ def describe_creations(mismatch: Mismatch) -> str:
         f"{name_ranks(ranks)} {have(ranks)} created group {number} with {members}{line}"
         for (members, ranks), line in zip(others[:MAX_PARTIES], own[1:], strict=False)
     ]
-    return f"{', '.join(parties)}, where {name_ranks(many)} {have(many)} created it {usual}{common}: {_RULE}"
+    return f"{', '.join(parties)}, where {name_ranks(many)} {have(many)} created it {usual}{common}"
 
 
 def describe_sharing(ranks: tuple[int, ...], example: SharedGroup, group: str) -> str:

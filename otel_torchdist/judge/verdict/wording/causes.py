@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.judge.verdict.roll_call import GONE, Standing
@@ -12,6 +13,7 @@ from otel_torchdist.judge.verdict.wording.calls import (
     at_line,
     describe_creations,
     describe_frame,
+    describe_line,
     describe_mismatch,
     describe_operation,
     describe_sharing,
@@ -46,7 +48,22 @@ def is_gone(verdict: Verdict, rank: int) -> bool:
     return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in GONE
 
 
-def cause_of(verdict: Verdict, age: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The cause of a stall in words.
+
+    Attributes:
+        text: The clause with all facts.
+        short: The clause with the facts that come first, for a text that is too long; '' if there is no shorter one.
+        rest: Clauses with the facts that `short` leaves out.
+    """
+
+    text: str
+    short: str = ""
+    rest: tuple[str, ...] = ()
+
+
+def cause_of(verdict: Verdict, age: str) -> Cause:
     """Describe the cause; `age` is the age of the first wait, in words."""
     match verdict.kind:
         case VerdictKind.SHARED_GROUP:
@@ -54,23 +71,24 @@ def cause_of(verdict: Verdict, age: str) -> str:
         case VerdictKind.MISMATCHED:
             return _mismatched(verdict, age)
         case VerdictKind.DEAD:
-            return _dead(verdict, age)
+            return Cause(_dead(verdict, age))
         case VerdictKind.FROZEN:
-            return _frozen(verdict, age)
+            return Cause(_frozen(verdict, age))
         case VerdictKind.CIRCULAR:
             return _circular(verdict, age)
         case VerdictKind.UNMATCHED:
-            return describe_departure(verdict, _operation_id(verdict), age) or _unmatched(verdict, age)
+            departure = describe_departure(verdict, _operation_id(verdict), age)
+            return Cause(departure) if departure else _unmatched(verdict, age)
         case VerdictKind.ABSENT:
-            return describe_departure(verdict, _operation_id(verdict), age) or _absent(verdict, age)
+            return Cause(describe_departure(verdict, _operation_id(verdict), age) or _absent(verdict, age))
         case VerdictKind.RENDEZVOUS:
-            return _rendezvous(verdict, age)
+            return Cause(_rendezvous(verdict, age))
         case VerdictKind.DEVICE:
-            return _device(verdict, age)
+            return Cause(_device(verdict, age))
         case VerdictKind.STUCK:
             return _stuck(verdict, age)
         case VerdictKind.TRANSPORT:
-            return _transport(verdict, age)
+            return Cause(_transport(verdict, age))
         case VerdictKind.UNREACHABLE:
             return _unreachable(verdict, age)
         case VerdictKind.UNKNOWN:
@@ -119,34 +137,50 @@ def _frozen(verdict: Verdict, age: str) -> str:
     return f"{frozen} and {have(ranks)} not entered {_their_side(verdict)} for {age}"
 
 
-def _shared(verdict: Verdict, age: str) -> str:
+def _shared(verdict: Verdict, age: str) -> Cause:
     assert verdict.sharing is not None
     group = verdict.group.title if verdict.group is not None else "a group"
     shared = describe_sharing(verdict.sharing.ranks, verdict.sharing.example, group)
-    return f"{shared}; which comes first is chance, and {_operation_id(verdict)} has been blocked for {age}"
+    rest = f"which comes first is chance, and {_operation_id(verdict)} has been blocked for {age}"
+    return Cause(f"{shared}; {rest}", shared, (rest,))
 
 
-def _mismatched(verdict: Verdict, age: str) -> str:
+def _mismatched(verdict: Verdict, age: str) -> Cause:
     mismatch = verdict.mismatch
     assert mismatch is not None
     if mismatch.field is Field.MEMBERS:
-        return f"{describe_creations(mismatch)}; {_operation_id(verdict)} has been blocked for {age}"
+        creations, rest = describe_creations(mismatch), f"{_operation_id(verdict)} has been blocked for {age}"
+        return Cause(f"{creations}; {rest}", creations, (rest,))
     gone = [rank for rank in verdict.roll.standings if is_gone(verdict, rank)]
-    return describe_ways(mismatch, gone) or (
-        f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
+    ways = describe_ways(mismatch, gone)
+    if ways:
+        return Cause(ways)
+    described = describe_mismatch(mismatch, verdict.group)
+    return Cause(
+        f"{described}, and the operation has been blocked for {age}",
+        described,
+        (f"the operation has been blocked for {age}",),
     )
 
 
-def _circular(verdict: Verdict, age: str) -> str:
+def _circular(verdict: Verdict, age: str) -> Cause:
     each_other = f"{name_ranks(verdict.ranks)} have waited for each other for {age}"
     alike = {(link.operation, link.call_site, link.remote) for link in verdict.circle}
     are_messages = all(link.operation_id.channel.is_point_to_point for link in verdict.circle)
     if len(alike) != 1 or not are_messages:
-        return f"{each_other}: {_describe_circle(verdict)}"
+        return _with_circle(verdict, each_other)
     [(operation, site, _)] = alike  # a ring: the links differ only in the rank waited for
     links = [f"rank {link.rank} for rank {link.missing}" for link in verdict.circle[:MAX_PARTIES]]
     more = len(verdict.circle) - MAX_PARTIES
-    return f"{each_other} in {operation}{at_line(site)}: {', '.join(links)}{f' and {more} more' if more > 0 else ''}"
+    ring = f"{', '.join(links)}{f' and {more} more' if more > 0 else ''}"
+    return Cause(f"{each_other} in {operation}{at_line(site)}: {ring}")
+
+
+def _with_circle(verdict: Verdict, cause: str) -> Cause:
+    """Add the links of a circle to a cause; in short without the labels and sequences of their operations."""
+    short = "; ".join(_describe_shortly(link, len(verdict.circle) > 2) for link in verdict.circle[:MAX_PARTIES])
+    circle = _describe_circle(verdict)
+    return Cause(f"{cause}: {circle}", f"{cause}: {short}", (circle,))
 
 
 def _describe_circle(verdict: Verdict) -> str:
@@ -158,8 +192,26 @@ def _describe_circle(verdict: Verdict) -> str:
 def _describe_link(link: Link) -> str:
     ranks = link.ranks or (link.rank,)
     wait = "waits" if len(ranks) == 1 else "wait"
-    target = f" for rank {link.missing}" if link.missing >= 0 else ""
-    return f"{name_ranks(ranks)} {wait}{target} in {describe_link(link)}{at_line(link.call_site)}"
+    return f"{name_ranks(ranks)} {wait}{_target(link)} in {describe_link(link)}{at_line(link.call_site)}"
+
+
+def _describe_shortly(link: Link, has_target: bool) -> str:
+    """Describe a link; without the rank waited for where there are only two."""
+    line = f" at {describe_line(link.call_site)}" if link.call_site is not None else ""
+    target = _target(link) if has_target else ""
+    return f"{name_ranks(link.ranks or (link.rank,))}{target} in {link.operation}{_distinction(link)}{line}"
+
+
+def _target(link: Link) -> str:
+    return f" for rank {link.missing}" if link.missing >= 0 else ""
+
+
+def _distinction(link: Link) -> str:
+    """Return what distinguishes the operation of a link from others of its name: its tag or group."""
+    channel = link.operation_id.channel
+    if channel.is_point_to_point:
+        return f" (tag {channel.tag})"
+    return f" ({link.group.title})" if link.group is not None else ""
 
 
 def describe_link(link: Link) -> str:
@@ -168,16 +220,16 @@ def describe_link(link: Link) -> str:
     return operation if link.remote is None else f"its call of {link.remote.text}, which is in {operation}"
 
 
-def _unmatched(verdict: Verdict, age: str) -> str:
+def _unmatched(verdict: Verdict, age: str) -> Cause:
     ranks = verdict.ranks
     if verdict.circle:
         tags = {link.operation_id.channel.tag for link in verdict.circle}
         what = "tags" if len(tags) > 1 else "groups"
         each_other = f"{name_ranks(ranks)} have waited for each other for {age}"
-        return f"{each_other}, and their {what} differ: {_describe_circle(verdict)}"
+        return _with_circle(verdict, f"{each_other}, and their {what} differ")
     side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
     missing = f"{name_ranks(ranks)} {have(ranks)} no matching {side}"
-    return f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}"
+    return Cause(f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}")
 
 
 def _rendezvous(verdict: Verdict, age: str) -> str:
@@ -203,7 +255,7 @@ def _transport(verdict: Verdict, age: str) -> str:
     return f"{members} have entered {_operation_id(verdict)}, but it has not completed after {age}"
 
 
-def _stuck(verdict: Verdict, age: str) -> str:
+def _stuck(verdict: Verdict, age: str) -> Cause:
     ranks = verdict.ranks
     is_on_device = any(verdict.roll.waits[rank].record.flags & Flag.ON_DEVICE for rank in ranks)
     what = "device" if is_on_device else "process"
@@ -212,29 +264,35 @@ def _stuck(verdict: Verdict, age: str) -> str:
     else:
         broken = f"their {_PLURALS[what]}, or their connections to them, are stuck or broken"
     not_out = f"{name_ranks(ranks)} {have(ranks)} not come out of {_operation_id(verdict)} for {age}"
-    return f"{not_out}, although others have: {broken}"
+    short = f"{not_out}, although others have"
+    return Cause(f"{short}: {broken}", short, (broken,))
 
 
-def _unreachable(verdict: Verdict, age: str) -> str:
+def _unreachable(verdict: Verdict, age: str) -> Cause:
     verb = "is" if len(verdict.ranks) == 1 else "are"
     hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
     agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
-    return (
-        f"{name_ranks(verdict.ranks)} {verb} unreachable ({agents} not answer), "
-        f"and {_operation_id(verdict)} has been blocked for {age}"
+    unreachable = f"{name_ranks(verdict.ranks)} {verb} unreachable"
+    blocked = f"and {_operation_id(verdict)} has been blocked for {age}"
+    return Cause(
+        f"{unreachable} ({agents} not answer), {blocked}", f"{unreachable}, {blocked}", (f"{agents} not answer",)
     )
 
 
-def _unknown(verdict: Verdict, age: str) -> str:
+def _unknown(verdict: Verdict, age: str) -> Cause:
     if verdict.doubt is Doubt.CYCLE:
         where = f"in {_operation_id(verdict)} and elsewhere"
-        return f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}"
+        return Cause(f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}")
     cause = f"{_operation_id(verdict)} has not completed after {age}"
-    if verdict.doubt is Doubt.THREADS:
-        return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}, {_describe_circle(verdict)}"
+    if verdict.doubt is None:
+        return Cause(cause)
     if verdict.doubt is Doubt.SILENT:
-        return f"{cause}, although all ranks that report have entered it"
-    return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}" if verdict.doubt else cause
+        return Cause(f"{cause}, although all ranks that report have entered it")
+    short = f"{cause}; which ranks are missing is unknown"
+    why = verdict.doubt.value
+    if verdict.doubt is Doubt.THREADS:
+        why = f"{why}, {_describe_circle(verdict)}"
+    return Cause(f"{short}: {why}", short, (why,))
 
 
 def _operation_id(verdict: Verdict) -> str:

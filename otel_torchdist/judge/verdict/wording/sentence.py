@@ -34,6 +34,7 @@ from otel_torchdist.judge.verdict.wording.launches import (
     unanswered,
 )
 from otel_torchdist.judge.verdict.wording.machine import describe_machine
+from otel_torchdist.judge.verdict.wording.next_steps import next_step
 from otel_torchdist.judge.verdict.wording.places import (
     describe_call,
     describe_checkpoint,
@@ -44,6 +45,7 @@ from otel_torchdist.judge.verdict.wording.places import (
     where_they_wait,
 )
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
+from otel_torchdist.model.finding import NEXT
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.model.naming import have, name_ranks, readable
@@ -55,7 +57,14 @@ MAX_PLACES: Final = 3
 
 
 def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
+    """Describe a verdict, and what to do next; see `describe_verdict`."""
+    return f"{describe_verdict(verdict, age_s, bound)}. {NEXT} {next_step(verdict)}"
+
+
+def describe_verdict(verdict: Verdict, age_s: float, bound: str = "") -> str:
     """Describe which ranks hold an operation up, where they are, for how long, and how many ranks wait.
+
+    The first sentence is short. A second one has the details.
 
     Args:
         verdict: The verdict with places; see `locate`.
@@ -64,7 +73,12 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
     """
     age = f"{bound} {seconds(age_s)}".lstrip()
     places = _places(verdict)
+    cause = cause_of(verdict, age)
+    lead, left_out = cause.text, ()
+    if cause.short and len("; ".join([lead, *places[:1]])) > MOST:
+        lead, left_out = cause.short, cause.rest
     details = [
+        *left_out,
         *_difference(verdict, age),
         *_node(verdict),
         *describe_file(verdict),
@@ -80,8 +94,10 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
     ]
     behind = describe_waits_behind(verdict)
     if behind:  # one sentence for the chain through all worlds
-        return compose(["; ".join([cause_of(verdict, age), *places[:1], *behind])], details)
-    return compose([cause_of(verdict, age), *places[:1], *_crowd(verdict)], details)
+        return compose(["; ".join([lead, *places[:1], *behind])], details)
+    return compose(
+        [lead, *places[:1], *_crowd(verdict)], details, WITH_PLACE if places and not verdict.circle else MOST
+    )
 
 
 def _node(verdict: Verdict) -> list[str]:
@@ -155,7 +171,7 @@ def _says_what_it_raised(verdict: Verdict, rank: int) -> bool:
 def _places(verdict: Verdict) -> list[str]:
     """Describe where the named ranks are or, if none is named, where the first waiting rank is."""
     if verdict.kind is VerdictKind.SHARED_GROUP:
-        return ["one of the two needs a group of its own"]
+        return []  # the cause has both lines
     if verdict.mismatch is not None and (describe_ways(verdict.mismatch) or describe_ends(verdict.mismatch)):
         return []  # the cause says where they are
     named = verdict.ranks or verdict.waiting[:1]
@@ -201,12 +217,6 @@ def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
     return [describe_deadline(verdict.deadline, moment_ns)] if verdict.deadline is not None else []
 
 
-# --- causes --------------------------------------------------
-
-
-# --- names --------------------------------------------------
-
-
 # --- length -----------------------------------------------------------------------------------------------------------
 # Keeps the first sentence short: long names are cut in the middle, and clauses that do not fit move to the detail.
 
@@ -221,20 +231,27 @@ _WIDE: Final = (48, 40, 32)
 """Maximum lengths of names, tried in this order before the sentence may grow."""
 _NARROW: Final = (24, 18, 12)
 """The same for very long names. The remaining part still distinguishes two lines of a file."""
+_FUNCTION: Final = re.compile(r" in \S+ at (?=\S+:\d+$)")
+"""The function before the line at the end of a clause."""
 _PLACE: Final = re.compile(r":\d+\W*$")
 """The line number at the end of `train.py:41`. Such names keep the first width of `_NARROW`."""
 
 
-def compose(first: Sequence[str], more: Sequence[str]) -> str:
+def compose(first: Sequence[str], more: Sequence[str], with_two: int = WITH_PLACE) -> str:
     """Join clauses to a short first sentence, and a second one with the rest.
 
     Args:
         first: Clauses of the first sentence, the most important first. The first clause is never moved.
         more: Clauses of the second sentence.
+        with_two: Maximum length of the first sentence if it consists of the first two clauses.
     """
     for count in range(len(first), 0, -1):
-        lead = _shortened("; ".join(first[:count]), _NARROW if count == 1 else _NARROW[:1])
-        if len(lead) <= (WITH_PLACE if count == 2 else MOST) or count == 1:
+        clauses = [*first[:count]]
+        lead = "; ".join(clauses)
+        if count > 2 and len(lead) > MOST:  # the line alone may still fit
+            lead = "; ".join([*clauses[:-1], _FUNCTION.sub(" at ", clauses[-1])])
+        lead = _shortened(lead, _NARROW if count == 1 else _NARROW[:1])
+        if len(lead) <= (with_two if count == 2 else MOST) or count == 1:
             rest = "; ".join([*first[count:], *more])
             return f"{lead}. {rest[0].upper()}{rest[1:]}" if rest else lead
     return "; ".join(more)

@@ -78,7 +78,7 @@ def test_the_first_rank_is_named() -> None:
     assert (found.ranks, found.others, found.operation_id.sequence, found.step) == ((2,), (0, 1, 3), 7, 3)
     assert found.text == (
         "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce (sequence 7, "
-        "default_pg) in step 3, called in train at train.py:42; those of ranks 0-1,3 were finite"
+        "default_pg) in step 3, called in train at train.py:42; the inputs of ranks 0-1,3 were finite"
     )
     assert finder.find(world_of(values, now_s=20.0)) == [], "reported once"
 
@@ -279,8 +279,8 @@ def test_of_some_ranks_none_is_the_first() -> None:
     assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1, 3))
     assert found.text == (
         "rank 2 has values that are not numbers (NaN) in the inputs of all_reduce (sequence 7, default_pg) in step 3, "
-        "called in train at train.py:42; those of rank 0 were finite; those of ranks 1,3 until then are not known, so "
-        "no rank is known to be first"
+        "called in train at train.py:42; the inputs of rank 0 were finite; the inputs of ranks 1,3 until then are not "
+        "known, so no rank is known to be first"
     )
 
 

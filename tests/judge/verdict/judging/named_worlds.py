@@ -26,6 +26,7 @@ LAST = "it was last in all_reduce, called in train at train.py:42"
 IS_IN = "it is in all_reduce, called in train at train.py:42"
 FIRST = "rank 0 is in all_reduce, called in train at train.py:42"
 THREE_WAIT = "3 of 4 ranks wait in train at train.py:42"
+THREE_WAIT_AT = "3 of 4 ranks wait at train.py:42"
 CREATED = "the group is created in train at train.py:42"
 CALLED = "called in train at train.py:42"
 

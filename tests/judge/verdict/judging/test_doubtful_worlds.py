@@ -65,8 +65,7 @@ DOUBTFUL = {
         doubt=Doubt.UNALIGNED,
         says=(
             "all_reduce (sequence 1, group (0, 1)) has not completed after 15.0 s; which ranks are missing "
-            f"is unknown: its sequence was not counted from the group's first operation; {FIRST}. 1 of 2 "
-            "ranks waits"
+            f"is unknown; {FIRST}; 1 of 2 ranks waits. Its sequence was not counted from the group's first operation"
         ),
     ),
     "The missing rank may be the one that was instrumented late": Judged(
@@ -85,8 +84,8 @@ DOUBTFUL = {
         VerdictKind.UNKNOWN,
         doubt=Doubt.RECORDS_LOST,
         says=(
-            f"{OP} has not completed after 15.0 s; which ranks are missing is unknown: records of it were "
-            f"overwritten before they were read; {FIRST}. 3 of 4 ranks wait"
+            f"{OP} has not completed after 15.0 s; which ranks are missing is unknown; {FIRST}; 3 of 4 ranks wait. "
+            "Records of it were overwritten before they were read"
         ),
     ),
     "Whether an operation completed whose records were lost is not known": Judged(

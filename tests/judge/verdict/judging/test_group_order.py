@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_creations
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.judge.world.mismatch import Field
 from otel_torchdist.judge.world.ways import CallSide, Ways
 from otel_torchdist.model.kinds import How
@@ -29,8 +29,8 @@ def test_members_that_create_only_their_own_groups() -> None:
     world.ranks[3].end(world.ranks[3].enter(groups[3], 1.0), 1.1)
     verdict = located_verdict(world.snapshot(25.0))
     assert fields(verdict) == (VerdictKind.MISMATCHED, (0, 1, 2, 3), Field.MEMBERS)
-    assert sentence(verdict, 24).startswith(
-        "ranks 1-2 have created group 1 with ranks 1-2, where ranks 0,3 have created it with ranks 0,3: "
+    assert describe_verdict(verdict, 24).startswith(
+        "ranks 1-2 have created group 1 with ranks 1-2, where ranks 0,3 have created it with ranks 0,3; "
     )
 
 
@@ -51,17 +51,17 @@ def test_rank_that_creates_groups_in_another_order_is_named() -> None:
     world.ranks[1].enter(groups[1]["n2"], 2.0)
     verdict = located_verdict(world.snapshot(25.0))
     assert fields(verdict) == (VerdictKind.MISMATCHED, (3,), Field.MEMBERS)
-    assert sentence(verdict, 23).startswith(
-        "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "
+    assert describe_verdict(verdict, 23).startswith(
+        "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3; "
     )
 
 
 @pytest.mark.parametrize(
     ("here", "there", "said"),
     [
-        (None, None, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "),
-        (8, 8, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8: "),
-        (9, 8, "ranks 2-3 at build, a.py:9, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8: "),
+        (None, None, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3"),
+        (8, 8, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8"),
+        (9, 8, "ranks 2-3 at build, a.py:9, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8"),
     ],
     ids=["unknown lines", "one line", "two lines"],
 )
@@ -74,9 +74,8 @@ def test_lines_that_created_groups(here: int | None, there: int | None, said: st
     assert mismatch is not None
     sites = [CallSiteName("build", "/home/ada/a.py", line) if line else None for line in (there, here)]
     ways = Ways(tuple(CallSide("new_group", site=site) for site in sites))
-    assert describe_creations(dataclasses.replace(mismatch, ways=ways)).startswith(
-        f"rank 3 has created group 2 with {said}"
-    )
+    described = describe_creations(dataclasses.replace(mismatch, ways=ways))
+    assert described == f"rank 3 has created group 2 with {said}"
 
 
 def test_numbers_that_have_begun_anew_are_not_compared() -> None:

@@ -9,7 +9,7 @@ from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -57,7 +57,7 @@ def test_rank_that_never_came_at_all() -> None:
     launch(world, {0: at(HERE), 1: at(HERE, has_store=True), 2: at(HERE, has_store=True)})
     verdict = verdict_of(world, only=(0, 1, 2))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (3,))
-    assert sentence(verdict, 14) == (
+    assert describe_verdict(verdict, 14) == (
         "rank 3 has not come to 127.0.0.1:29500, where 3 of 4 ranks have waited for 14.0 s, in init_process_group, "
         "called in train at train.py:42"
     )
@@ -67,10 +67,12 @@ def test_place_that_is_not_known() -> None:
     """Where ranks meet is not said if it is not known, or if they look for each other at several addresses."""
     world = FakeWorld(2)
     launch(world, {1: at("", size=2)})
-    assert sentence(verdict_of(world, only=(1,)), 14).startswith("rank 0 has not come: 1 of 2 ranks has waited for 14.")
+    assert describe_verdict(verdict_of(world, only=(1,)), 14).startswith(
+        "rank 0 has not come: 1 of 2 ranks has waited for 14."
+    )
     world = FakeWorld(3)
     launch(world, {1: at(HERE, size=3), 2: at(THERE, size=3)})
-    said = sentence(verdict_of(world, only=(1, 2)), 14)
+    said = describe_verdict(verdict_of(world, only=(1, 2)), 14)
     assert said.startswith(
         "rank 0 has not come: 2 of 3 ranks have waited for 14.0 s, in init_process_group, called in "
     )
@@ -83,13 +85,13 @@ def test_rank_that_looks_elsewhere() -> None:
     launch(world, {0: at(HERE), 1: at(HERE, has_store=True), 2: at(HERE, has_store=True), 3: at(THERE)})
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (3,))
-    assert sentence(verdict, 14).startswith(
+    assert describe_verdict(verdict, 14).startswith(
         "rank 3 looks for the store at 127.0.0.1:29501, but ranks 0-2 wait at 127.0.0.1:29500: init_process_group has "
         "been blocked for 14.0 s"
     )
     world = FakeWorld(2)
     launch(world, {0: at(HERE, size=2), 1: at(THERE, size=2)})
-    said = sentence(verdict_of(world), 14)
+    said = describe_verdict(verdict_of(world), 14)
     assert said.startswith("rank 1 looks for the store at 127.0.0.1:29501, but rank 0 waits at 127.0.0.1:29500: ")
 
 
@@ -99,7 +101,7 @@ def test_other_name_for_the_same_address() -> None:
     launch(world, {0: at(NODE), 1: at("10.0.0.1:29500", has_store=True), 2: at(NODE, has_store=True)})
     verdict = verdict_of(world, only=(0, 1, 2))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (3,))
-    assert ". Ranks 0,2 wait at node0:29500, rank 1 waits at 10.0.0.1:29500" in sentence(verdict, 14)
+    assert ". Ranks 0,2 wait at node0:29500, rank 1 waits at 10.0.0.1:29500" in describe_verdict(verdict, 14)
 
 
 def test_rank_that_only_just_looks_elsewhere() -> None:
@@ -116,7 +118,9 @@ def test_rank_that_cannot_reach_the_store() -> None:
     launch(world, {0: at(NODE, 3), 1: at(NODE, 3), 2: at(NODE, 3, has_store=True)})
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (1,))
-    assert sentence(verdict, 14).startswith("rank 1 has not reached the store at node0:29500, where rank 0 waits, for ")
+    assert describe_verdict(verdict, 14).startswith(
+        "rank 1 has not reached the store at node0:29500, where rank 0 waits, for "
+    )
     verdict = verdict_of(world, only=(0, 1))
     assert verdict.ranks == (2,)
 
@@ -129,7 +133,7 @@ def test_host_that_failed() -> None:
     world.ranks[0].die(1.2, TapeState.FAILED, "DistNetworkError")
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (0,))
-    said = sentence(verdict, 14)
+    said = describe_verdict(verdict, 14)
     assert said.startswith(
         "rank 0 could not host the store: 127.0.0.1:29500 is in use (DistNetworkError), and init_process_group has "
         "been blocked for 14.0 s"
@@ -137,7 +141,9 @@ def test_host_that_failed() -> None:
     assert "2 of 3 ranks wait at 127.0.0.1:29500 in " in said
     [alone] = judged(world.snapshot(15.0, only=(0,)))
     assert (alone.kind, alone.ranks) == (VerdictKind.DEAD, (0,))
-    assert sentence(alone, 0.1).startswith("rank 0 could not host the store: 127.0.0.1:29500 is in use (DistNetworkErr")
+    assert describe_verdict(alone, 0.1).startswith(
+        "rank 0 could not host the store: 127.0.0.1:29500 is in use (DistNetworkErr"
+    )
 
 
 def test_host_that_tries_another_port() -> None:
@@ -147,7 +153,7 @@ def test_host_that_tries_another_port() -> None:
     world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError", Blame.TAKEN)
     verdict = verdict_of(world)
     assert verdict.kind is not VerdictKind.DEAD
-    assert "in use" not in sentence(verdict, 14)
+    assert "in use" not in describe_verdict(verdict, 14)
 
 
 def test_several_processes_of_one_rank() -> None:
@@ -158,7 +164,7 @@ def test_several_processes_of_one_rank() -> None:
     twins = dataclasses.replace(seen.ranks[1], twins=(4711, 4712))
     verdict = located_verdict(dataclasses.replace(seen, ranks={**seen.ranks, 1: twins}))
     assert verdict.ranks == (2,)
-    assert sentence(verdict, 14).endswith(". 2 processes claim to be rank 1 (pids 4711, 4712)")
+    assert describe_verdict(verdict, 14).endswith(". 2 processes claim to be rank 1 (pids 4711, 4712)")
 
 
 def too_small() -> tuple[FakeWorld, int]:
@@ -175,7 +181,7 @@ def test_rank_that_waits_in_a_world_that_is_too_small() -> None:
     world, _ = too_small()
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
-    assert sentence(verdict, 14).startswith(
+    assert describe_verdict(verdict, 14).startswith(
         "there is no rank 2 in a world of 2 (WORLD_SIZE): it has waited at 127.0.0.1:29500 for 14.0 s, in "
         "init_process_group, called in train at train.py:42"
     )
@@ -188,7 +194,7 @@ def test_rank_that_fails_in_a_world_that_is_too_small() -> None:
     world.ranks[2].die(1.2, TapeState.FAILED, "RuntimeError")
     found = [verdict for verdict in judged(world.snapshot(15.0)) if verdict is not None]
     assert [(verdict.kind, verdict.ranks) for verdict in found] == [(VerdictKind.DEAD, (2,))]
-    assert sentence(found[0], 14).startswith(
+    assert describe_verdict(found[0], 14).startswith(
         "there is no rank 2 in a world of 2 (WORLD_SIZE): it failed in init_process_group (RuntimeError)"
     )
 
@@ -201,7 +207,7 @@ def test_another_world_size() -> None:
     ranks = {rank: dataclasses.replace(view, world_size=3, other_sizes={2: 4}) for rank, view in seen.ranks.items()}
     verdict = located_verdict(dataclasses.replace(seen, ranks=ranks))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
-    said = sentence(verdict, 14)
+    said = describe_verdict(verdict, 14)
     assert said.startswith(
         "rank 2 has WORLD_SIZE=4 and ranks 0-1 have WORLD_SIZE=3, at 127.0.0.1:29500: init_process_group (default_pg) "
         "has been blocked for 14.0 s"
@@ -217,7 +223,9 @@ def test_world_sizes_without_a_majority() -> None:
     ranks = {0: dataclasses.replace(seen.ranks[0], world_size=2, other_sizes={1: 3})}
     verdict = located_verdict(dataclasses.replace(seen, ranks=ranks))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, ())
-    assert sentence(verdict, 14).startswith("rank 0 has WORLD_SIZE=2 and rank 1 has WORLD_SIZE=3, at 127.0.0.1:29500: ")
+    assert describe_verdict(verdict, 14).startswith(
+        "rank 0 has WORLD_SIZE=2 and rank 1 has WORLD_SIZE=3, at 127.0.0.1:29500: "
+    )
 
 
 FILE = "/scratch/job/store"
@@ -229,7 +237,7 @@ def test_file_of_an_earlier_launch() -> None:
     numbers = launch(world, {rank: at(FILE, 3, has_store=rank > 0) for rank in range(3)})
     world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError", Blame.CONNECTION)
     world.ranks[2].die(1.2, TapeState.FAILED, "RuntimeError")
-    said = sentence(verdict_of(world), 14)
+    said = describe_verdict(verdict_of(world), 14)
     leads = "the file /scratch/job/store leads rank 2 to ranks that are not there (RuntimeError): it is left from an "
     assert said.startswith(f"{leads}earlier launch, as it seems, and init_process_group has been blocked for 14.0 s")
 
@@ -244,7 +252,9 @@ def test_file_of_an_earlier_launch_and_a_rank_to_come() -> None:
     verdict = examine(RUN, 3, seen.in_order, StallRules(THRESHOLD_NS), seen.taken_ns).verdict
     assert verdict is not None
     assert verdict.ranks == (2,)
-    assert sentence(verdict, 14).startswith(f"the file {FILE} leads rank 2 to ranks that are not there (RuntimeError)")
+    assert describe_verdict(verdict, 14).startswith(
+        f"the file {FILE} leads rank 2 to ranks that are not there (RuntimeError)"
+    )
 
 
 def test_file_that_leads_to_a_rank_that_has_died() -> None:
@@ -256,7 +266,7 @@ def test_file_that_leads_to_a_rank_that_has_died() -> None:
     world.ranks[2].die(3.1, TapeState.FAILED, "RuntimeError")
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (0,))
-    assert "was killed by SIGKILL" in sentence(verdict, 14)
+    assert "was killed by SIGKILL" in describe_verdict(verdict, 14)
 
 
 def test_file_in_which_all_have_come() -> None:
@@ -266,7 +276,7 @@ def test_file_in_which_all_have_come() -> None:
         launch(world, {rank: at(address, 2, has_store=True) for rank in range(2)})
         verdict = verdict_of(world)
         assert verdict.kind is VerdictKind.TRANSPORT
-        assert ("/scratch/job/store may be left from an earlier launch" in sentence(verdict, 14)) is is_said
+        assert ("/scratch/job/store may be left from an earlier launch" in describe_verdict(verdict, 14)) is is_said
 
 
 def test_address_of_a_process_that_is_gone() -> None:
@@ -281,4 +291,6 @@ def test_address_of_a_process_that_is_gone() -> None:
     watching.until(4.0)
     [verdict] = [given.verdict for _, given in watching.verdicts]
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
-    assert "obody answers at an address in the store, which may be left from an earlier start" in sentence(verdict, 0.1)
+    assert "obody answers at an address in the store, which may be left from an earlier start" in describe_verdict(
+        verdict, 0.1
+    )

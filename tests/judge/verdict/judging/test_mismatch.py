@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.judge.world.mismatch import Field, Mismatch, compare
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
@@ -123,7 +123,7 @@ def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, A
     assert (mismatch.field, mismatch.ranks, mismatch.operation_id.sequence) == (field, (2,), 2)
     if not said.endswith(" s"):
         said += " at train, train.py:42, and the operation has been blocked for 15.0 s; 4 of 4 ranks wait"
-    assert sentence(the_verdict(snapshot), 15) == said
+    assert describe_verdict(the_verdict(snapshot), 15) == said
 
 
 def test_without_a_majority_all_are_named() -> None:
@@ -134,7 +134,7 @@ def test_without_a_majority_all_are_named() -> None:
     snapshot = world.snapshot(25.0)
     mismatch = the_mismatch(snapshot)
     assert (mismatch.has_majority, mismatch.ranks) == (False, (0, 1, 2, 3))
-    assert sentence(the_verdict(snapshot), 15).startswith(
+    assert describe_verdict(the_verdict(snapshot), 15).startswith(
         "ranks disagree on the dtype of all_reduce (sequence 1, default_pg) at train, train.py:42: "
         "ranks 0-1 have float32, ranks 2-3 have bfloat16, and the operation has been blocked for 15.0 s"
     )
@@ -170,7 +170,7 @@ def test_mismatch_comes_before_the_deaths_that_it_causes() -> None:
     snapshot = world.snapshot(12.0)
     verdict = the_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (2,))
-    assert "shape 1,024 elements" in sentence(verdict, 2)
+    assert "shape 1,024 elements" in describe_verdict(verdict, 2)
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "all_to_all_single", "reduce_scatter"])

@@ -9,7 +9,7 @@ import pytest
 from otel_torchdist.judge.stall.events import Leads, Occasion
 from otel_torchdist.judge.verdict.rules import waits_of
 from otel_torchdist.judge.verdict.verdict import Doubt, locate
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.operations import Operation
@@ -118,7 +118,7 @@ def missing(hosts: str, *missing: int) -> str:
     snapshot = world.snapshot(30.0)
     verdict = the_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, missing)
-    return sentence(locate(snapshot, verdict), 25.0)
+    return describe_verdict(locate(snapshot, verdict), 25.0)
 
 
 def test_all_ranks_of_a_node() -> None:
@@ -153,7 +153,7 @@ def test_unreachable_ranks_are_named() -> None:
     world, _ = stalled()
     verdict = the_verdict(cut_off(world, (0, 1), beta=2, alpha=3))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.UNREACHABLE, (2, 3), ("alpha", "beta"))
-    assert sentence(verdict, 25.0) == (
+    assert describe_verdict(verdict, 25.0) == (
         "ranks 2-3 are unreachable (the agents on alpha, beta do not answer), "
         "and all_reduce (sequence 2, default_pg) has been blocked for 25.0 s; 2 of 4 ranks wait. 2 of 4 ranks report"
     )

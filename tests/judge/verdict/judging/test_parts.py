@@ -52,7 +52,8 @@ def test_while_it_hangs(world: FakeWorld, group: GroupView) -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (1, 2))
     assert spoken(snapshot, verdict).startswith(
         "rank 1 sends 3 rows to rank 2, which expects 5, in all_to_all_single (sequence 2, default_pg) at train, "
-        "train.py:42, and the operation has been blocked for 10.1 s"
+        "train.py:42; rank 1 is in all_to_all_single, called in train at train.py:42; 4 of 4 ranks wait. "
+        "The operation has been blocked for 10.1 s"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.verdict import Doubt
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -28,15 +28,16 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
     # Rank 3 waits with another tag for rank 0, which waits for rank 3: either tag may be the wrong one.
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (0, 3))
     ends = "from rank 3 to rank 0" if waiting == "recv" else "from rank 0 to rank 3"
-    assert sentence(verdict, 14) == (
+    assert describe_verdict(verdict, 14) == (
         "ranks 0,3 have waited for each other for 14.0 s, and their tags differ: "
-        f"rank 0 waits for rank 3 in {waiting} ({ends}, tag 5, sequence 1, default_pg) at train, train.py:42; "
+        f"rank 0 in {waiting} (tag 5) at train.py:42; rank 3 in {missing} (tag 6) at train.py:42. "
+        f"Rank 0 waits for rank 3 in {waiting} ({ends}, tag 5, sequence 1, default_pg) at train, train.py:42; "
         f"rank 3 waits for rank 0 in {missing} ({ends}, tag 6, sequence 1, default_pg) at train, train.py:42"
     )
     world.ranks[3].end(1, 3.0)
     verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks, verdict.members) == (VerdictKind.ABSENT, (3,), 2)
-    assert sentence(verdict, 14).startswith(
+    assert describe_verdict(verdict, 14).startswith(
         f"rank 3 has not entered {missing} ({ends}, tag 5, sequence 1, default_pg) for 14.0 s; "
         f"it was last in {missing}, called in train at train.py:42; 1 of 2 ranks waits in train at train.py:42"
     )
@@ -88,7 +89,7 @@ def test_receive_whose_sender_waits_in_a_collective() -> None:
     world.ranks[1].enter(pair, 2.0, "barrier")
     verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
-    assert sentence(verdict, 14).startswith(
+    assert describe_verdict(verdict, 14).startswith(
         "rank 1 has no matching send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), "
         "which has been blocked for 14.0 s; "
         "it is in barrier"
@@ -110,7 +111,7 @@ def test_two_receives_from_each_other() -> None:
         world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
     verdict = located_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
-    assert sentence(verdict, 14) == (
+    assert describe_verdict(verdict, 14) == (
         "ranks 0-1 have waited for each other for 14.0 s in recv at train, train.py:42: "
         "rank 0 for rank 1, rank 1 for rank 0"
     )
@@ -127,7 +128,7 @@ def test_message_of_another_size() -> None:
     world.ranks[1].is_seen_to_die(1.1, signal.SIGABRT)
     verdict = located_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (0, 1))
-    assert sentence(verdict, 24).startswith(
+    assert describe_verdict(verdict, 24).startswith(
         "rank 0 sends 192 elements to rank 1, which expects 128, "
         "in send (from rank 0 to rank 1, tag 0, sequence 1, pair), "
         "sent at forward, stage.py:12 and received at load, stage.py:14"
@@ -173,7 +174,7 @@ def test_receive_from_another_rank_than_before(line: int) -> None:
     verdict = located_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (3,) if line == 17 else (2,))
     if line == 17:
-        assert sentence(verdict, 21).startswith(
+        assert describe_verdict(verdict, 21).startswith(
             "rank 3 has no matching recv for send (from rank 1 to rank 3, tag 0, sequence 4, default_pg), "
             "which has been blocked for 21.0 s; it is in recv (from rank 2 to rank 3, tag 0)"
         )

@@ -7,7 +7,8 @@ import signal
 
 from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.next_steps import next_step
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.kinds import Flag, Phase
 from otel_torchdist.model.occupations import Engagement, SharedGroup
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -51,23 +52,23 @@ def test_calls_in_another_order() -> None:
     call_from_main(world.ranks[1], 1.1)
     verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.SHARED_GROUP, ())
-    assert sentence(verdict, 19).startswith(
+    assert describe_verdict(verdict, 19).startswith(
         "two threads of ranks 0-1 share default_pg: the main thread calls all_reduce at train.py:50 and log_metrics "
-        "calls all_reduce at train.py:30; which comes first is chance, and all_reduce (sequence "
+        "calls all_reduce at train.py:30; 2 of 2 ranks wait. Which comes first is chance, and all_reduce (sequence "
     )
-    assert sentence(verdict, 19).endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
+    assert next_step(verdict).startswith("give one of the two threads a group of its own")
 
 
 def test_calls_of_different_operations() -> None:
-    """Where the calls that meet differ, the sentence says once for how long, and what cures it."""
+    """Where the calls that meet differ, the sentence says once for how long, and nothing twice."""
     world = FakeWorld(2)
     call_from_main(world.ranks[0], 1.0)
     call_from_metrics(world.ranks[0], 1.1)
     world.ranks[1].enter(PAIR, 1.0, "broadcast", thread=METRICS, caller=LOG, line=31)
     call_from_main(world.ranks[1], 1.1)
-    said = sentence(located_verdict(world.snapshot(20.0)), 19)
+    said = describe_verdict(located_verdict(world.snapshot(20.0)), 19)
     assert said.startswith("two threads of rank")
-    assert said.endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
+    assert said.count("has been blocked for") == 1
 
 
 def test_with_buckets_of_ddp() -> None:

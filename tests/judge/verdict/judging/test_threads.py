@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.judge.verdict.verdict import Doubt
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -58,7 +58,7 @@ def test_saver_that_hangs() -> None:
     world.ranks[1].write_stacks(19.0, main_stack(line("main")), saver_stack(line("write_shard", 5)))
     verdict = located_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
-    assert sentence(verdict, 24).startswith(
+    assert describe_verdict(verdict, 24).startswith(
         "rank 1 has not entered all_reduce (sequence 2, savers) for 24.0 s; "
         "it is in write_shard at train.py:5; 1 of 2 ranks waits in save at train.py:7"
     )

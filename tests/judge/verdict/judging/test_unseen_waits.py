@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.judge.verdict.verdict import Doubt
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.occupations import Engagement
@@ -41,9 +41,11 @@ def test_backward_waits_for_what_it_has_issued() -> None:
         world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
     verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
-    assert sentence(verdict, 18) == (
+    assert describe_verdict(verdict, 18) == (
         "ranks 0-2 have waited for each other for 18.0 s: "
-        "ranks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, sequence 1, default_pg) at train, train.py:43; "
+        "ranks 0-1 in all_reduce (default_pg) at train.py:43; "
+        "rank 2 in broadcast (seed) at train.py:40. "
+        "Ranks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, sequence 1, default_pg) at train, train.py:43; "
         "rank 2 waits for rank 0 in broadcast (sequence 1, seed) at train, train.py:40"
     )
 
@@ -55,7 +57,7 @@ def test_creation_of_a_group() -> None:
         world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
     verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
-    assert sentence(verdict, 18).endswith("rank 2 waits for rank 0 in new_group (seed) at train, train.py:40")
+    assert describe_verdict(verdict, 18).endswith("rank 2 waits for rank 0 in new_group (seed) at train, train.py:40")
 
 
 def test_stack_in_the_engine() -> None:
@@ -74,7 +76,7 @@ def test_hook_that_does_not_return() -> None:
     world.ranks[0].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (HOOK, ENGINE, BACKWARD)))
     verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
-    assert "it is in log_gradient at train.py:7" in sentence(verdict, 17)
+    assert "it is in log_gradient at train.py:7" in describe_verdict(verdict, 17)
 
 
 def test_stack_of_before() -> None:
@@ -106,7 +108,7 @@ def test_prefetch_is_no_wait() -> None:
     world.ranks[1].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (LOADING,)))
     verdict = located_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
-    assert "it is in load_batch at train.py:57" in sentence(verdict, 19)
+    assert "it is in load_batch at train.py:57" in describe_verdict(verdict, 19)
 
 
 def test_lock_at_a_line_of_the_program() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import FakeWorld, group_of
@@ -37,7 +37,7 @@ def verdict_of(usual: list[Frames], odd: list[Frames], odd_rank: int = 2) -> Ver
 
 def lead_of(verdict: Verdict) -> str:
     """The first sentence."""
-    return sentence(verdict, 10).partition(". ")[0]
+    return describe_verdict(verdict, 10).partition(". ")[0]
 
 
 EVALUATE = at("evaluate:59", "main:83"), at("evaluate:61", "main:83")
@@ -47,7 +47,7 @@ def test_call_that_was_left_out() -> None:
     """A rank further on in the same function than all others has passed by their call: that comes before shapes."""
     verdict = verdict_of([at("main:70"), EVALUATE[0]], [at("main:70"), EVALUATE[1]])
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (2,))
-    assert sentence(verdict, 10) == (
+    assert describe_verdict(verdict, 10) == (
         "rank 2 is in all_reduce at evaluate, train.py:61, where ranks 0-1 are in all_reduce at evaluate, train.py:59, "
         "which rank 2 has left out; 3 of 3 ranks wait. "
         "This has blocked all_reduce (sequence 2, default_pg) for 10.0 s; "
@@ -96,7 +96,7 @@ def test_lines_that_differ_as_they_should() -> None:
     before = at("save:20", "main:9"), at("save:22", "main:9")
     verdict = verdict_of([before[0], EVALUATE[0]], [before[1], EVALUATE[1]])
     assert "which rank 2 has left out" in lead_of(verdict)
-    assert "save" not in sentence(verdict, 10)
+    assert "save" not in describe_verdict(verdict, 10)
 
 
 def test_callers_of_a_helper() -> None:
@@ -125,7 +125,7 @@ def test_call_too_many(usual: list[Frames], one_more: Frames) -> None:
     """A rank whose helper makes one more call has left out nothing: what comes next for the others is still ahead."""
     verdict = verdict_of(usual, [*usual[:-1], one_more])
     assert verdict.ranks == (2,)
-    assert "left out" not in sentence(verdict, 10)
+    assert "left out" not in describe_verdict(verdict, 10)
 
 
 def test_two_lines_of_a_helper() -> None:
@@ -148,7 +148,7 @@ def test_early_return_below_a_trainer() -> None:
         "rank 1 is in all_reduce at <module>, train.py:72, where ranks 0,2 are in all_reduce at step, train.py:50, "
         "which rank 1 has left out; 3 of 3 ranks wait"
     )
-    assert "in <module> it is called by trainer's flag" in sentence(verdict, 10)
+    assert "in <module> it is called by trainer's flag" in describe_verdict(verdict, 10)
 
 
 def test_functions_of_libraries_in_one_line() -> None:
@@ -161,7 +161,7 @@ def test_functions_of_libraries_in_one_line() -> None:
         "rank 2 is in all_reduce of transformers' distributed_broadcast_scalars, where ranks 0-1 are in all_reduce of "
         "accelerate's Accelerator.backward, all called at main, train.py:29; 3 of 3 ranks wait"
     )
-    assert "it is called by" not in sentence(verdict, 10)
+    assert "it is called by" not in describe_verdict(verdict, 10)
 
 
 def test_same_line() -> None:

@@ -21,6 +21,7 @@ from tests.judge.verdict.judging.named_worlds import (
     SECOND_PAIR,
     THREE,
     THREE_WAIT,
+    THREE_WAIT_AT,
     in_pairs,
 )
 from tests.support.worlds.fake_world import group_of
@@ -163,14 +164,14 @@ FROZEN = {
         VerdictKind.FROZEN,
         (2,),
         now_s=20.0,
-        says=f"rank 2 is frozen (stopped by a signal) and has not entered {OP} for 10.0 s; {LAST}. {THREE_WAIT}",
+        says=f"rank 2 is frozen (stopped by a signal) and has not entered {OP} for 10.0 s; {LAST}; {THREE_WAIT_AT}",
     ),
     "A missing rank that a debugger holds is frozen": Judged(
         (*late(2), has(2, stopped="t", stopped_since_s=19.0)),
         VerdictKind.FROZEN,
         (2,),
         now_s=20.0,
-        says=f"rank 2 is frozen (held by a debugger) and has not entered {OP} for 10.0 s; {LAST}. {THREE_WAIT}",
+        says=f"rank 2 is frozen (held by a debugger) and has not entered {OP} for 10.0 s; {LAST}; {THREE_WAIT_AT}",
     ),
     "A process that reads from a disk sleeps uninterruptibly for moments": Judged(
         (*late(2), has(2, stopped="D", stopped_since_s=20.0)), VerdictKind.ABSENT, (2,), now_s=22.9
@@ -202,8 +203,10 @@ CIRCULAR = {
         (0, 1, 2),
         size=3,
         says=(
-            "ranks 0-2 have waited for each other for 24.0 s: rank 0 waits for rank 1 in all_reduce "
-            f"(sequence 1, a) {LINE}; rank 1 waits for rank 2 in all_reduce (sequence 1, b) {LINE}; rank 2 "
+            "ranks 0-2 have waited for each other for 24.0 s: rank 0 for rank 1 in all_reduce (a) at train.py:42; "
+            "rank 1 for rank 2 in all_reduce (b) at train.py:42; rank 2 for rank 0 in all_reduce (c) at train.py:42. "
+            f"Rank 0 waits for rank 1 in all_reduce (sequence 1, a) {LINE}; "
+            f"rank 1 waits for rank 2 in all_reduce (sequence 1, b) {LINE}; rank 2 "
             f"waits for rank 0 in all_reduce (sequence 1, c) {LINE}"
         ),
     ),
@@ -213,8 +216,10 @@ CIRCULAR = {
         (0, 1),
         size=2,
         says=(
-            "ranks 0-1 have waited for each other for 24.0 s: rank 0 waits for rank 1 in all_reduce "
-            f"(sequence 1, a) {LINE}; rank 1 waits for rank 0 in all_reduce (sequence 1, b) {LINE}"
+            "ranks 0-1 have waited for each other for 24.0 s: rank 0 in all_reduce (a) at train.py:42; "
+            "rank 1 in all_reduce (b) at train.py:42. "
+            f"Rank 0 waits for rank 1 in all_reduce (sequence 1, a) {LINE}; "
+            f"rank 1 waits for rank 0 in all_reduce (sequence 1, b) {LINE}"
         ),
     ),
     "Where ranks of a circle are not seen to block they may be busy: all are listed, none is blamed": Judged(
@@ -252,9 +257,10 @@ CIRCULAR = {
         size=2,
         doubt=Doubt.THREADS,
         says=(
-            "barrier (sequence 1, saves) has not completed after 24.0 s; which ranks are missing is unknown: "
-            "other threads of the ranks that are missing wait elsewhere, rank 0 waits for rank 1 in barrier "
-            f"(sequence 1, saves) {LINE}; rank 1 waits for rank 0 in {OP} {LINE}. 1 of 2 ranks waits"
+            "barrier (sequence 1, saves) has not completed after 24.0 s; which ranks are missing is unknown; "
+            "1 of 2 ranks waits. Other threads of the ranks that are missing wait elsewhere, "
+            "rank 0 waits for rank 1 in barrier "
+            f"(sequence 1, saves) {LINE}; rank 1 waits for rank 0 in {OP} {LINE}"
         ),
     ),
     "The same two operations from one thread of each rank are a circle": Judged(

@@ -6,7 +6,7 @@ from otel_torchdist.judge.verdict.past.last_moment import last_moment
 from otel_torchdist.judge.verdict.past.post_mortem import judge
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -36,7 +36,7 @@ def test_the_silent_rank_is_awaited(world: FakeWorld, group: GroupView) -> None:
     enter(world, group, 10.0, 0, 1, 3)
     verdict = verdict_of(world, {2: 20.5})
     assert verdict is not None
-    assert sentence(verdict, verdict.age_ns(START_NS + round(29.5 * SECOND)) / 1e9) == (
+    assert describe_verdict(verdict, verdict.age_ns(START_NS + round(29.5 * SECOND)) / 1e9) == (
         "rank 2 fell silent, and all_reduce (sequence 2, default_pg) has been blocked for 19.5 s; "
         "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42. "
         "Its process died or was stopped, or native code did not release its GIL: nothing recorded which"
@@ -49,8 +49,10 @@ def test_two_fell_silent_within_a_second(world: FakeWorld, group: GroupView) -> 
     verdict = verdict_of(world, {2: 20.5, 3: 21.0})
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2, 3))
-    assert sentence(verdict, 1.0).startswith("ranks 2-3 fell silent, and all_reduce")
-    assert "Their processes died or were stopped, or native code did not release their GILs" in sentence(verdict, 1.0)
+    assert describe_verdict(verdict, 1.0).startswith("ranks 2-3 fell silent, and all_reduce")
+    assert "Their processes died or were stopped, or native code did not release their GILs" in describe_verdict(
+        verdict, 1.0
+    )
 
 
 def test_another_rank_is_missing(world: FakeWorld, group: GroupView) -> None:
@@ -79,7 +81,7 @@ def test_all_have_come_long_ago(world: FakeWorld, group: GroupView) -> None:
     verdict = verdict_of(world, {2: 18.0})
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
-    assert "rank 2 fell silent" in sentence(verdict, 1.0)
+    assert "rank 2 fell silent" in describe_verdict(verdict, 1.0)
 
 
 def test_all_together(world: FakeWorld, group: GroupView) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.judge.verdict.circumstances import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.judge.verdict.verdict import locate
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.occupations import CheckpointView, RankCheckpoints
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
@@ -55,7 +55,7 @@ def said(world: FakeWorld, now_s: float = 64.0) -> str:
     snapshot = world.snapshot(now_s)
     verdict = the_verdict(snapshot)
     assert verdict.ranks == (2,)
-    return sentence(locate(snapshot, verdict), now_s - 1.2)
+    return describe_verdict(locate(snapshot, verdict), now_s - 1.2)
 
 
 def test_the_whole_sentence() -> None:
@@ -117,7 +117,7 @@ def test_dead() -> None:
     snapshot = world.snapshot(8.0)
     verdict = locate(snapshot, the_verdict(snapshot))
     assert verdict.kind is VerdictKind.DEAD
-    assert "; it was in checkpoint save /ckpt/1200, write_data, for 3.0 s (410 MB). " in sentence(verdict, 6.8)
+    assert "; it was in checkpoint save /ckpt/1200, write_data, for 3.0 s (410 MB). " in describe_verdict(verdict, 6.8)
 
 
 def test_patience() -> None:

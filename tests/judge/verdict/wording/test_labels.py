@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import LabelKind, LabelName
@@ -41,8 +41,8 @@ def test_unit_of_a_collective() -> None:
     snapshot = world.snapshot(15.0)
     assert spoken(snapshot, located_verdict(snapshot)) == (
         "rank 3 has not entered all_gather (FSDP layers.3, sequence 2, default_pg) for 14.0 s; "
-        "it was last in all_gather (FSDP layers.2), called in train at train.py:42. "
-        "3 of 4 ranks wait in train at train.py:42"
+        "it was last in all_gather (FSDP layers.2), called in train at train.py:42; "
+        "3 of 4 ranks wait at train.py:42"
     )
 
 
@@ -67,7 +67,7 @@ def test_microbatch_of_a_message() -> None:
         world.ranks[1].label = "pipeline stage 1, fwd, microbatch 2"
         world.ranks[1].enter(pair, 1.0, waiting, flags=P2P, peer=0)
         ends = "from rank 0 to rank 1" if waiting == "recv" else "from rank 1 to rank 0"
-        assert sentence(located_verdict(world.snapshot(15.0)), 14).startswith(
+        assert describe_verdict(located_verdict(world.snapshot(15.0)), 14).startswith(
             f"rank 0 has not entered {missing} (for {waiting} of pipeline stage 1, fwd, microbatch 2, {ends}, tag 0, "
             "sequence 1, mesh_pp) for 14.0 s; 1 of 2 ranks waits"
         )
@@ -79,9 +79,10 @@ def test_circle() -> None:
     for rank, name in enumerate("ab"):
         world.ranks[rank].label = f"FSDP {name}"
         world.ranks[rank].enter(group_of(0, 1, nth=rank, description=name), 1.0 + rank)
-    assert sentence(located_verdict(world.snapshot(20.0)), 19).startswith(
-        "ranks 0-1 have waited for each other for 19.0 s: rank 0 waits for rank 1 in all_reduce (FSDP a, sequence 1, "
-        "a) at train, train.py:42; rank 1 waits for rank 0 in all_reduce (FSDP b, sequence 1, b)"
+    assert describe_verdict(located_verdict(world.snapshot(20.0)), 19).startswith(
+        "ranks 0-1 have waited for each other for 19.0 s: rank 0 in all_reduce (a) at train.py:42; rank 1 "
+        "in all_reduce (b) at train.py:42. Rank 0 waits for rank 1 in all_reduce (FSDP a, sequence 1, a) at "
+        "train, train.py:42; rank 1 waits for rank 0 in all_reduce (FSDP b, sequence 1, b)"
     )
 
 

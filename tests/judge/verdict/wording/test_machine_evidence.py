@@ -11,7 +11,7 @@ from otel_torchdist.judge.stall.reporting.attributes import of_verdict
 from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.machine import describe_machine, describe_slow
-from otel_torchdist.judge.verdict.wording.sentence import sentence
+from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.model.verdict_kinds import VerdictKind
@@ -63,7 +63,7 @@ def absent(*symptoms: Symptom, rank: int = 2) -> Verdict:
 def test_clause_of_an_absent_rank(symptom: Symptom, clause: str) -> None:
     """Each kind has its words, and stands between the ranks that wait and where the rank is."""
     verdict = absent(symptom)
-    assert sentence(verdict, 11.0) == (
+    assert describe_verdict(verdict, 11.0) == (
         f"rank 2 has not entered all_reduce (sequence 2, default_pg) for 11.0 s; "
         "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42. "
         f"{clause[0].upper()}{clause[1:]}"

@@ -18,17 +18,26 @@ from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Doubt, Link, Outcome, Sharing, Verdict, locate
 from otel_torchdist.judge.verdict.wording.ends import describe_together, span_of_time
-from otel_torchdist.judge.verdict.wording.sentence import ALONE, MOST, WITH_PLACE, compose, sentence
+from otel_torchdist.judge.verdict.wording.sentence import (
+    ALONE,
+    MOST,
+    WITH_PLACE,
+    compose,
+    describe_verdict,
+    sentence,
+)
 from otel_torchdist.judge.world.mismatch import Field, Mismatch
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
 from otel_torchdist.judge.world.ways import CallSide, Ways
-from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.calls import GroupView, OperationId
+from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.units import duration, passed, seconds
 from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.tape.names.reader import MAIN_THREAD
 from tests.support.worlds import judging
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import late_world, the_verdict
@@ -44,56 +53,142 @@ MISSING = CallSiteName(f"Dataset.{LONG}", f"/home/ada/{LONG}_dataset.py", 1057, 
 BOTH_LINES = (r":1042\b", r":1057\b")
 
 
-A_SHARED_GROUP = SharedGroup(
-    GROUP.key, ("all_reduce", "reduce_scatter_tensor_coalesced"), (WAITS, MISSING), 0, ("main", f"{LONG} (train.py)")
-)
 A_DEATH = FirstDeath((2,), {}, False, False, False, True, 0, None, 0)
 OF_TWO_CALLS = (VerdictKind.CIRCULAR, VerdictKind.SHARED_GROUP)
 """Two operations with the lines of both are more than other kinds have to say."""
 
 
-def long_verdict(kind: VerdictKind) -> Verdict:
-    """Rank 2 of four is at fault, in a way that its kind says, and every name is long."""
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The names in a job.
+
+    Attributes:
+        waits: The line at which all ranks but one wait.
+        missing: The line of the missing rank.
+    """
+
+    operation: str
+    label: str
+    group: GroupView
+    waits: CallSiteName
+    missing: CallSiteName
+    thread: str
+    host: str
+    error: str
+
+    @property
+    def shared(self) -> SharedGroup:
+        """Two threads that call in its group."""
+        calls = ("all_reduce", self.operation), (self.waits, self.missing)
+        return SharedGroup(self.group.key, *calls, 0, (MAIN_THREAD, f"{self.thread} (train.py)"))
+
+
+WITH_LONG_NAMES = Job(
+    "reduce_scatter_tensor_coalesced",
+    f"FSDP {LONG}",
+    GROUP,
+    WAITS,
+    MISSING,
+    LONG,
+    f"{LONG}.example.org",
+    f"{LONG}Error",
+)
+USUAL = Job(
+    "reduce_scatter_tensor",
+    "FSDP model.layers.11",
+    group_of(0, 1, 2, 3, description="mesh_dp_shard"),
+    CallSiteName("Trainer.train_step", "/home/ada/llm/trainer.py", 1042),
+    CallSiteName("Dataset.load_batch", "/home/ada/llm/dataset.py", 1057),
+    "log_metrics",
+    "gpu-node-017.cluster.example.org",
+    "OutOfMemoryError",
+)
+"""Names as long as they usually are in a large job."""
+
+
+def verdict_of_kind(kind: VerdictKind, job: Job = WITH_LONG_NAMES) -> Verdict:
+    """Rank 2 of four is at fault, in a way that its kind says."""
     world = FakeWorld(4)
     for rank in (0, 1, 3):
-        world.ranks[rank].label = f"FSDP {LONG}"
-        world.ranks[rank].enter(GROUP, 1.0, "reduce_scatter_tensor_coalesced", frames=(WAITS,))
+        world.ranks[rank].label = job.label
+        world.ranks[rank].enter(job.group, 1.0, job.operation, frames=(job.waits,))
     found = the_verdict(world.snapshot(3_000.0))
-    sides = tuple(CallSide("reduce_scatter_tensor_coalesced", f"FSDP {LONG}", site) for site in (WAITS, MISSING))
+    sides = tuple(CallSide(job.operation, job.label, site) for site in (job.waits, job.missing))
     parties = ("4,096 elements", (0, 1, 3)), ("8,192 elements", (2,))
     waits = found.roll.waits
-    links = ((2, MISSING), (3, WAITS))
-    where = found.operation_id, found.operation, GROUP, f"FSDP {LONG}"
+    links = ((2, 3, job.missing), (3, 2, job.waits))
+    where = found.operation_id, found.operation, job.group, job.label
     return dataclasses.replace(
         found,
         roll=dataclasses.replace(found.roll, waits={**waits, 2: waits[3]}),
         kind=kind,
         ranks=(2, 3) if kind is VerdictKind.CIRCULAR else (2,),
-        places={rank: RankPlace(PlaceSource.STACK, MISSING if rank == 2 else WAITS) for rank in range(4)},
-        mismatch=mismatch_of(found.operation_id, parties, sides) if kind is VerdictKind.MISMATCHED else None,
-        circle=tuple(Link(rank, *where, call_site=site) for rank, site in links)
+        places={rank: RankPlace(PlaceSource.STACK, job.missing if rank == 2 else job.waits) for rank in range(4)},
+        mismatch=mismatch_of(found.operation_id, parties, sides, job.operation)
+        if kind is VerdictKind.MISMATCHED
+        else None,
+        circle=tuple(Link(rank, *where, missing=missing, call_site=site) for rank, missing, site in links)
         if kind is VerdictKind.CIRCULAR
         else (),
         doubt=Doubt.RECORDS_LOST if kind is VerdictKind.UNKNOWN else None,
-        hosts=(f"{LONG}.example.org",) if kind is VerdictKind.UNREACHABLE else (),
+        hosts=(job.host,) if kind is VerdictKind.UNREACHABLE else (),
         first=None if kind is not VerdictKind.DEAD else A_DEATH,
-        sharing=Sharing((0, 1), A_SHARED_GROUP) if kind is VerdictKind.SHARED_GROUP else None,
-        failures={2: f"{LONG}Error"} if kind is VerdictKind.DEAD else {},
+        sharing=Sharing((0, 1), job.shared) if kind is VerdictKind.SHARED_GROUP else None,
+        failures={2: job.error} if kind is VerdictKind.DEAD else {},
     )
 
 
 def mismatch_of(
-    operation_id: OperationId, parties: tuple[tuple[str, tuple[int, ...]], ...], sides: tuple[CallSide, ...]
+    operation_id: OperationId,
+    parties: tuple[tuple[str, tuple[int, ...]], ...],
+    sides: tuple[CallSide, ...],
+    operation: str = "reduce_scatter_tensor_coalesced",
 ) -> Mismatch:
     """What the ranks disagree about."""
     ways = Ways(sides, left_out=sides[0])
-    return Mismatch(operation_id, Field.SHAPE, "reduce_scatter_tensor_coalesced", parties, ways=ways)
+    return Mismatch(operation_id, Field.SHAPE, operation, parties, ways=ways)
+
+
+def first_of(text: str) -> str:
+    """The first sentence of a text."""
+    return re.split(r"\. (?=[A-Z0-9]|next:)", text)[0]
+
+
+@pytest.mark.parametrize("kind", VerdictKind)
+def test_first_sentence_in_a_usual_job(kind: VerdictKind) -> None:
+    """It fits into two lines of a terminal uncut: ranks, operation and, wherever a rank is at fault, its line."""
+    lead = first_of(sentence(verdict_of_kind(kind, USUAL), 312.0))
+    assert len(lead) <= MOST, lead
+    assert "\N{HORIZONTAL ELLIPSIS}" not in lead
+    assert USUAL.operation in lead
+    assert "dataset.py:1057" in lead
+    if kind in (*OF_TWO_CALLS, VerdictKind.MISMATCHED, VerdictKind.ABSENT):
+        assert "trainer.py:1042" in lead
+
+
+@pytest.mark.parametrize("kind", VerdictKind)
+def test_next_step_of_every_kind(kind: VerdictKind) -> None:
+    """The step comes last; names and lines are in it, and no placeholder."""
+    text = sentence(verdict_of_kind(kind, USUAL), 312.0)
+    before, _, step = text.partition(". next: ")
+    assert before == describe_verdict(verdict_of_kind(kind, USUAL), 312.0)
+    assert step.strip()
+    assert len(step) <= MOST
+    assert not re.search(r"[{}]|\.$", step)
+    assert kind.traits.next_step.strip()
+
+
+@pytest.mark.parametrize("kind", FindingKind)
+def test_next_step_of_every_finding(kind: FindingKind) -> None:
+    """A finding has one too."""
+    assert kind.next_step.strip()
+    assert kind.with_next_step("rank 2 is late") == f"rank 2 is late. next: {kind.next_step}"
 
 
 @pytest.mark.parametrize("kind", VerdictKind)
 def test_first_sentence_of_every_kind(kind: VerdictKind) -> None:
     """Names are cut in the middle: lines, and what tells two files apart, remain."""
-    lead = re.split(r"\. (?=[A-Z0-9])", sentence(long_verdict(kind), 2_999.0))[0]
+    lead = first_of(sentence(verdict_of_kind(kind), 2_999.0))
     assert len(lead) <= (ALONE if kind in OF_TWO_CALLS else WITH_PLACE), lead
     assert lead.startswith(("rank 2 ", "ranks 2-3 ", "all 4 ranks ", "two threads of ranks 0-1 ", "reduce_")), lead
     wanted = {

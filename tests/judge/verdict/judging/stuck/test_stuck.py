@@ -101,9 +101,9 @@ NAMED = {
     "All others have left the operation: nothing but this rank's own side can keep it in there": Stuck(
         (devices(),),
         says=(
-            "rank 3 has not come out of all_reduce (sequence 1, default_pg) for 19.5 s, although others have: its"
-            " device, or its connection to them, is stuck or broken; it is in all_reduce, called in train at "
-            "train.py:42. 1 of 4 ranks waits; ranks 0-2 have left it"
+            "rank 3 has not come out of all_reduce (sequence 1, default_pg) for 19.5 s, although others have; it is in "
+            "all_reduce, called in train at train.py:42; 1 of 4 ranks waits; ranks 0-2 have left it. Its device, or "
+            "its connection to them, is stuck or broken"
         ),
     ),
     **{
@@ -114,9 +114,9 @@ NAMED = {
         (BOTH, *go_on()),
         ranks=(2, 3),
         says=(
-            "ranks 2-3 have not come out of all_reduce (sequence 1, default_pg) for 19.5 s, although others have:"
-            " their devices, or their connections to them, are stuck or broken; rank 2 is in all_reduce, called "
-            "in train at train.py:42. 2 of 4 ranks wait; ranks 0-1 have left it; rank 3 is in all_reduce, called "
+            "ranks 2-3 have not come out of all_reduce (sequence 1, default_pg) for 19.5 s, although others have; "
+            "rank 2 is in all_reduce, called in train at train.py:42; 2 of 4 ranks wait; ranks 0-1 have left it. "
+            "Their devices, or their connections to them, are stuck or broken; rank 3 is in all_reduce, called "
             "in train at train.py:42"
         ),
     ),
@@ -132,9 +132,9 @@ NAMED = {
     "With gloo a thread waits in the call": Stuck(
         hosts(blocking=(3,)),
         says=(
-            "rank 3 has not come out of all_reduce (sequence 1, default_pg) for 19.9 s, although others have: its"
-            " process, or its connection to them, is stuck or broken; it is in all_reduce, called in train at "
-            "train.py:42. 1 of 4 ranks waits; ranks 0-2 have left it"
+            "rank 3 has not come out of all_reduce (sequence 1, default_pg) for 19.9 s, although others have; it is in "
+            "all_reduce, called in train at train.py:42; 1 of 4 ranks waits; ranks 0-2 have left it. Its process, or "
+            "its connection to them, is stuck or broken"
         ),
     ),
     "With gloo a thread waits for what it has called": Stuck(
