@@ -27,6 +27,8 @@ from tests.support.repository import REPOSITORY
 PACKAGE = REPOSITORY / "otel_torchdist"
 WRITES = "capture/"
 """The room that writes kinds and reads none."""
+EXAMPLE = {"ranks": "rank 2", "rank": 2, "place": "load_batch at train.py:57"}
+"""What the page on verdicts shows in next steps."""
 SOURCES = {
     str(path.relative_to(PACKAGE)): path.read_text()
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -126,6 +128,8 @@ def test_ends_are_described() -> None:
 
 
 def test_verdicts_are_described() -> None:
-    """The page on verdicts has a row for each."""
+    """The page on verdicts has a row for each, and one for its next step."""
     page = (REPOSITORY / "docs" / "verdicts.md").read_text()
     assert [kind for kind in VerdictKind if f"\n| `{kind.value}` | " not in page] == []
+    steps = {kind: kind.traits.next_step.format(**EXAMPLE) for kind in VerdictKind}
+    assert [kind for kind, step in steps.items() if f"\n| `{kind.value}` | {step} |\n" not in page] == []

@@ -199,7 +199,9 @@ def _describe_shortly(link: Link, has_target: bool) -> str:
     """Describe a link; without the rank waited for where there are only two."""
     line = f" at {describe_line(link.call_site)}" if link.call_site is not None else ""
     target = _target(link) if has_target else ""
-    return f"{name_ranks(link.ranks or (link.rank,))}{target} in {link.operation}{_distinction(link)}{line}"
+    remote = link.remote
+    where = f"its call of {remote.text}" if remote is not None else f"{link.operation}{_distinction(link)}"
+    return f"{name_ranks(link.ranks or (link.rank,))}{target} in {where}{line}"
 
 
 def _target(link: Link) -> str:

@@ -5,6 +5,8 @@ Each kind of verdict has a row in `model/verdict_kinds.py`. The functions here c
 
 from __future__ import annotations
 
+import signal
+
 from otel_torchdist.judge.verdict.launches import address_of, has_no_seat, is_launch, is_path
 from otel_torchdist.judge.verdict.roll_call import HOST
 from otel_torchdist.judge.verdict.standing import names_departed
@@ -111,6 +113,8 @@ def _of_death(verdict: Verdict) -> str:
     numbers = {death.signal for death in deaths}
     if numbers & {*CRASHES}:
         return f"look for the core dump of {ranks} (`coredumpctl`), or rerun with PYTHONFAULTHANDLER=1"
+    if signal.SIGKILL in numbers:
+        return f"find out who sent SIGKILL to {ranks}: `dmesg` for the kernel, else the scheduler or a person"
     return _of_exit(next(iter(deaths), None), ranks)
 
 
