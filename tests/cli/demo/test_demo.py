@@ -95,7 +95,8 @@ def test_names_rank_operation_and_line(seen: Seen) -> None:
         r"rank 2 has not entered all_reduce \(DDP bucket 0, sequence \d+, default_pg\) for ([\d.]+) s; "
         rf"it is in (?:Digits\.)?__getitem__ at train\.py:{BLOCKING_LINE}; "
         r"3 of 4 ranks wait in \S+ at \S+:\d+(?:, in \S+ \S+)?\. "
-        r"Gloo raises an error in rank [013] in 29 min \d+ s \(timeout 30 min\)"
+        r"Gloo raises an error in rank [013] in 29 min \d+ s \(timeout 30 min\)\. "
+        r"next: find out why rank 2 did not go on from .*"
     )
     # On a loaded machine the rank may write its stack after the first sentence.
     sentence = next(filter(None, (re.fullmatch(pattern, one) for one in (first, *later))), None)

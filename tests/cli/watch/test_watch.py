@@ -21,7 +21,9 @@ VERDICT = (
     r"rank 2 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; "
     rf"it is in load_batch at training\.py:{LOADING_LINE}; "
     rf"3 of 4 ranks wait in <module> at training\.py:{CALLING_LINE}\. "
-    r"Gloo raises an error in rank [013] in [\d.]+ (?:s|min \d+ s) \(timeout [\d.]+ (?:min|s)\)"
+    r"Gloo raises an error in rank [013] in [\d.]+ (?:s|min \d+ s) \(timeout [\d.]+ (?:min|s)\)\. "
+    rf"next: find out why rank 2 did not go on from load_batch at training\.py:{LOADING_LINE}; while it runs, "
+    r"`otel-torchdist profile --rank 2` shows what its threads do"
 )
 TIME = r"^\d\d:\d\d:\d\d  "
 

@@ -151,7 +151,7 @@ VARIANTS: Final = (
         "DDP and another group in circular order",
         "circular",
         "0-2",
-        "ranks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, ",
+        "anks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, ",
         worker=THREADS,
     ),
     Row(

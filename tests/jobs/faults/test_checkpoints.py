@@ -38,14 +38,16 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob]) -> None:
         "rank 1 is in checkpoint save CKPT, write_data, for N s (50.0 kB), and has not entered all_gather (sequence N, "
         "default_pg) for N s; it is in hang at "
         f"saving.py:{line_in('# hangs', WORKER)}; 1 of 2 ranks waits in stage write of the checkpoint; "
-        "gloo raises an error in rank 0 in N s (timeout 2 min)"
+        "gloo raises an error in rank 0 in N s (timeout 2 min). "
+        "next: check the storage of checkpoint save CKPT; if it is only slow, announce the wait with expect_wait"
     )
     [found] = job.findings()
     assert found.name == "finding: checkpoint save (checkpoint_failed)"
     assert found.attributes[semconv.VERDICT_RANKS] == "1"
     assert without_numbers(found.error, str(job.folder / "lost")) == (
         "checkpoint save CKPT in step N has failed on rank 1, in write_data: OSError: [Errno 28] No space left on "
-        "device; rank 0 received it"
+        "device; rank 0 received it. next: remove the cause of the exception before the job ends: the last good "
+        "checkpoint is an older one"
     )
 
 

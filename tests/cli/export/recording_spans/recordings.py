@@ -75,7 +75,7 @@ class RecordedWorld(FakeWorld):
 
 def text_of(verdict: Verdict, world: WorldSnapshot) -> str:
     """A verdict in words, as for dumps whose time is not known."""
-    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9).replace(" for ", " for up to ")
+    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9, "up to")
 
 
 def stalled(ranks: int = 4, calls: int = 20, absent: int = 2) -> RecordedWorld:
