@@ -134,8 +134,8 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
         case VerdictKind.ABSENT:
             return VerdictTraits(
                 next_step=(
-                    "find out why {ranks} did not go on from {place}; while it runs, "
-                    "`otel-torchdist profile --rank {rank}` shows what its threads do"
+                    "find out why {ranks} did not go on from {place}; while the job runs, "
+                    "`otel-torchdist profile --rank {rank}` or py-spy shows what its threads do"
                 ),
                 names_the_missing=True,
                 names_others=True,

@@ -22,8 +22,8 @@ VERDICT = (
     rf"it is in load_batch at training\.py:{LOADING_LINE}; "
     rf"3 of 4 ranks wait in <module> at training\.py:{CALLING_LINE}\. "
     r"Gloo raises an error in rank [013] in [\d.]+ (?:s|min \d+ s) \(timeout [\d.]+ (?:min|s)\)\. "
-    rf"next: find out why rank 2 did not go on from load_batch at training\.py:{LOADING_LINE}; while it runs, "
-    r"`otel-torchdist profile --rank 2` shows what its threads do"
+    rf"next: find out why rank 2 did not go on from load_batch at training\.py:{LOADING_LINE}; while the job runs, "
+    r"`otel-torchdist profile --rank 2` or py-spy shows what its threads do"
 )
 TIME = r"^\d\d:\d\d:\d\d  "
 

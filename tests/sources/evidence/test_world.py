@@ -27,8 +27,8 @@ def test_rank_that_has_not_enqueued_it(tmp_path: Path) -> None:
     assert said.sentence == (
         "rank 7 has not entered all_reduce (sequence 59958, default_pg) for 1800.1 s; "
         "7 of 8 ranks wait in _all_reduce at tensor_parallel.py:8472. "
-        "next: find out why rank 7 did not go on from its last call; while it runs, `otel-torchdist profile --rank 7` "
-        "shows what its threads do"
+        "next: find out why rank 7 did not go on from its last call; while the job runs, `otel-torchdist profile "
+        "--rank 7` or py-spy shows what its threads do"
     )
     report = "\n".join(line.plain for line in lines_of_texts(said))
     assert "ranks 0-6     all_reduce #59958 timed out after 1800 s, called in _all_reduce" in report
