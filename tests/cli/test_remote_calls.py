@@ -18,7 +18,7 @@ WORKER = Path(__file__).parent / "workers" / "remote_calls.py"
 OPTIONS = ("--threshold", str(THRESHOLD_S))
 STARVED = (
     "all 2 RPC threads of worker0 (rank 0) wait for worker1, and all 2 RPC threads of worker1 (rank 1) wait for "
-    "worker0: calls are served, answered and timed out on these threads, so none can end. next: raise "
+    "worker0; calls are served, answered and timed out on these threads, so none can end. next: raise "
     "num_worker_threads, or use async_execution"
 )
 

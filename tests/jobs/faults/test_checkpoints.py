@@ -74,7 +74,7 @@ def test_two_threads_in_one_group(start: Callable[..., FaultyJob]) -> None:
     [found] = job.findings()
     calls = [f"{who} calls all_reduce at saving.py:{line_in('# meets', WORKER)}" for who in ("the main thread", "meet")]
     assert found.error in [
-        f"two threads of ranks 0-1 share default_pg: {one} and {other}; the backend pairs calls in the order in which "
+        f"two threads of ranks 0-1 share default_pg: {one} and {other}. The backend pairs calls in the order in which "
         "each rank makes them, so results may be wrong. next: give one of the two threads a group of its own "
         "(new_group)"
         for one, other in (calls, calls[::-1])

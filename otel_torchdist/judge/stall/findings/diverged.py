@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from otel_torchdist.judge.stall.attributes import Attributes, of_group, of_operation_id
 from otel_torchdist.judge.stall.findings.restraint import Patience
 from otel_torchdist.judge.verdict.wording.calls import describe_operation
+from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.following.values import CALM_STEPS, PARAMETERS
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
@@ -61,9 +62,9 @@ class Diverged:
         cause = "what was received has been changed on its way or afterwards, or the ranks run different code"
         cause += f"; the results of {name_ranks(self.unseen)} are not known" if self.unseen else ""
         if not self.others:
-            return f"{name_ranks(self.ranks)} have different results of {operation}, which must be equal: {cause}"
+            return f"{name_ranks(self.ranks)} have different results of {operation}, which must be equal; {cause}"
         results = f"{have(self.ranks)} another result of {operation}"
-        return f"{name_ranks(self.ranks)} {results} than {name_ranks(self.others)}, which must be equal: {cause}"
+        return f"{name_ranks(self.ranks)} {results} than {name_ranks(self.others)}, which must be equal; {cause}"
 
     @property
     def _of_parameters(self) -> str:
@@ -87,7 +88,7 @@ class Diverged:
             ranks=self.ranks,
             group=operation_id.channel.group,
             operation=self.operation,
-            text=self.text,
+            text=with_short_start(self.text),
             world=judged.world,
             attributes={semconv.STEP: self.step, **_attributes_of(self)},
         )

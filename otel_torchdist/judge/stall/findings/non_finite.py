@@ -13,6 +13,7 @@ from typing import Final
 from otel_torchdist.judge.stall.attributes import of_frame, of_operation_id
 from otel_torchdist.judge.stall.findings.restraint import Patience
 from otel_torchdist.judge.verdict.wording.calls import called_in, describe_operation
+from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.following.values import CALM_STEPS
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
@@ -93,7 +94,7 @@ class NonFinite:
             ranks=self.ranks,
             group=operation_id.channel.group,
             operation=self.operation,
-            text=self.text,
+            text=with_short_start(self.text),
             world=judged.world,
             attributes={
                 semconv.STEP: self.step,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.judge.verdict.wording.ends import describe_way
+from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.model.remote_calls import CallView
@@ -64,7 +65,7 @@ class TroubledCalls:
             ranks=self.ranks,
             group="",
             operation=semconv.REMOTE_CALL,
-            text=self.text,
+            text=with_short_start(self.text),
             world=judged.world,
             attributes={
                 semconv.OPERATION: semconv.REMOTE_CALL,
@@ -195,7 +196,7 @@ def _of_starved(starved: Mapping[str, list[CallView]], by_name: Mapping[str, Ran
         for name, of in list(starved.items())[:MAX_NAMED]
     ]
     more = f" (and {len(starved) - MAX_NAMED} more workers)" if len(starved) > MAX_NAMED else ""
-    text = f"{', and '.join(waits)}{more}: calls are served, answered and timed out on these threads, so none can end"
+    text = f"{', and '.join(waits)}{more}; calls are served, answered and timed out on these threads, so none can end"
     return TroubledCalls(
         FindingKind.STARVED,
         ranks,

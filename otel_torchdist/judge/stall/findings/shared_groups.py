@@ -10,6 +10,7 @@ from otel_torchdist.judge.stall.attributes import of_group
 from otel_torchdist.judge.verdict.judging.sharing import swapped_callers
 from otel_torchdist.judge.verdict.verdict import Sharing
 from otel_torchdist.judge.verdict.wording.calls import describe_sharing
+from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.occupations import CERTAIN
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
@@ -53,7 +54,7 @@ class GroupShared:
             ranks=self.ranks,
             group=self.group.key,
             operation=operation,
-            text=self.text,
+            text=with_short_start(self.text),
             world=judged.world,
             attributes={semconv.OPERATION: operation, **of_group(self.group)},
         )

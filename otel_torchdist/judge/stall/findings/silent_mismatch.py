@@ -11,6 +11,7 @@ from typing import Final
 
 from otel_torchdist.judge.stall.attributes import of_mismatch, of_operation_id
 from otel_torchdist.judge.verdict.wording.calls import describe_mismatch
+from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.group_names import CreatedGroups
 from otel_torchdist.judge.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
 from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
@@ -152,7 +153,7 @@ def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
         ranks=mismatch.ranks,
         group=operation_id.channel.group,
         operation=mismatch.operation,
-        text=f"{describe_mismatch(mismatch, group)}; it did not hang, but results may be wrong",
+        text=with_short_start(f"{describe_mismatch(mismatch, group)}; it did not hang, but results may be wrong"),
         world=judged.world,
         attributes=of_mismatch(mismatch) | of_operation_id(mismatch.operation, group, operation_id),
     )

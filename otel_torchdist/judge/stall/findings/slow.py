@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from otel_torchdist.judge.stall.attributes import of_frame, of_group
 from otel_torchdist.judge.verdict.wording.machine import describe_slow_rank
+from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld, PathLengths, Severity, SlowPart
 from otel_torchdist.telemetry import semconv
 
@@ -22,7 +23,7 @@ def finding_of(part: SlowPart, judged: JudgedWorld) -> Finding:
         ranks=ranks,
         group=part.group,
         operation=part.operation,
-        text=part.text + (describe_slow_rank(world, ranks[0]) if len(ranks) == 1 else ""),
+        text=with_short_start(part.text + (describe_slow_rank(world, ranks[0]) if len(ranks) == 1 else "")),
         world=world,
         attributes={
             semconv.VERDICT_COVERAGE: f"{len(part.compared)}/{len(world.ranks)}",

@@ -19,6 +19,7 @@ from otel_torchdist.judge.stall.attributes import of_group
 from otel_torchdist.judge.stall.findings.restraint import Latenesses, exchanging, is_pipeline, sent_between
 from otel_torchdist.judge.verdict.rules import expects
 from otel_torchdist.judge.verdict.wording.machine import describe_slow_rank
+from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.model.calls import Channel, GroupView, TimedWindow, last_of
 from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.kinds import RecordKind
@@ -92,7 +93,7 @@ class Straggler:
             ranks=(self.rank,),
             group=self.group.key,
             operation=self.operation,
-            text=self.text + describe_slow_rank(world, self.rank),
+            text=with_short_start(self.text + describe_slow_rank(world, self.rank)),
             world=world,
             attributes={
                 semconv.VERDICT_COVERAGE: f"{len(self.compared)}/{len(self.group.members)}",

@@ -257,6 +257,11 @@ def compose(first: Sequence[str], more: Sequence[str], with_two: int = WITH_PLAC
     return "; ".join(more)
 
 
+def with_short_start(text: str) -> str:
+    """Return the text of a finding with a short first sentence: clauses that do not fit move to a second one."""
+    return compose(text.split("; "), [], MOST)
+
+
 def _shortened(text: str, narrow: Sequence[int]) -> str:
     """Cut the names in a text, the longest first, until it is short. Paths stay whole, to be copied."""
     wide = [text, *(_with_names_of(text, width) for width in _WIDE)]

@@ -25,6 +25,7 @@ from otel_torchdist.judge.verdict.wording.sentence import (
     compose,
     describe_verdict,
     sentence,
+    with_short_start,
 )
 from otel_torchdist.judge.world.mismatch import Field, Mismatch
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
@@ -183,6 +184,16 @@ def test_next_step_of_every_finding(kind: FindingKind) -> None:
     """A finding has one too."""
     assert kind.next_step.strip()
     assert kind.with_next_step("rank 2 is late") == f"rank 2 is late. next: {kind.next_step}"
+
+
+def test_first_sentence_of_a_finding() -> None:
+    """Clauses that do not fit come after it, here those on the values of other ranks."""
+    first = f"rank 2 is the first with infinite values in the inputs of {USUAL.operation} (sequence 7, mesh_dp_shard)"
+    more = ["called in train at trainer.py:1042", "the inputs of ranks 0-1,3 were finite", "one of 12 parameters"]
+    said = with_short_start("; ".join([first, *more]))
+    assert said == f"{first}; {more[0]}; {more[1]}. One of 12 parameters"
+    assert len(first_of(said)) <= MOST
+    assert with_short_start(first) == first
 
 
 @pytest.mark.parametrize("kind", VerdictKind)
