@@ -170,7 +170,7 @@ def test_results_that_differ() -> None:
     assert (found.ranks, found.others, found.step) == ((3,), (0, 1, 2), 4)
     assert found.text == (
         "rank 3 has another result of all_reduce (sequence 9, default_pg) in step 4 than ranks 0-2, which must be "
-        "equal: what was received has been changed on its way or afterwards, or the ranks run different code"
+        "equal; what was received has been changed on its way or afterwards, or the ranks run different code"
     )
     assert finder.find(world_of(values, now_s=20.0)) == []
     halves = {rank: RankValues(outputs=(result(9, rank % 2),)) for rank in range(4)}
