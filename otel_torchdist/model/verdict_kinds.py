@@ -146,7 +146,9 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
             )
         case VerdictKind.RENDEZVOUS:
             return VerdictTraits(
-                next_step="have {ranks} create that group too: every rank calls new_group for every group, see {place}",
+                next_step=(
+                    "have {ranks} create that group too, after {place}: every rank must call new_group for every group"
+                ),
                 names_the_missing=True,
                 may_only_be_late=True,
                 stays_away=True,

@@ -68,10 +68,10 @@ def _of_mismatch(verdict: Verdict) -> str:
     if mismatch is None:
         return ""
     if mismatch.field is Field.MEMBERS:
-        return "create all groups on all ranks in the same order, also the groups that a rank is no member of"
+        return "create all groups on all ranks in the same order, including groups that a rank does not belong to"
     if mismatch.misfit is not None:
         misfit = mismatch.misfit
-        return f"make the size that rank {misfit.sender} sends the size that rank {misfit.receiver} expects"
+        return f"make rank {misfit.sender} send the size that rank {misfit.receiver} expects, or the other way round"
     return ""
 
 
@@ -149,6 +149,8 @@ def _of_absence(verdict: Verdict) -> str:
         return f"find out why {ranks} left early, for example with fewer batches: all ranks must make the same calls"
     if verdict.kind is not VerdictKind.ABSENT:
         return ""
+    if any(rank in verdict.failures for rank in verdict.ranks):
+        return f"read the traceback of {ranks} in the log{_where_raised(verdict)}"
     saver = lone_saver(verdict)
     if saver is not None and saver.checkpoint is not None:
         checkpoint = name_checkpoint(saver.checkpoint.operation, saver.checkpoint.checkpoint)

@@ -1,0 +1,105 @@
+"""Next steps where the evidence shows more than the kind of a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+import pytest
+
+from otel_torchdist.judge.verdict.first_death import FirstDeath
+from otel_torchdist.judge.verdict.roll_call import Standing
+from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
+from otel_torchdist.judge.verdict.wording.next_steps import next_step
+from otel_torchdist.judge.world.places import PlaceSource, RankPlace
+from otel_torchdist.model.lives import BY_CGROUP, Death
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import CheckpointView, ChildWait
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from tests.support.worlds.judging import late_world, located_verdict
+
+LINE = CallSiteName("load_batch", "/home/ada/train.py", 57)
+
+
+def verdict_of(kind: VerdictKind, place: RankPlace | None = None, **facts: object) -> Verdict:
+    """Rank 2 of four is at fault."""
+    verdict = located_verdict(late_world(2).snapshot(15.0))
+    places = {**verdict.places, 2: place or RankPlace(PlaceSource.STACK, LINE)}
+    return dataclasses.replace(verdict, kind=kind, places=places, **facts)  # type: ignore[arg-type]
+
+
+def died(status: int, **facts: object) -> dict[str, object]:
+    """Rank 2 was the first to die."""
+    death = dataclasses.replace(Death(at_ns=0, status=status), **facts)  # type: ignore[arg-type]
+    return {"first": FirstDeath((2,), {2: death}, False, False, False, True, 0, None, 0)}
+
+
+@pytest.mark.parametrize(
+    ("facts", "step"),
+    [
+        (died(signal.SIGKILL), "find out who sent SIGKILL to rank 2: `dmesg` for the kernel"),
+        (died(signal.SIGKILL, oom=BY_CGROUP), "have rank 2 use less memory"),
+        (died(signal.SIGSEGV), "look for the core dump of rank 2"),
+        (died(3 << 8), "read the log of rank 2 for the reason of exit code 3"),
+        ({**died(1 << 8), "failures": {2: "ValueError"}}, "read the traceback of rank 2 in the log"),
+        ({}, "find what ended rank 2: see the log"),
+    ],
+)
+def test_deaths(facts: dict[str, object], step: str) -> None:
+    """How a rank died says where to look."""
+    assert next_step(verdict_of(VerdictKind.DEAD, **facts)).startswith(step)
+
+
+def test_line_of_an_exception() -> None:
+    """Only the line that raised is named, not where a rank was at some time before."""
+    raised = RankPlace(PlaceSource.EXCEPTION, LINE, "ValueError")
+    said = next_step(verdict_of(VerdictKind.DEAD, raised, failures={2: "ValueError"}))
+    assert said == "read the traceback of rank 2 in the log, and look at load_batch at train.py:57"
+
+
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [
+        (RankPlace(PlaceSource.STACK, LINE), "find out why rank 2 did not go on from load_batch at train.py:57; "),
+        (RankPlace(PlaceSource.NOTHING, None), "find out why rank 2 did not go on from its last call; "),
+        (
+            RankPlace(PlaceSource.STACK, LINE, child=ChildWait(81, "DataLoader worker", "in read()", 0)),
+            "find out what process 81 waits for (`py-spy dump --pid 81`",
+        ),
+        (
+            RankPlace(PlaceSource.STACK, LINE, checkpoint=CheckpointView("save", "/ckpt/1200", 1, "", "write_data", 0)),
+            "check the storage of checkpoint save /ckpt/1200",
+        ),
+    ],
+)
+def test_absence(place: RankPlace, step: str) -> None:
+    """What a rank does says what to look at."""
+    assert next_step(verdict_of(VerdictKind.ABSENT, place)).startswith(step)
+
+
+def test_departure() -> None:
+    """A rank that has left made fewer calls."""
+    verdict = verdict_of(VerdictKind.ABSENT)
+    roll = dataclasses.replace(verdict.roll, standings={**verdict.roll.standings, 2: Standing.ENDED})
+    assert next_step(dataclasses.replace(verdict, roll=roll)).startswith("find out why rank 2 left early")
+
+
+@pytest.mark.parametrize(
+    ("state", "step"),
+    [
+        ("T", "find out who stopped rank 2"),
+        ("t", "detach the debugger"),
+        ("D", "check the disk"),
+        ("?", "find what keeps"),
+    ],
+)
+def test_frozen(state: str, step: str) -> None:
+    """The state of the process says who can let it run."""
+    place = RankPlace(PlaceSource.STACK, LINE, stopped=state)
+    assert next_step(verdict_of(VerdictKind.FROZEN, place)).startswith(step)
+
+
+@pytest.mark.parametrize("doubt", [None, *Doubt])
+def test_doubts(doubt: Doubt | None) -> None:
+    """Each doubt has a step that may remove it."""
+    assert next_step(verdict_of(VerdictKind.UNKNOWN, doubt=doubt))
