@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from typing import Any
 
 import pytest
 
@@ -21,16 +22,16 @@ from tests.support.worlds.judging import late_world, located_verdict
 LINE = CallSiteName("load_batch", "/home/ada/train.py", 57)
 
 
-def verdict_of(kind: VerdictKind, place: RankPlace | None = None, **facts: object) -> Verdict:
+def verdict_of(kind: VerdictKind, place: RankPlace | None = None, **facts: Any) -> Verdict:
     """Rank 2 of four is at fault."""
     verdict = located_verdict(late_world(2).snapshot(15.0))
     places = {**verdict.places, 2: place or RankPlace(PlaceSource.STACK, LINE)}
-    return dataclasses.replace(verdict, kind=kind, places=places, **facts)  # type: ignore[arg-type]
+    return dataclasses.replace(verdict, kind=kind, places=places, **facts)
 
 
-def died(status: int, **facts: object) -> dict[str, object]:
+def died(status: int, **facts: Any) -> dict[str, Any]:
     """Rank 2 was the first to die."""
-    death = dataclasses.replace(Death(at_ns=0, status=status), **facts)  # type: ignore[arg-type]
+    death = dataclasses.replace(Death(at_ns=0, status=status), **facts)
     return {"first": FirstDeath((2,), {2: death}, False, False, False, True, 0, None, 0)}
 
 
@@ -45,7 +46,7 @@ def died(status: int, **facts: object) -> dict[str, object]:
         ({}, "find what ended rank 2: see the log"),
     ],
 )
-def test_deaths(facts: dict[str, object], step: str) -> None:
+def test_deaths(facts: dict[str, Any], step: str) -> None:
     """How a rank died says where to look."""
     assert next_step(verdict_of(VerdictKind.DEAD, **facts)).startswith(step)
 
