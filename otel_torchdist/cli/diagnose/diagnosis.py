@@ -169,7 +169,7 @@ class Diagnosis(ReportedMoment):
     def stuck_calls(self) -> tuple[str, ...]:
         """Why remote procedure calls that have been open for the threshold cannot go on, a sentence each."""
         return tuple(
-            one.text
+            one.kind.with_next_step(one.text)
             for one in troubled_calls(self.found.moment.world)
             if one.kind is not FindingKind.DEAD and self.before_s(one.since_ns) >= self.threshold_s
         )
