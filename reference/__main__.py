@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from reference.costs import keep, with_figures
-from reference.pages import alerts_page, metrics_page, settings_page, spans_page, with_tables
+from reference.pages import metrics_page, settings_page, spans_page, with_alerts, with_tables
+from reference.rendered import rendered_pages
 from reference.results import results_page
 
 ROOT: Final = Path(__file__).parents[1]
+SERVED: Final = ROOT / "otel_torchdist" / "show" / "docs" / "assets"
+"""Pages as HTML, which the agent serves at `/docs`."""
 
 
 def main() -> None:
@@ -32,12 +35,15 @@ def main() -> None:
     if check and wrong:
         sys.exit("\n".join(f"{path} is out of date: run `make docs`" for path in wrong))
     for path in wrong:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(pages()[path], encoding="utf-8")
 
 
 def pages() -> dict[Path, str]:
     """Return the text of every page, by path."""
     docs = ROOT / "docs"
+    rules = ROOT / "deploy" / "prometheus" / "rules" / "alerts.yaml"
+    alerts = with_alerts((docs / "alerts.md").read_text(encoding="utf-8"), rules)
     return {
         docs / "settings.md": settings_page(),
         docs / "metrics.md": metrics_page(),
@@ -45,7 +51,8 @@ def pages() -> dict[Path, str]:
         docs / "archive.md": with_tables((docs / "archive.md").read_text(encoding="utf-8")),
         docs / "costs.md": with_figures((docs / "costs.md").read_text(encoding="utf-8")),
         docs / "json.md": results_page(),
-        docs / "alerts.md": alerts_page(ROOT / "deploy" / "prometheus" / "rules" / "alerts.yaml"),
+        docs / "alerts.md": alerts,
+        **{SERVED / f"{name}.html": text for name, text in rendered_pages(docs, {"alerts": alerts}).items()},
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from reference.constants import Constant, constants
 
 TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `make docs`: change it there. -->"
 TABLES_END: Final = "<!-- Until here. -->"
+ALERTS_BEGIN: Final = "<!-- Made from deploy/prometheus/rules/alerts.yaml by `make docs`: change it there. -->"
 OURS: Final = "OTEL_PYTHON_TORCHDIST_"
 FOR_TESTS: Final = frozenset({environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL})
 NAMES: Final = (names, attributes)
@@ -93,20 +94,42 @@ def spans_page() -> str:
     )
 
 
+<<<<<<< HEAD
 def alerts_page(rules: Path) -> str:
     """Return the page of all alerts, from the rules of Prometheus."""
+||||||| parent of 497e6115 (Write a page for each verdict, serve the pages at /docs, and link alerts to them)
+def alerts_page(rules: Path) -> str:
+    """Every alert, from the rules for Prometheus."""
+=======
+def with_alerts(page: str, rules: Path) -> str:
+    """Return the page on alerts, with a row for each of Prometheus's rules."""
+>>>>>>> 497e6115 (Write a page for each verdict, serve the pages at /docs, and link alerts to them)
     groups: list[dict[str, Any]] = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     rows = [
-        [f"`{rule['alert']}`", rule["labels"]["severity"], rule.get("for", "at once"), f"`{on_a_line(rule['expr'])}`"]
+        [
+            f"[`{rule['alert']}`]({_runbook(rule)})",
+            rule["labels"]["severity"],
+            rule.get("for", "at once"),
+            f"`{on_a_line(rule['expr'])}`",
+        ]
         for group in groups
         for rule in group["rules"]
     ]
-    return titled_page(
-        "Alerts",
-        "deploy/prometheus/rules/alerts.yaml",
-        "What each alert means, and what to do about it, is in its annotations.",
-        table(["alert", "severity", "after", "expression"], rows),
+    before, _, rest = page.partition(ALERTS_BEGIN)
+    _, _, after = rest.partition(TABLES_END)
+    return "\n\n".join(
+        [before + ALERTS_BEGIN, table(["alert", "severity", "after", "expression"], rows), TABLES_END + after]
     )
+
+
+def _runbook(rule: Mapping[str, Any]) -> str:
+    """Return the page and heading that an alert links to; without a heading if labels choose it."""
+    _, _, path = rule["annotations"]["runbook_url"].partition("/docs{{ end }}/")
+    name, hash_sign, heading = path.partition("#")
+    page = re.split(r"/|\{\{", name)[0]
+    if page == "alerts":
+        return f"#{heading}"
+    return f"{page}.md" + (f"#{heading}" if hash_sign and "{{" not in heading else "")
 
 
 def with_tables(page: str) -> str:

@@ -35,7 +35,8 @@ class Page:
     Attributes:
         title: Of the window. Any text: it is escaped.
         body: Markup of the body, which must hold nothing that comes from a job.
-        scripts: Sources in JavaScript that follow `SHARED_SCRIPTS`; all of them share one scope.
+        scripts: Sources in JavaScript that follow `SHARED_SCRIPTS`; all of them share one scope. None for a page without
+            any script.
         data: JSON that the scripts read with `pageData()`; None if they get it elsewhere.
         style: CSS that follows the shared one.
         connects: Whether scripts may ask the page's own server for more.
@@ -43,7 +44,7 @@ class Page:
 
     title: str
     body: str
-    scripts: Sequence[str]
+    scripts: Sequence[str] | None
     data: bytes | None = None
     style: str = ""
     connects: bool = False
@@ -58,7 +59,7 @@ def policy_of(page: Page) -> str:
     """Return the page's Content-Security-Policy: its own style and script, and nothing from elsewhere."""
     parts = [
         "default-src 'none'",
-        f"script-src {_hashed(_script(page))}",
+        *([] if page.scripts is None else [f"script-src {_hashed(_script(page.scripts))}"]),
         f"style-src {_hashed(_style(page))}",
         "img-src data:",
         "base-uri 'none'",
@@ -77,6 +78,7 @@ def html_of(page: Page, marker: str = "") -> str:
         marker: A comment of ours in its second line, by which its files are recognized.
     """
     comment = f"<!-- {marker} -->\n" if marker else ""
+    script = "" if page.scripts is None else f"<script>{_script(page.scripts)}</script>\n"
     return (
         f'<!DOCTYPE html>\n{comment}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy_of(page)}">\n'
@@ -84,7 +86,7 @@ def html_of(page: Page, marker: str = "") -> str:
         '<meta name="referrer" content="no-referrer">\n'
         '<link rel="icon" href="data:,">\n'
         f"<title>{html.escape(page.title)}</title>\n<style>{_style(page)}</style>\n</head>\n"
-        f"<body>\n{page.body}\n{_data(page)}<script>{_script(page)}</script>\n</body>\n</html>\n"
+        f"<body>\n{page.body}\n{_data(page)}{script}</body>\n</html>\n"
     )
 
 
@@ -92,9 +94,9 @@ def _style(page: Page) -> str:
     return "\n".join((shared(STYLE), page.style))
 
 
-def _script(page: Page) -> str:
+def _script(scripts: Sequence[str]) -> str:
     """All scripts in a scope of their own."""
-    sources = "\n".join((*(shared(name) for name in SHARED_SCRIPTS), *page.scripts))
+    sources = "\n".join((*(shared(name) for name in SHARED_SCRIPTS), *scripts))
     return f'"use strict";\n{{\n{sources}\n}}\n'
 
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app  # pyright: ignore[reportUnknownVariableType]
 
 from otel_torchdist.environment_variables import OTEL_EXPORTER_PROMETHEUS_HOST, OTEL_EXPORTER_PROMETHEUS_PORT
+from otel_torchdist.show.docs.site import with_docs
 from otel_torchdist.show.serving.http_server import App, HttpServer, SharedPage
 from otel_torchdist.show.serving.site import Site
 
@@ -71,7 +72,7 @@ class MetricsServer:
         if self._server is None:
             return False
         metrics = SharedPage(cast("App", make_wsgi_app(self._registry)))
-        self._server.serve(metrics if self._site is None else self._site.beside(metrics))
+        self._server.serve(with_docs(metrics if self._site is None else self._site.beside(metrics)))
         self.port = self._server.port
         if self._has_warned:
             _logger.info("/metrics is now served on port %d", self.port)

@@ -30,7 +30,7 @@ _SECURITY: Final = (
     ("Cache-Control", "no-store"),
 )
 _TEXT: Final = "text/plain; charset=utf-8"
-_HTML: Final = "text/html; charset=utf-8"
+HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 
 
@@ -90,49 +90,38 @@ class Site:
             path = environ.get("PATH_INFO") or "/"
             if path == METRICS or path.startswith(f"{METRICS}/"):
                 return metrics(environ, start_response)
-            answer = _Answer("500 Internal Server Error", b"The page failed; the agent's log says why.\n")
+            answer = Answer("500 Internal Server Error", b"The page failed; the agent's log says why.\n")
             with guard.guarded("the live page"):
                 answer = self._answer(path, environ)
-            return self._send(answer, environ, start_response)
+            return respond(answer, self.policy, self.packed, environ, start_response)
 
         return app
 
-    def _answer(self, path: str, environ: dict[str, Any]) -> _Answer:
+    def _answer(self, path: str, environ: dict[str, Any]) -> Answer:
         if path not in (PAGE, DOCUMENT):
-            return _Answer("404 Not Found", b"There are / and /metrics.\n")
+            return Answer("404 Not Found", b"There are /, /docs/verdicts and /metrics.\n")
         user = self._user(environ)
-        if isinstance(user, _Answer):
+        if isinstance(user, Answer):
             return user
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _Answer("405 Method Not Allowed", b"It can only be read.\n", headers=(("Allow", "GET, HEAD"),))
+            return Answer("405 Method Not Allowed", b"It can only be read.\n", headers=(("Allow", "GET, HEAD"),))
         if path == PAGE:
-            return _Answer("200 OK", self.page, _HTML)
+            return Answer("200 OK", self.page, HTML)
         query = dict(parse_qsl(environ.get("QUERY_STRING", "")[:MAX_QUERY]))
-        return _Answer("200 OK", self.live.document(query, user), _JSON)
+        return Answer("200 OK", self.live.document(query, user), _JSON)
 
-    def _user(self, environ: dict[str, Any]) -> int | _Answer | None:
+    def _user(self, environ: dict[str, Any]) -> int | Answer | None:
         """Return the id of the user whose runs a visitor may see, None for all, or why there is nothing to see."""
         if self.access is not PageAccess.LOOPBACK:
             return None
         if not is_local(environ.get("REMOTE_ADDR", "")):
-            return _Answer("403 Forbidden", _ELSEWHERE)
+            return Answer("403 Forbidden", _ELSEWHERE)
         if not names_this_machine(environ.get("HTTP_HOST", "")):
-            return _Answer("403 Forbidden", _OTHER_NAME)
+            return Answer("403 Forbidden", _OTHER_NAME)
         user = user_of(environ)
         if user is None:
-            return _Answer("403 Forbidden", _UNKNOWN_USER)
+            return Answer("403 Forbidden", _UNKNOWN_USER)
         return user or None
-
-    def _send(self, answer: _Answer, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-        body = answer.body
-        headers = [("Content-Type", answer.content_type), ("Content-Security-Policy", self.policy), *_SECURITY]
-        headers += answer.headers
-        if len(body) > SMALL and "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
-            body = self.packed.of(body)
-            headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
-        headers.append(("Content-Length", str(len(body))))
-        start_response(answer.status, headers)
-        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
 
 _ELSEWHERE: Final = (
@@ -149,8 +138,25 @@ _UNKNOWN_USER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
+    """A response without the headers that all of them have."""
+
     status: str
     body: bytes
     content_type: str = _TEXT
     headers: tuple[tuple[str, str], ...] = ()
+
+
+def respond(
+    answer: Answer, policy: str, packed: PackedBodies, environ: dict[str, Any], start_response: Callable[..., object]
+) -> Iterable[bytes]:
+    """Send an answer with its Content-Security-Policy, compressed if the client accepts that."""
+    body = answer.body
+    headers = [("Content-Type", answer.content_type), ("Content-Security-Policy", policy), *_SECURITY]
+    headers += answer.headers
+    if len(body) > SMALL and "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+        body = packed.of(body)
+        headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
+    headers.append(("Content-Length", str(len(body))))
+    start_response(answer.status, headers)
+    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]

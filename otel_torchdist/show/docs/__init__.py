@@ -1,0 +1,1 @@
+"""The pages on verdicts, findings and alerts, served beside `/metrics`."""
