@@ -407,6 +407,16 @@ The address of a trace in your tracing tool, for links on the live page. ``{trac
 Default: ""
 """
 
+OTEL_PYTHON_TORCHDIST_DOCS_URL = "OTEL_PYTHON_TORCHDIST_DOCS_URL"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_DOCS_URL
+
+The address of the pages on verdicts and findings, for links on the live page and in the log: ``/verdicts/absent`` and
+the like follow it. Without it the live page links to the pages that its agent serves at ``/docs``, and the log has no
+links. Alerts take it from Prometheus's external label ``torchdist_docs_url`` instead.
+Default: ""
+"""
+
 OTEL_SDK_DISABLED = "OTEL_SDK_DISABLED"
 """
 .. envvar:: OTEL_SDK_DISABLED

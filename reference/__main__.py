@@ -13,7 +13,7 @@ from reference.rendered import rendered_pages
 from reference.results import results_page
 
 ROOT: Final = Path(__file__).parents[1]
-SERVED: Final = ROOT / "otel_torchdist" / "show" / "docs" / "assets"
+SERVED: Final = ROOT / "otel_torchdist" / "show" / "serving" / "assets"
 """Pages as HTML, which the agent serves at `/docs`."""
 
 

@@ -94,16 +94,8 @@ def spans_page() -> str:
     )
 
 
-<<<<<<< HEAD
-def alerts_page(rules: Path) -> str:
-    """Return the page of all alerts, from the rules of Prometheus."""
-||||||| parent of 497e6115 (Write a page for each verdict, serve the pages at /docs, and link alerts to them)
-def alerts_page(rules: Path) -> str:
-    """Every alert, from the rules for Prometheus."""
-=======
 def with_alerts(page: str, rules: Path) -> str:
     """Return the page on alerts, with a row for each of Prometheus's rules."""
->>>>>>> 497e6115 (Write a page for each verdict, serve the pages at /docs, and link alerts to them)
     groups: list[dict[str, Any]] = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     rows = [
         [

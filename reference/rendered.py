@@ -10,7 +10,7 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from otel_torchdist.show.docs.site import NAMES
+from otel_torchdist.show.serving.docs import NAMES
 
 _RENDERER: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
 _COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)

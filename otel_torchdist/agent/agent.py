@@ -120,6 +120,7 @@ class Agent:
             self._machine,
             self._notices,
             shares,
+            config.docs_url,
         )
         self._server: MetricsServer | None = None
 

@@ -93,7 +93,8 @@ class ReaderThread:
             archive, feed = archive_of(self._config), live_feed(self._config)
             notices = Notices(lambda: reader.tapes, is_rank=True) if self._config.announce else None
             outputs, budget = self._outputs(), self._config.span_budget
-            reader = Reader(outputs, budget, watch, archive=archive, live=feed, announcer=notices)
+            docs_url = self._config.docs_url
+            reader = Reader(outputs, budget, watch, archive=archive, live=feed, announcer=notices, docs_url=docs_url)
             server = self._serve(reader, feed)
             try:
                 while not self._stopping:

@@ -54,7 +54,7 @@ class PageAccess(Enum):
 
 
 TRACE_ID_PLACE: Final = "{trace_id}"
-_TRACE_URL: Final = re.compile(r"https?://[!-~]+")
+_WEB_ADDRESS: Final = re.compile(r"https?://[!-~]+")
 _LONGEST_MILLISECONDS: Final = 2**31 - 1
 
 _logger = logging.getLogger("otel_torchdist")
@@ -230,8 +230,20 @@ def trace_url_template() -> Accepted[str]:
 
     def parse(text: str) -> str:
         # It becomes a link on a page: `javascript:` and the like must never.
-        if text and (not _TRACE_URL.fullmatch(text) or TRACE_ID_PLACE not in text):
+        if text and (not _WEB_ADDRESS.fullmatch(text) or TRACE_ID_PLACE not in text):
             raise ValueError(text)
         return text
 
     return Accepted(f"an http or https address with {TRACE_ID_PLACE} in it", parse)
+
+
+def web_address() -> Accepted[str]:
+    """Accept an address without its last slash; empty for none."""
+
+    def parse(text: str) -> str:
+        # It becomes a link on a page: `javascript:` and the like must never.
+        if text and not _WEB_ADDRESS.fullmatch(text):
+            raise ValueError(text)
+        return text.rstrip("/")
+
+    return Accepted("an http or https address", parse)

@@ -37,6 +37,7 @@ from otel_torchdist.config.accepted import (
     one_of,
     optional,
     trace_url_template,
+    web_address,
 )
 from otel_torchdist.config.actions import Action, parse_actions, parse_finding_actions
 from otel_torchdist.package import INSTRUMENTATION_NAME
@@ -112,6 +113,7 @@ class Config:
         archive_bytes: Bytes that the archive of one run may take for each node.
         page: Who may see the live page.
         trace_url: Address of a trace, with `{trace_id}` in it; '' for none.
+        docs_url: Address of the pages on verdicts and findings; '' for those that the agent serves.
         prometheus_host: Address of `/metrics`; `OTEL_EXPORTER_PROMETHEUS_HOST`.
         prometheus_port: Port of `/metrics`, 0 for any free one; `OTEL_EXPORTER_PROMETHEUS_PORT`.
         sdk_disabled: Whether OpenTelemetry as a whole is disabled; `OTEL_SDK_DISABLED`.
@@ -169,6 +171,7 @@ class Config:
         env.OTEL_PYTHON_TORCHDIST_PAGE, one_of({access.value: access for access in PageAccess}), "loopback"
     )
     trace_url: str = _setting(env.OTEL_PYTHON_TORCHDIST_TRACE_URL, trace_url_template(), "")
+    docs_url: str = _setting(env.OTEL_PYTHON_TORCHDIST_DOCS_URL, web_address(), "")
     prometheus_host: str = _setting(env.OTEL_EXPORTER_PROMETHEUS_HOST, _TEXT, "localhost")
     prometheus_port: int = _setting(env.OTEL_EXPORTER_PROMETHEUS_PORT, integer(0, 65535), "9464")
     sdk_disabled: bool = _setting(env.OTEL_SDK_DISABLED, _BOOLEAN, "false")

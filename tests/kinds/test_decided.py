@@ -130,6 +130,7 @@ def test_ends_are_described() -> None:
 def test_verdicts_are_described() -> None:
     """The page on verdicts has a row for each, and one for its next step."""
     page = (REPOSITORY / "docs" / "verdicts.md").read_text()
-    assert [kind for kind in VerdictKind if f"\n| `{kind.value}` | " not in page] == []
+    rows = {kind: f"\n| [`{kind.value}`](verdicts/{kind.value}.md) | " for kind in VerdictKind}
+    assert [kind for kind, row in rows.items() if row not in page] == []
     steps = {kind: kind.traits.next_step.format(**EXAMPLE) for kind in VerdictKind}
     assert [kind for kind, step in steps.items() if f"\n| `{kind.value}` | {step} |\n" not in page] == []

@@ -15,7 +15,7 @@ from tests.support.repository import REPOSITORY
 RULES = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "rules" / "alerts.yaml").read_text())
 SELECTED = re.compile(r"torchdist_finding_info\{([^}]*)\}")
 OF_REMOTE_CALLS = (FindingKind.STARVED, FindingKind.FROZEN, FindingKind.DEAD)
-PAGE = (REPOSITORY / "docs" / "verdicts.md").read_text()
+PAGE = (REPOSITORY / "docs" / "findings.md").read_text()
 
 
 FINDINGS = {kind: semconv.REMOTE_CALL if kind in OF_REMOTE_CALLS else "all_reduce" for kind in FindingKind}
@@ -41,7 +41,7 @@ def test_one_alert_each(kind: FindingKind) -> None:
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_in_the_manual(kind: FindingKind) -> None:
-    """The page on verdicts names it, and so does the metric's help."""
-    assert f"`{kind.value}`" in PAGE
+    """The page on findings has a section on it, and the metric's help names it."""
+    assert f"\n## `{kind.value}`\n" in PAGE
     [metric] = [one for one in NUMBER_METRICS if one.name == "torchdist_finding_info"]
     assert re.search(rf"\b{kind.value}\b", metric.help)

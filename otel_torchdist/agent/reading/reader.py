@@ -77,6 +77,7 @@ class Reader:
         machine: MachineWatch | None = None,
         announcer: Announcer | None = None,
         shares: MemoryShares | None = None,
+        docs_url: str = "",
     ) -> None:
         """Start without tapes.
 
@@ -90,6 +91,7 @@ class Reader:
             machine: Watches the machine; None if it is not watched. Its creator stops it.
             announcer: See `StallReporter`.
             shares: Memory limit for each user's tapes; None for the default.
+            docs_url: See `StallReporter`.
         """
         self._outputs = outputs
         self._archive = archive
@@ -97,7 +99,7 @@ class Reader:
         self._ranks: dict[int, FollowedRank] = {}
         self.watch = watch
         self._announcer = announcer
-        self._reporter = StallReporter(outputs.sink, outputs.events, self, announcer)
+        self._reporter = StallReporter(outputs.sink, outputs.events, self, announcer, docs_url)
         self._findings: list[Finding | FindingOver] = []
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)

@@ -15,6 +15,7 @@ from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.naming import compress_ranks, listed_ranks, readable
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.show.live.live_snapshot import AgentFacts
 from otel_torchdist.show.live.texts import MAX_SENTENCE, shown, shown_group, shown_line, shown_stack
 from otel_torchdist.telemetry import semconv
 
@@ -119,6 +120,7 @@ class StallPart:
         age_s: For how long; None if that is not known here.
         trace_id: Id of the stall's trace, in hex.
         trace_url: Where that trace can be looked at; '' if no such address is configured.
+        docs_url: Address of the page on this kind of verdict; '' for a kind that this version does not know.
         stacks: Where the named ranks are, or the first that waits if the verdict names none.
         left_out: Named ranks whose stacks are not among these.
     """
@@ -131,11 +133,12 @@ class StallPart:
     age_s: float | None
     trace_id: str
     trace_url: str
+    docs_url: str
     stacks: tuple[StackPart, ...]
     left_out: int
 
 
-def stall_part(seen: RunSeen, blame: KnownStall | None, trace_url: str, now_ns: int) -> StallPart | None:
+def stall_part(seen: RunSeen, blame: KnownStall | None, facts: AgentFacts, now_ns: int) -> StallPart | None:
     """Describe the ongoing stall of a run and what it is blamed on; None if there is none."""
     ruling = seen.ruling
     if ruling is None or blame is None:
@@ -153,7 +156,8 @@ def stall_part(seen: RunSeen, blame: KnownStall | None, trace_url: str, now_ns: 
         group=blame.group,
         age_s=age_s,
         trace_id=trace_id,
-        trace_url=trace_url.replace(TRACE_ID_PLACE, trace_id),
+        trace_url=facts.trace_url.replace(TRACE_ID_PLACE, trace_id),
+        docs_url="" if ruling.kind is None else f"{facts.docs_url}/verdicts/{ruling.kind.value}",
         stacks=stacks,
         left_out=len(blame.ranks - {one.rank for one in stacks}),
     )

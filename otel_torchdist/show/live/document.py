@@ -88,6 +88,7 @@ class FindingPart:
         trace_id: Id of its trace, in hex.
         text: The finding in a sentence.
         trace_url: Where that trace can be looked at; '' if no such address is configured.
+        docs_url: Address of the text on this kind of finding.
     """
 
     kind: str
@@ -97,6 +98,7 @@ class FindingPart:
     trace_id: str
     text: str
     trace_url: str
+    docs_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ def _item(run: LiveRun) -> RunItem:
 def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts, lanes: Collection[int]) -> RunPart:
     seen, world, now_ns = run.seen, run.seen.world, snapshot.taken_ns
     blame = blame_in(seen)
-    stall = stall_part(seen, blame, facts.trace_url, now_ns)
+    stall = stall_part(seen, blame, facts, now_ns)
     names = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
     places = {one.rank: one.line for one in stall.stacks} if stall is not None else {}
     rows = rank_rows(world, blame, places, facts.threshold_s, snapshot.samples, now_ns)
@@ -243,7 +245,7 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
         groups_left_out=left_out,
         timeline=timeline_of(world, list(lanes) or _that_matter(rows), snapshot.bars, snapshot.samples, names, now_ns),
         lateness=_lateness(run, names),
-        findings=_findings(run, names, facts.trace_url),
+        findings=_findings(run, names, facts),
         records_lost=sum(snapshot.records_lost.get(view.nonce, 0) for view in world.ranks.values()),
     )
 
@@ -281,7 +283,7 @@ def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[GroupLateness, ..
     return tuple(sorted(found, key=lambda one: -max((late.late_s for late in one.late), default=0.0))[:MAX_LATE])
 
 
-def _findings(run: LiveRun, names: Mapping[str, str], trace_url: str) -> tuple[FindingPart, ...]:
+def _findings(run: LiveRun, names: Mapping[str, str], facts: AgentFacts) -> tuple[FindingPart, ...]:
     return tuple(
         FindingPart(
             kind=one.verdict,
@@ -290,7 +292,8 @@ def _findings(run: LiveRun, names: Mapping[str, str], trace_url: str) -> tuple[F
             group=names.get(one.group, shown(one.group)),
             trace_id=one.trace_id,
             text=readable(one.text, MAX_SENTENCE),
-            trace_url=trace_url.replace(TRACE_ID_PLACE, one.trace_id),
+            trace_url=facts.trace_url.replace(TRACE_ID_PLACE, one.trace_id),
+            docs_url=f"{facts.docs_url}/findings#{one.verdict}",
         )
         for one in run.findings.findings
     )

@@ -54,6 +54,7 @@ class AgentFacts:
         user: Id of the user that it runs as.
         threshold_s: Age at which an operation stalls.
         trace_url: Address of a trace with `{trace_id}` in it; '' for none.
+        docs_url: Address of the pages on verdicts and findings, relative to the live page or absolute.
     """
 
     instance: str
@@ -61,6 +62,7 @@ class AgentFacts:
     user: int
     threshold_s: float
     trace_url: str = ""
+    docs_url: str = "docs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,9 @@ def live_feed(config: Config) -> LiveFeed | None:
     if config.page is PageAccess.OFF:
         return None
     host, user = socket.gethostname(), os.geteuid()
-    return LiveFeed(AgentFacts(secrets.token_hex(8), host, user, config.stall_timeout, config.trace_url))
+    return LiveFeed(
+        AgentFacts(secrets.token_hex(8), host, user, config.stall_timeout, config.trace_url, config.docs_url or "docs")
+    )
 
 
 def live_site(config: Config, feed: LiveFeed | None) -> Site | None:

@@ -35,8 +35,8 @@ class Page:
     Attributes:
         title: Of the window. Any text: it is escaped.
         body: Markup of the body, which must hold nothing that comes from a job.
-        scripts: Sources in JavaScript that follow `SHARED_SCRIPTS`; all of them share one scope. None for a page without
-            any script.
+        scripts: Sources in JavaScript that follow `SHARED_SCRIPTS`; all of them share one scope. None for a page
+            without any script.
         data: JSON that the scripts read with `pageData()`; None if they get it elsewhere.
         style: CSS that follows the shared one.
         connects: Whether scripts may ask the page's own server for more.

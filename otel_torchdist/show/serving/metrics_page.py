@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app  # pyright: ignore[reportUnknownVariableType]
 
 from otel_torchdist.environment_variables import OTEL_EXPORTER_PROMETHEUS_HOST, OTEL_EXPORTER_PROMETHEUS_PORT
-from otel_torchdist.show.docs.site import with_docs
+from otel_torchdist.show.serving.docs import with_docs
 from otel_torchdist.show.serving.http_server import App, HttpServer, SharedPage
 from otel_torchdist.show.serving.site import Site
 

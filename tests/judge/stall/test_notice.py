@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,21 @@ def test_only_the_first_verdict_is_announced(caplog: pytest.LogCaptureFixture, s
     [text] = announced.texts
     assert text.startswith("rank 2 has not entered all_reduce")
     assert levels(caplog) == ["ANNOUNCED" if succeeds else "WARNING", "WARNING", "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("docs_url", "end"), [("", r"\)"), ("https://docs.example", r", see https://docs\.example/verdicts/absent\)")]
+)
+def test_link_in_the_log(caplog: pytest.LogCaptureFixture, docs_url: str, end: str) -> None:
+    """The log line of a verdict links to the page on its kind if an address is configured."""
+    watching = Watching(stalled()[0]).until(20.0)
+    events = LoggerProvider(shutdown_on_exit=False).get_logger("otel_torchdist")
+    reporter = StallReporter(MemorySink(), events, Elsewhere(), docs_url=docs_url)
+    with caplog.at_level(logging.INFO):
+        reporter.report(event for _, event in watching.events)
+    messages = [record.getMessage() for record in caplog.records if record.getMessage().startswith("stall: ")]
+    assert messages
+    assert all(re.search(rf"\(run [0-9a-f]{{8}}, trace [0-9a-f]{{32}}{end}$", message) for message in messages)
 
 
 def test_lines() -> None:

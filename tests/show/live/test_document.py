@@ -122,6 +122,18 @@ def test_stack_and_trace_of_a_stall() -> None:
     assert (without.trace_url, len(without.trace_id)) == ("", 32)
 
 
+def test_the_page_on_a_verdict() -> None:
+    """The verdict links to the page on its kind: the agent's own, or one below a configured address."""
+    for docs_url, page in (
+        ("docs", "docs/verdicts/absent"),
+        ("https://docs.example", "https://docs.example/verdicts/absent"),
+    ):
+        facts = dataclasses.replace(FACTS, docs_url=docs_url)
+        run = document_of(snapshot_of(seen_in(stalled_world(4, (2,), 14))), facts, None).run
+        assert run is not None and run.stall is not None
+        assert run.stall.docs_url == page
+
+
 def test_many_stacks_are_counted_instead() -> None:
     """Of a hundred ranks that are missing, four have their place shown, and the rest is a number."""
     run = run_of(stalled_world(200, tuple(range(100)), 14))

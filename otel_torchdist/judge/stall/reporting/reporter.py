@@ -61,7 +61,14 @@ class StepTraces(Protocol):
 class StallReporter:
     """Turns events into spans and logs."""
 
-    def __init__(self, sink: SpanSink, events: Logger, traces: StepTraces, announcer: Announcer | None = None) -> None:
+    def __init__(
+        self,
+        sink: SpanSink,
+        events: Logger,
+        traces: StepTraces,
+        announcer: Announcer | None = None,
+        docs_url: str = "",
+    ) -> None:
         """Report to these receivers.
 
         Args:
@@ -69,7 +76,9 @@ class StallReporter:
             events: Receives the log events.
             traces: Places markers in the traces of steps.
             announcer: Announces the first verdict on each incident; None if none is announced.
+            docs_url: Address of the pages on verdicts and findings, which log lines link to; '' for no links.
         """
+        self._docs_url = docs_url
         self._announcer = announcer
         self._sink = sink
         self._events = events
@@ -113,7 +122,8 @@ class StallReporter:
         is_announced = self._announce(event, text)
         if not (is_announced and goes_to_stderr_only(_logger)):
             extra = logged_as(ANNOUNCED) if is_announced else None
-            _logger.warning("stall: %s (%s)", text, _where(event.incident), extra=extra)
+            where = f"{_where(event.incident)}{self._link(f'verdicts/{verdict.kind.value}')}"
+            _logger.warning("stall: %s (%s)", text, where, extra=extra)
         self._emit(semconv.STALL_EVENT, SeverityNumber.ERROR, text, event.incident, spans[0])
 
     def _announce(self, event: VerdictGiven, text: str) -> bool:
@@ -133,8 +143,12 @@ class StallReporter:
     def _report_finding(self, finding: Finding) -> None:
         span = finding_span(finding)
         self._sink.emit([span], urgent=True)
-        _logger.warning("finding: %s (%s)", finding.sentence, _where(finding.incident))
+        where = f"{_where(finding.incident)}{self._link(f'findings#{finding.kind.value}')}"
+        _logger.warning("finding: %s (%s)", finding.sentence, where)
         self._emit(semconv.FINDING_EVENT, _number_of(finding.severity), finding.sentence, finding.incident, span)
+
+    def _link(self, page: str) -> str:
+        return f", see {self._docs_url}/{page}" if self._docs_url else ""
 
     def _emit(self, name: str, severity: SeverityNumber, body: str, incident: Incident, root: FinishedSpan) -> None:
         context = SpanContext(root.trace_id, root.span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))

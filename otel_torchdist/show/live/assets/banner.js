@@ -81,7 +81,7 @@ class Findings {
 
   show(run) {
     this.element.hidden = run.findings.length === 0;
-    rewrite(this.list, run.findings, () => run.findings.map((one) => make("li", {}, one.text, " ", make("span", { class: "small muted" }, "trace ", traceOf(one)))));
+    rewrite(this.list, run.findings, () => run.findings.map((one) => make("li", {}, one.text, " ", make("span", { class: "small muted" }, "trace ", traceOf(one), ", ", pageOf(one, "what to do"))))));
   }
 }
 
@@ -90,10 +90,15 @@ function traceOf(part) {
   return make("a", { href: part.trace_url, rel: "noopener noreferrer", target: "_blank" }, part.trace_id);
 }
 
+/** A link to the page on a kind of verdict or finding. */
+function pageOf(part, text) {
+  return part.docs_url ? make("a", { href: part.docs_url, rel: "noopener noreferrer", target: "_blank" }, text) : text;
+}
+
 function stallFacts(stall, run) {
   const judge = run.judge ? [["judged on", named(run.judge.node || "another node")]] : [];
   return facts([
-    ["verdict", stall.kind], ["ranks", stall.ranks], ["operation", named(stall.operation)], ["group", stall.group && named(stall.group)],
+    ["verdict", pageOf(stall, stall.kind)], ["ranks", stall.ranks], ["operation", named(stall.operation)], ["group", stall.group && named(stall.group)],
     ["trace", traceOf(stall)], ...judge,
   ]);
 }

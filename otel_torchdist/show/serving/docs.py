@@ -41,6 +41,8 @@ def with_docs(app: App) -> App:
 
 
 def _answer(name: str, method: str) -> tuple[Answer, str]:
+    if name == DOCS:
+        return Answer("303 See Other", b"", headers=(("Location", "docs/verdicts"),)), _POLICY
     if name not in NAMES:
         return Answer("404 Not Found", b"There are /docs/verdicts, /docs/findings and /docs/alerts.\n"), _POLICY
     if method not in ("GET", "HEAD"):
@@ -60,4 +62,4 @@ def page_of(name: str) -> Page:
 
 
 def _asset(name: str) -> str:
-    return files("otel_torchdist.show.docs").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
+    return files("otel_torchdist.show.serving").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")

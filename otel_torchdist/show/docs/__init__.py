@@ -1,1 +1,0 @@
-"""The pages on verdicts, findings and alerts, served beside `/metrics`."""
