@@ -94,7 +94,8 @@ def test_a_stall(browser: Browser, site: Served) -> None:
             '  File "/home/ada/train.py", line 42, in train',
             '  File "/home/ada/data.py", line 7, in load',
         ]
-        link = page.locator(".banner.bad a")
+        [what_it_means, link] = page.locator(".banner.bad a").all()
+        assert (what_it_means.inner_text(), what_it_means.get_attribute("href")) == ("absent", "docs/verdicts/absent")
         assert link.get_attribute("href") == f"http://jaeger.example/trace/{link.inner_text()}"
         [first, second, *_] = cells(page, "each")
         assert first[:7] == ["2", "absent", "not in all_reduce #21", "default_pg", "17.0 s", "data.py:7 load", "20"]
@@ -107,6 +108,14 @@ def test_a_stall(browser: Browser, site: Served) -> None:
         assert cells(page, "each")[0][4] == "82.0 s"
         assert noted.errors == []
         assert {request.removeprefix(site.address) for request in noted.requests} == {"live.json?"}
+
+
+def test_page_on_a_verdict(browser: Browser, site: Served) -> None:
+    """The page that the verdict links to is styled, asks for nothing and breaks no rule of its own policy."""
+    with browser.page(f"{site.address}docs/verdicts/absent") as (page, noted):
+        assert page.locator("h1").inner_text() == "Why do the others wait for a rank that is alive? (absent)"
+        assert page.evaluate("getComputedStyle(document.querySelector('main')).display") == "grid"
+        assert (noted.errors, noted.requests) == ([], [])
 
 
 def test_no_stall_and_the_end(browser: Browser, site: Served) -> None:
@@ -129,8 +138,11 @@ def test_findings(browser: Browser, site: Served) -> None:
     site.snapshot = dataclasses.replace(snapshot, runs=(dataclasses.replace(snapshot.runs[0], findings=findings),))
     with browser.quiet_page(site.address) as page:
         page.wait_for_selector("section[aria-labelledby=findings] li")
-        assert page.locator("section[aria-labelledby=findings] li").all_inner_texts() == [f"{text} trace {'ab' * 16}"]
-        link = page.locator("section[aria-labelledby=findings] a")
+        assert page.locator("section[aria-labelledby=findings] li").all_inner_texts() == [
+            f"{text} trace {'ab' * 16}, what to do"
+        ]
+        [link, what_to_do] = page.locator("section[aria-labelledby=findings] a").all()
+        assert what_to_do.get_attribute("href") == "docs/findings#slow_rank"
         assert link.get_attribute("href") == f"http://jaeger.example/trace/{'ab' * 16}"
         headings = page.locator("main h2:visible").all_inner_texts()
         assert headings.index("Findings") < headings.index("Each rank")

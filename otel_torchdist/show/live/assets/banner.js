@@ -81,7 +81,7 @@ class Findings {
 
   show(run) {
     this.element.hidden = run.findings.length === 0;
-    rewrite(this.list, run.findings, () => run.findings.map((one) => make("li", {}, one.text, " ", make("span", { class: "small muted" }, "trace ", traceOf(one), ", ", pageOf(one, "what to do"))))));
+    rewrite(this.list, run.findings, () => run.findings.map((one) => make("li", {}, one.text, " ", make("span", { class: "small muted" }, "trace ", traceOf(one), ", ", pageOf(one, "what to do")))));
   }
 }
 
