@@ -58,8 +58,8 @@ faults: $(STAMP)  ## faults in real processes, and what is reported of each
 bench: $(STAMP)  ## what recording costs
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# The pages of reference in docs, from the code that they describe.
-docs: $(STAMP)  ## the pages of reference in docs
+# The pages of reference in docs, from the code that they describe; and the pages that agents serve, as HTML.
+docs: $(STAMP)  ## the pages of reference in docs, and the HTML that agents serve
 	$(BIN)/python -m reference
 
 # Writes grafana/dashboards from the code beside it; needs Python 3.11.

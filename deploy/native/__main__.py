@@ -52,6 +52,7 @@ def up(home: Path) -> int:
     alert = _await("no alert fires", lambda: _stall_alert(alertmanager, run))
     say(f"The alert fires. {alert.annotations['summary']}")
     say(f"It links to the trace of the stall: {alert.annotations['trace']}")
+    say(f"What the verdict means, and what to do now: {alert.annotations['runbook_url']}")
     stall_id = alert.annotations["trace"].rpartition("/")[2]
     for title, trace_id in (("The step", step[0].trace_id), ("The stall", stall_id)):
         console.print()

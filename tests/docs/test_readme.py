@@ -94,6 +94,7 @@ def test_leftovers(memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 def test_a_job_that_is_recorded(memory: Path, tmp_path: Path) -> None:
     """The job's standard error has the two lines of the page, apart from ages and ids."""
     block = block_after(README, "the job's standard error says which rank it is, once:")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 from deploy.native.http_json import ApiError
 from deploy.native.jaeger_api import JaegerSpan
@@ -39,6 +40,7 @@ class Story:
         others: Labels of earlier jobs' runs, which Prometheus may still show.
         marked: The spans of the step in which ranks hung, as Jaeger had them meanwhile.
         alert: The alert of the stall, as Alertmanager had it meanwhile.
+        runbook: The page that the alert links to, as its agent served it meanwhile.
         stalled_at_s: When Prometheus first showed that the run stalls.
         marked_at_s: When Jaeger first had markers.
         alerted_at_s: When Alertmanager had the alert.
@@ -54,6 +56,7 @@ class Story:
     others: set[str] = field(default_factory=set[str])
     marked: list[JaegerSpan] = field(default_factory=list[JaegerSpan])
     alert: Alert | None = None
+    runbook: str = ""
     stalled_at_s: float | None = None
     marked_at_s: float | None = None
     alerted_at_s: float | None = None
@@ -132,6 +135,9 @@ def _look_at_stall(story: Story, stack: Stack, now_s: float) -> None:
     if story.alert is None:
         story.alert = _first(stack.alerts.alerts(), lambda alert: alert.name == "TorchdistStalled" and alert.is_active)
         story.alerted_at_s = now_s if story.alert else None
+        if story.alert is not None:
+            with urlopen(story.alert.annotations["runbook_url"], timeout=10) as page:
+                story.runbook = page.read().decode()
 
 
 def _ask_everything(story: Story, stack: Stack) -> None:

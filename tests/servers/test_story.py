@@ -81,6 +81,14 @@ def test_alert_names_the_rank_and_links_to_the_stall(story: Story, stack: Stack)
     assert any("read_shard" in span.tags.get("code.stacktrace", "") for span in absent)
 
 
+def test_alert_links_to_the_page_on_its_verdict(story: Story) -> None:
+    """The agent that has raised the alert serves the page while the job hangs."""
+    assert story.alert is not None
+    assert story.alert.annotations["runbook_url"].endswith("/docs/verdicts/absent")
+    assert "<h1" in story.runbook
+    assert "What to do now" in story.runbook
+
+
 def test_message_when_it_begins_and_when_it_is_over(story: Story) -> None:
     """The webhook is notified of the stall, with rank and link, and then of its end."""
     reported = [
