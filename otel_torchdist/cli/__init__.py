@@ -41,14 +41,14 @@ def main() -> None:
 
 
 def _escape_unencodable() -> None:
-    """Escape what the terminal's encoding lacks: names of functions and files may contain it."""
+    """Write characters that the stream's encoding lacks as escapes; function and file names may contain them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _discard_dead_streams() -> None:
-    """Discard what cannot be written to a terminal that is gone; Python would exit with code 120."""
+    """Redirect a stream to /dev/null if its terminal is gone; otherwise Python exits with code 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -35,7 +35,7 @@ def agent(
             exists=True,
             file_okay=False,
             resolve_path=True,
-            help="The job directory, of a running job or of one that has ended. "
+            help="The directory of a running or finished job. "
             "Without it: that of this user's job in which a rank started last.",
         ),
     ] = None,
@@ -44,7 +44,7 @@ def agent(
         float,
         typer.Option(
             min=0,
-            help="Seconds to stay at most after the last rank has ended: for ranks that failed and may be restarted, "
+            help="Upper bound in seconds on staying after the last rank has ended: for restarts of failed ranks, "
             "and for a last scrape if metrics have been scraped before.",
         ),
     ] = 60.0,
@@ -52,7 +52,7 @@ def agent(
         bool,
         typer.Option(
             "--stay",
-            help="Stay until SIGHUP even if all ranks have ended, because a launcher may restart them. After that "
+            help="Stay until SIGHUP even if all ranks have ended, because a launcher may restart them. After SIGHUP, "
             "--keep applies; a second SIGHUP ends the agent.",
         ),
     ] = False,
@@ -69,9 +69,9 @@ def agent(
 ) -> None:
     """Start an agent by hand: as a node's service, beside ranks that start none, or for a job that has ended.
 
-    It reads the tapes of a job on this node, exports spans, serves /metrics and watches for stalls. Ranks start an
-    agent by themselves unless OTEL_PYTHON_TORCHDIST_READER is set to something else. All other settings are those of a
-    training process: the OTEL_* variables. A signal ends the agent, after a last export, with exit code 0.
+    The agent reads the tapes of a job on this node, exports spans, serves /metrics and watches for stalls. Ranks start
+    an agent by themselves unless OTEL_PYTHON_TORCHDIST_READER is set to something else. All other settings are those of
+    a training process: the OTEL_* variables. A signal ends the agent with exit code 0, after a last export.
     """
     logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
@@ -99,7 +99,7 @@ def agent(
 
 
 def _own_base(config: Config) -> Path | None:
-    """Return the base directory if it is not the default; else None, for every user's."""
+    """Return the configured base directory; None for the default, which covers the jobs of all users."""
     return config.tape_dir if config.tape_dir != Config().tape_dir else None
 
 
@@ -110,8 +110,8 @@ def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSign
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
     withdraw_stale(base)
-    found = wait_for_job(base, run_dir, timeout_s, stop)
-    if found is None and stop.received is None:
+    directory = wait_for_job(base, run_dir, timeout_s, stop)
+    if directory is None and stop.received is None:
         where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank"
         fail(f"{where} within {timeout_s:g} s", ExitCode.NOTHING_FOUND)
-    return found
+    return directory

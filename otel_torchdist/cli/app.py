@@ -15,14 +15,14 @@ from otel_torchdist.system.this_process.commands import keeping_what_is_imported
 
 @dataclass(frozen=True)
 class _Command:
-    """A command, and where it is.
+    """A command and the module that implements it.
 
     Attributes:
         name: As on the command line.
-        module: Its module, below `otel_torchdist.cli`; imported when the command is used, because all of them together
-            take more than a second.
-        function: Its function there.
-        exit_codes: Those of its own.
+        module: Below `otel_torchdist.cli`. Imported when the command is used: importing all commands takes more than a
+            second.
+        function: Name of the function in `module`.
+        exit_codes: The exit codes that this command adds to the shared ones.
     """
 
     name: str
@@ -31,7 +31,7 @@ class _Command:
     exit_codes: tuple[ExitCode, ...]
 
     def load(self) -> Any:
-        """Import it, and make what Typer makes of a function."""
+        """Import the command's function and convert it to a Typer command."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
         with keeping_what_is_imported():
             function = getattr(import_module(f"otel_torchdist.cli.{self.module}"), self.function)
@@ -47,7 +47,7 @@ _DEMO: Final = (
     *(ExitCode.DEMO_FAILED, ExitCode.UNAVAILABLE, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN, ExitCode.HUNG_UP),
     *(ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE, ExitCode.TERMINATED),
 )
-# In the order in which people need them: `--help` keeps it.
+# In the order in which a new user needs them; `--help` keeps the order.
 _COMMANDS: Final = {
     command.name: command
     for command in (
@@ -75,17 +75,17 @@ _COMMANDS: Final = {
 
 
 class _Commands(TyperGroup):
-    """The commands, ending with our own exit codes where Typer's mean something else in our table."""
+    """The group of all commands, loaded on demand, with our exit codes in place of Typer's."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return their names."""
+        """Return the names of all commands."""
         return [*_COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; None if there is none of that name."""
+        """Return the command with this name, or None."""
         if cmd_name in _COMMANDS:
             return self.commands.get(cmd_name) or self.commands.setdefault(cmd_name, _COMMANDS[cmd_name].load())
-        for name in _COMMANDS:  # Typer suggests similar names, of commands that it has
+        for name in _COMMANDS:  # Typer suggests similar names only among commands that are loaded
             self.get_command(ctx, name)
         return None
 
@@ -93,12 +93,12 @@ class _Commands(TyperGroup):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # for Typer this is 1
+        except BrokenPipeError as error:  # Typer would exit with 1
             raise typer.Exit(ExitCode.BROKEN_PIPE) from error
 
 
 def _give_usage_errors_their_code() -> None:
-    """Replace Typer's exit code for an invalid command line, 2, also where no command has been found yet."""
+    """Replace Typer's exit code for an invalid command line, 2, even if the command itself is unknown."""
     for kind in typer.BadParameter.__mro__:
         if kind.__name__ == "UsageError":
             kind.exit_code = ExitCode.USAGE_ERROR
@@ -126,4 +126,4 @@ def main(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options that stand before a command."""
+    """Parse the options that precede a command."""

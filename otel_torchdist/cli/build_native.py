@@ -15,12 +15,12 @@ from otel_torchdist.native.trust import why_not_trusted
 
 def build_native(
     to: Annotated[
-        Path | None, typer.Option("--to", help="Another folder than that of this user's libraries.", metavar="FOLDER")
+        Path | None, typer.Option("--to", help="Build into this folder instead of the user's.", metavar="FOLDER")
     ] = None,
 ) -> None:
-    """Build the native library for the torch that is installed here, with this machine's C++ compiler.
+    """Build the native library for the installed torch, with this machine's C++ compiler.
 
-    From then on, calls are recorded by it: in under a microsecond, and without the GIL. Takes half a minute; do it
+    The library then records calls in under a microsecond each and without the GIL. Building takes half a minute; do it
     before a job starts, not in its ranks. Wheels for Linux bring libraries for released versions of torch, so this is
     for torch's nightly builds and your own.
     """

@@ -1,6 +1,6 @@
-"""The exit codes of all commands: one table, in which each code has one meaning, so that scripts can rely on it.
+"""The exit codes of all commands. Each code has one meaning, so that scripts can rely on it.
 
-From 64 on they are those of `sysexits.h`, and from 128 on those that a shell shows for a signal.
+Codes from 64 on follow `sysexits.h`. Codes from 128 on are those that a shell reports for a signal.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ _BY_SIGNAL = 128
 
 
 class ExitCode(enum.IntEnum):
-    """What the exit code of a command states.
+    """An exit code.
 
     Attributes:
-        meaning: The same in words, as Markdown.
+        meaning: Description as Markdown.
     """
 
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
-        """Make the member of a row of the table."""
+        """Create a member from a row of the table."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
@@ -51,7 +51,7 @@ class ExitCode(enum.IntEnum):
 
 
 def exit_codes_help(*codes: ExitCode) -> str:
-    """Return the last paragraph of a command's help: the codes of its own, and those that all commands share."""
+    """Return the last paragraph of a command's help: its own exit codes and the shared ones."""
     shared = (ExitCode.SUCCESS, ExitCode.USAGE_ERROR, ExitCode.INTERNAL_ERROR)
     rows = [f"- `{code.value}`: {code.meaning}" for code in sorted({*codes, *shared})]
     return "\n\n".join(["Exit codes:", *rows])

@@ -1,4 +1,4 @@
-"""Where recorded calls come from, one rank at a time, and in what words they are introduced."""
+"""Sources of recorded calls, read one rank at a time, and their headlines."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _NOTHING: Final = "no dump of the flight recorder and no trace of PyTorch's prof
 
 @dataclass(slots=True)
 class Source:
-    """Histories, and what was found out while they were read.
+    """The histories of a job's ranks, with a description of their source.
 
     Attributes:
-        headline: What they are of.
-        run_id: Id of their run, 32 hex digits; None if it has none.
-        place: The directory or files that they are read from.
-        histories: To be read once.
-        again: Reads those of some ranks once more, without further warnings.
-        warnings: What could not be read, once they have been read.
-        has_times: Whether calls have times; execution traces have none.
-        emptiness: What to report if no group has any call.
+        headline: Describes the run, dumps or traces.
+        run_id: Id of the run, 32 hex digits; None for dumps and traces.
+        place: The directory or files that hold the calls.
+        histories: One history a rank. Can be iterated once.
+        again: Reads the histories of some ranks again, without repeating warnings.
+        warnings: Unreadable parts. Complete once `histories` is exhausted.
+        has_times: False for execution traces, whose calls have no times.
+        emptiness: Message if no group has any call.
     """
 
     headline: str
@@ -61,7 +61,7 @@ class Source:
 
 
 def source_of(wanted: Target) -> Source:
-    """Read a run, an archive, dumps or traces; ends the command if there is no such run, or if it is unclear which."""
+    """Read a run, an archive, dumps or traces; ends the command if no run, or more than one, matches."""
     if wanted.paths and all(map(is_archive, wanted.paths)):
         return source_of_archive(wanted.paths, wanted.run)
     if wanted.paths:
@@ -73,7 +73,7 @@ def source_of(wanted: Target) -> Source:
 
 
 def timed_source_of(wanted: Target) -> Source:
-    """Read what `source_of` reads; ends the command if its calls have no times."""
+    """Read like `source_of`; ends the command if the calls have no times."""
     source = source_of(wanted)
     if not source.has_times:
         fail(
@@ -115,7 +115,7 @@ def source_of_run(run: Run) -> Source:
 
 @contextlib.contextmanager
 def reopened(run: Run) -> Generator[Run]:
-    """Open the tapes of a run once more: a reader reads its tape once, and others may have to read it too."""
+    """Open the tapes of a run again: a reader consumes its tape, and other readers may need it."""
     with contextlib.ExitStack() as stack:
         tapes: list[TapeReader] = []
         for tape in run.tapes:
@@ -125,7 +125,7 @@ def reopened(run: Run) -> Generator[Run]:
 
 
 def _anew(tapes: Iterable[TapeReader], ranks: Collection[int]) -> Iterator[TapeReader]:
-    """Open tapes from their beginning, one after the other."""
+    """Open tapes at their beginnings, one after the other."""
     for tape in tapes:
         if tape.identity.rank in ranks:
             with contextlib.suppress(TapeError), contextlib.closing(TapeReader(tape.path)) as anew:
@@ -133,7 +133,7 @@ def _anew(tapes: Iterable[TapeReader], ranks: Collection[int]) -> Iterator[TapeR
 
 
 def _tapes(tapes: Iterable[TapeReader], warnings: list[str], now_ns: int) -> Iterator[RankHistory]:
-    """Read one tape after the other, up to the same moment: else ranks that are read later would have called more."""
+    """Read tapes one after the other, up to the same moment, so that ranks read later do not seem to be ahead."""
     for tape in tapes:
         try:
             history = history_of(tape)
@@ -145,7 +145,7 @@ def _tapes(tapes: Iterable[TapeReader], warnings: list[str], now_ns: int) -> Ite
 
 
 def source_of_archive(paths: Sequence[Path], prefix: str) -> Source:
-    """Read a run from its archive; ends the command if it is not clear which one."""
+    """Read a run from its archive; ends the command if no run, or more than one, matches."""
     run, notes = chosen_archived_run(paths, prefix)
     origin = run.origin()
     ranks = f"{len(run.ranks)} of {origin.world_size} ranks" if origin is not None else f"{len(run.ranks)} ranks"
@@ -155,7 +155,7 @@ def source_of_archive(paths: Sequence[Path], prefix: str) -> Source:
         run_id=f"{run.run_id:032x}",
         place=", ".join(readable(str(path)) for path in paths),
         histories=iter(()),
-        again=lambda ranks: _archived([one for one in run.ranks if one.rank in ranks], []),
+        again=lambda ranks: _archived([archived for archived in run.ranks if archived.rank in ranks], []),
         warnings=notes,
     )
     source.histories = _archived(run.ranks, source.warnings)
@@ -171,39 +171,41 @@ def _archived(ranks: Iterable[ArchivedRank], warnings: list[str]) -> Iterator[Ra
 
 def source_of_dumps(paths: Sequence[Path]) -> Source:
     """Read the dumps of one job."""
-    found = read_dumps(paths)
-    count = len(found.dumps)
+    read = read_dumps(paths)
+    count = len(read.dumps)
     return Source(
         headline=f"dumps of the flight recorder of {count} rank{'s' * (count != 1)}",
         run_id=None,
         place=_shown(paths),
-        histories=_dumps(paths, found.dumps),
-        again=lambda ranks: (history for history in _dumps(paths, found.dumps) if history.rank in ranks),
-        warnings=list(found.notes),
+        histories=_dumps(paths, read.dumps),
+        again=lambda ranks: (history for history in _dumps(paths, read.dumps) if history.rank in ranks),
+        warnings=list(read.notes),
         emptiness="no calls of any rank" if count else _NOTHING,
     )
 
 
 def source_of_traces(paths: Sequence[Path], size: int) -> Source:
-    """Read the traces of one job; `size` is that of the files, in bytes."""
-    found = read_profiles(paths, size)
-    groups = ProfiledGroups(found.profiles)
-    count, kinds = len(found.profiles), {profile.kind for profile in found.profiles}
-    what = "execution traces" if kinds == {TraceKind.EXECUTION} else "traces of PyTorch's profiler"
+    """Read the traces of one job; `size` is the total size of the files, in bytes."""
+    read = read_profiles(paths, size)
+    groups = ProfiledGroups(read.profiles)
+    count, kinds = len(read.profiles), {profile.kind for profile in read.profiles}
+    format_name = "execution traces" if kinds == {TraceKind.EXECUTION} else "traces of PyTorch's profiler"
     of = f" of {groups.world_size}" if groups.world_size > count else ""
     return Source(
-        headline=f"{what} of {count}{of} rank{'s' * (max(count, groups.world_size) != 1)}",
+        headline=f"{format_name} of {count}{of} rank{'s' * (max(count, groups.world_size) != 1)}",
         run_id=None,
         place=_shown(paths),
-        histories=histories_of_profiles(found.profiles, groups),
-        again=lambda ranks: (one for one in histories_of_profiles(found.profiles, groups) if one.rank in ranks),
-        warnings=[*found.notes, *gaps_in(found.profiles, groups)],
+        histories=histories_of_profiles(read.profiles, groups),
+        again=lambda ranks: (
+            history for history in histories_of_profiles(read.profiles, groups) if history.rank in ranks
+        ),
+        warnings=[*read.notes, *gaps_in(read.profiles, groups)],
         has_times=kinds != {TraceKind.EXECUTION},
-        emptiness="no calls in groups whose members are known" if found.profiles else "no trace that can be read",
+        emptiness="no calls in groups whose members are known" if read.profiles else "no trace that can be read",
     )
 
 
 def _dumps(paths: Sequence[Path], dumps: Sequence[CondensedDump]) -> Iterator[RankHistory]:
-    groups = RecordedGroups([one.dump for one in dumps])
+    groups = RecordedGroups([condensed.dump for condensed in dumps])
     for dump in read_whole(paths, dumps):
         yield with_durations(history_of_dump(dump, groups), dump)

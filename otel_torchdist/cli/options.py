@@ -1,4 +1,4 @@
-"""Options that several commands share, and what the shell completes of them."""
+"""Options shared by several commands, and their shell completion."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MAX_PATHS: Final = 256
 
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:
-    """Return the ids and then the paths that begin with `incomplete`; a shell that asks us completes nothing itself."""
+    """Return matching run ids, then matching paths. The shell adds no paths of its own once a program completes."""
     paths = itertools.islice(glob.iglob(f"{glob.escape(incomplete)}*"), MAX_PATHS) if incomplete else ()
     return [*complete_run(incomplete), *((path + os.sep * os.path.isdir(path), "") for path in sorted(paths))]
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
-    """Return the ids that begin with `incomplete`, newest first, each with a description of its run."""
-    # A warning would end up in the middle of the command line.
+    """Return the run ids that begin with `incomplete`, newest first, each with a description of the run."""
+    # The shell would show a warning in the middle of the command line.
     logging.getLogger("otel_torchdist").addHandler(logging.NullHandler())
     try:
         index = whole_index(Config.from_environment(), None)
@@ -47,9 +47,8 @@ RunOrDumps: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN|PATH…]",
-        help="The first digits of a run's id; without it, the run that started last. Or an archive, with these "
-        "digits behind it if it has several runs, or dumps of PyTorch's flight recorder, in folders, archives, or one "
-        "by one.",
+        help="The first digits of a run's id; without it, the run that started last. Or an archive, followed by these "
+        "digits if it holds several runs, or dumps of PyTorch's flight recorder, in folders, archives, or one by one.",
         autocompletion=complete_target,
         show_default=False,
     ),
@@ -81,18 +80,18 @@ WorldSize: TypeAlias = Annotated[
     typer.Option(
         min=0,
         max=MAX_RANKS,
-        help="Ranks of the job, for dumps that do not show it, as those of gloo.",
+        help="Number of ranks in the job, for dumps that do not record it, such as gloo's.",
         show_default=False,
     ),
 ]
 
 
 def check_options(context: typer.Context, fits: Mapping[str, Collection[str]], chosen: str) -> None:
-    """Refuse options on the command line that are for another output than the chosen one.
+    """Refuse options on the command line that do not apply to the chosen output.
 
     Args:
-        context: Of the command.
-        fits: By parameter, the outputs that take it; a parameter that is not in it fits all.
+        context: Context of the command.
+        fits: Outputs that accept a parameter, by parameter. Parameters not listed apply to all outputs.
         chosen: The output, such as `--perfetto`.
 
     Raises:

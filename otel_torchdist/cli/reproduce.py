@@ -1,4 +1,4 @@
-"""`otel-torchdist reproduce`: a script that hangs as a run did, to be attached to an issue."""
+"""`otel-torchdist reproduce`: writes a script that hangs like a recorded run, to attach to an issue."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ from otel_torchdist.sources.history.tapes import TapeHistory
 
 @dataclass(frozen=True, slots=True)
 class RecordedHang:
-    """A verdict, and the calls behind it.
+    """A verdict and the calls behind it.
 
     Attributes:
-        verdict: The verdict.
         world: The ranks as the verdict saw them.
-        histories: Their recorded calls.
-        origin: Where this comes from.
-        warnings: What could not be read.
+        origin: Describes the run or dumps.
+        warnings: Unreadable parts of the evidence.
     """
 
     verdict: Verdict
@@ -51,27 +49,24 @@ class RecordedHang:
 
 
 def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -> RecordedHang:
-    """Read the tapes of a run; ends the command if there is no run, or no verdict on it.
+    """Read the tapes of a run; ends the command if no run matches or the run has no verdict.
 
-    Args:
-        config: The settings.
-        wanted: Which run.
-        threshold_s: Seconds after which an open operation counts as stalled; None for that of the settings.
+    Without `threshold_s`, an open operation counts as stalled after the configured time.
     """
     run = chosen_run(config, wanted.run, wanted.run_dir).run
     try:
         diagnosis, histories = diagnosis_and_calls(run, StallRules.from_config(config, threshold_s))
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    found = diagnosis.found
-    if found.verdict is None and found.of_agents is not None:
+    judgement = diagnosis.found
+    if judgement.verdict is None and judgement.of_agents is not None:
         no_script("the verdict is that of the agents of all nodes, and the tapes of this node do not show it")
-    if found.verdict is None:
+    if judgement.verdict is None:
         no_script("there is no verdict: no rank held the others up for long enough")
     when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))
     source = f"run {run.label}, {when}" if run.label else when
     origin = ScriptOrigin(source, diagnosis.verdict_text, run.world_size, _versions())
-    return RecordedHang(found.verdict, found.moment.world, histories, origin, diagnosis.warnings)
+    return RecordedHang(judgement.verdict, judgement.moment.world, histories, origin, diagnosis.warnings)
 
 
 def evidence_of_dumps(
@@ -82,14 +77,14 @@ def evidence_of_dumps(
     Args:
         config: The settings.
         paths: Folders, files and archives.
-        world_size: Ranks of the job, if the user states it; else 0.
-        threshold_s: Seconds after which an open operation counts as stalled; None for that of the settings.
+        world_size: Number of ranks given by the user, or 0.
+        threshold_s: Seconds after which an open operation counts as stalled; None for the configured value.
     """
-    found = diagnose_leftovers(paths, StallRules.from_config(config, threshold_s), world_size)
-    if found.dumps is None:
-        reasons = "; ".join(found.notes) or "nothing that can be read"
+    leftovers = diagnose_leftovers(paths, StallRules.from_config(config, threshold_s), world_size)
+    if leftovers.dumps is None:
+        reasons = "; ".join(leftovers.notes) or "nothing that can be read"
         fail(f"{', '.join(map(str, paths))}: no dump of a flight recorder: {reasons}", ExitCode.NOTHING_FOUND)
-    dumps = found.dumps
+    dumps = leftovers.dumps
     if not dumps.verdicts:
         no_script("there is no verdict: no rank held the others up for long enough")
     first, *others = dumps.verdicts
@@ -97,18 +92,14 @@ def evidence_of_dumps(
     source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
     origin = ScriptOrigin(source, dumps.text_of(first), dumps.moment.world_size, _versions())
     histories = last_calls_of(dumps.dumps, world_size)
-    return RecordedHang(first, dumps.moment.world, histories, origin, (*found.notes, *more))
+    return RecordedHang(first, dumps.moment.world, histories, origin, (*leftovers.notes, *more))
 
 
 def diagnosis_and_calls(run: Run, rules: StallRules) -> tuple[Diagnosis, list[RankHistory]]:
-    """Read all tapes of a run once: the diagnosis, and the calls that it rests on, by ascending rank.
-
-    Args:
-        run: The run.
-        rules: What counts as a stall.
+    """Read all tapes of a run once: its diagnosis, and the calls behind it, by ascending rank.
 
     Raises:
-        TapeError: None of its tapes can be read any more.
+        TapeError: None of the tapes can be read any more.
     """
     kept = {tape.identity.rank: TapeHistory(tape) for tape in run.tapes}
     diagnosis = diagnose_run(run, rules, lambda tape, batch: kept[tape.identity.rank].observe(batch))
@@ -116,12 +107,12 @@ def diagnosis_and_calls(run: Run, rules: StallRules) -> tuple[Diagnosis, list[Ra
 
 
 def no_script(reason: str) -> NoReturn:
-    """End the command because no script can be written."""
+    """End the command because no script can reproduce the hang."""
     fail(f"no script: {reason}", ExitCode.NOT_REPRODUCIBLE)
 
 
 def _versions() -> str:
-    """What has read the evidence; the torch of the job is not recorded, but most often it is the one beside us."""
+    """Describe the reader: the job's torch is not recorded, but is usually the one installed here."""
     ours = f"otel-torchdist {version('otel-torchdist')}"
     try:
         return f"{ours}, beside torch {version('torch')}"
@@ -145,8 +136,8 @@ def reproduce(
 ) -> None:
     """To report a hang: write a short script that hangs in the same way under torchrun, and needs torch only.
 
-    It makes the last calls of the ranks that the verdict is about, with gloo on one machine: the same operations,
-    groups, shapes and order; the rank that did not come stays away.
+    The script makes the last calls of the ranks in the verdict, with gloo on one machine: the same operations, groups,
+    shapes and order. The rank that did not come stays away.
     """
     if output is not None and output.exists() and not force:
         fail(f"{shown(output)} exists; --force replaces it", ExitCode.NO_DIRECTORY)

@@ -1,4 +1,4 @@
-"""What a command is asked to read: a recorded run, or what lies at paths; which of its ranks; why there is none."""
+"""The target of a command: a recorded run, or files at paths; and explanations if it does not exist."""
 
 from __future__ import annotations
 
@@ -26,33 +26,31 @@ _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def reasons(environ: Mapping[str, str], config: Config) -> list[str]:
-    """Return settings that keep jobs with this environment from being recorded, one sentence each.
+    """Return the settings that prevent recording of jobs with this environment, one sentence each.
 
-    Args:
-        environ: The environment.
-        config: The configuration read from it.
+    `config` is the configuration read from `environ`.
     """
-    found: list[str] = []
+    obstacles: list[str] = []
     switch = environ.get(OTEL_PYTHON_TORCHDIST_ENABLED, "").strip()
     if not switch:
-        return found  # a job may have it in its own environment
+        return obstacles  # a job may have it in its own environment
     if not config.enabled:
-        found.append(f"{OTEL_PYTHON_TORCHDIST_ENABLED}={switch} is not `true`")
+        obstacles.append(f"{OTEL_PYTHON_TORCHDIST_ENABLED}={switch} is not `true`")
     autoload = environ.get(_AUTOLOAD, "1")
     if autoload != "1":  # torch accepts no other value
-        found.append(
+        obstacles.append(
             f"{_AUTOLOAD}={autoload} keeps torch from loading otel_torchdist: leave it out, start the job with "
             "`opentelemetry-instrument`, or call `TorchDistInstrumentor().instrument()`"
         )
     if config.sdk_disabled:
-        found.append("OTEL_SDK_DISABLED=true switches all of OpenTelemetry off")
+        obstacles.append("OTEL_SDK_DISABLED=true switches all of OpenTelemetry off")
     for name in sorted(config.disabled_instrumentations & {INSTRUMENTATION_NAME, "*"}):
-        found.append(f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS contains `{name}`")
-    return found
+        obstacles.append(f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS contains `{name}`")
+    return obstacles
 
 
 def with_reasons(message: str, environ: Mapping[str, str], config: Config) -> str:
-    """Append possible reasons to a message that nothing was found."""
+    """Append possible reasons to a message that no job exists."""
     return "\n".join([message, *(f"  {reason}" for reason in reasons(environ, config))])
 
 
@@ -64,12 +62,12 @@ _LISTED: Final = "`otel-torchdist diagnose --list` lists all runs"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be read.
+    """The run or files that a command is to read.
 
     Attributes:
         run: The first digits of a run's id; '' for the run that started last, or the only one of an archive.
-        run_dir: The job directory in which to look for it; None for all.
-        paths: Archives, or what a job has left that was not recorded; empty for a run.
+        run_dir: The job directory to search for the run; None for all.
+        paths: Archives, or files of a job that was not recorded; empty for a run.
     """
 
     run: str = ""
@@ -79,33 +77,28 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ChosenRun:
-    """A run, and what else there is.
-
-    Attributes:
-        run: The run.
-        index: All runs.
-    """
+    """The requested run, and the index of all runs."""
 
     run: Run
     index: RunIndex
 
     @property
     def unreadable(self) -> list[str]:
-        """Which of its tapes cannot be read, and why, in a line each."""
+        """Return the unreadable tapes of this run with reasons, one line each."""
         return [line for line in self.index.unreadable if line.startswith(str(self.run.directory))]
 
 
 def target_of(arguments: Sequence[str], run_dir: Path | None) -> Target:
-    """Tell the id of a run from paths; ends the command if it is neither.
+    """Decide whether arguments are a run's id or paths; ends the command if they are neither.
 
-    What could be either is a path if there is one. A folder of tapes is the job directory of a run.
+    An argument that could be either is a path if the path exists. A folder of tapes is the job directory of a run.
 
     Args:
-        arguments: What the user has typed.
+        arguments: Arguments as typed.
         run_dir: Value of `--run-dir`.
 
     Raises:
-        typer.BadParameter: There are paths besides `run_dir`.
+        typer.BadParameter: Both paths and `run_dir` are given.
     """
     paths = tuple(Path(argument).expanduser() for argument in arguments)
     is_id = len(arguments) == 1 and _ID.fullmatch(arguments[0]) is not None and not paths[0].exists()
@@ -119,38 +112,38 @@ def target_of(arguments: Sequence[str], run_dir: Path | None) -> Target:
     missing = next((path for path in paths if not os.path.lexists(path)), None)
     if missing is not None:
         is_path = os.sep in str(missing) or len(paths) > 1
-        what = "no such file or directory" if is_path else f"neither a run's id nor a path; {_LISTED}"
-        fail(f"{readable(str(missing))}: {what}", ExitCode.NOTHING_FOUND)
+        reason = "no such file or directory" if is_path else f"neither a run's id nor a path; {_LISTED}"
+        fail(f"{readable(str(missing))}: {reason}", ExitCode.NOTHING_FOUND)
     if len(paths) == 1 and paths[0].is_dir() and tapes_in(paths[0].resolve()):
         return Target(run_dir=paths[0].resolve())
     return Target(run, paths=paths)
 
 
 def chosen_archived_run(paths: Sequence[Path], prefix: str) -> tuple[ArchivedRun, list[str]]:
-    """Find a run in archives, and what of them cannot be read; ends the command if it is not clear which run.
+    """Return a run from archives, and warnings; ends the command if no run, or more than one, matches.
 
     Args:
         paths: Archives, or parts of them.
-        prefix: The first digits of its id; '' if there is only one.
+        prefix: The first digits of the run's id; '' for the only run.
     """
     runs, notes = runs_in(paths)
-    found = [run for run in runs if f"{run.run_id:032x}".startswith(prefix.lower())]
-    if len(found) == 1:
-        return found[0], notes
+    matches = [run for run in runs if f"{run.run_id:032x}".startswith(prefix.lower())]
+    if len(matches) == 1:
+        return matches[0], notes
     warn(notes)
     where = ", ".join(readable(str(path)) for path in paths)
     if not runs:
         fail(f"{where}: an archive without a segment that can be read", ExitCode.NOTHING_FOUND)
-    if not found:
+    if not matches:
         fail(f"{where}: no run begins with {prefix}; it has {_listed(runs)}", ExitCode.NOTHING_FOUND)
     fail(
-        f"{where}: {len(found)} runs: add the first digits of one's id, or name its folder: {_listed(found)}",
+        f"{where}: {len(matches)} runs: add the first digits of one's id, or name its folder: {_listed(matches)}",
         ExitCode.NOTHING_FOUND,
     )
 
 
 def _listed(runs: Sequence[ArchivedRun]) -> str:
-    """`1234abcd (started 2026-11-21 12:46:05, 4 ranks)`, and so on, the newest first."""
+    """Format runs as `1234abcd (started 2026-11-21 12:46:05, 4 ranks), …`, newest first."""
     shown = [
         f"{run.label} (started {day_and_time(run.begun_ns)}, {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)})"
         for run in runs[:_MAX_LISTED]
@@ -160,21 +153,21 @@ def _listed(runs: Sequence[ArchivedRun]) -> str:
 
 
 def chosen_run(config: Config, prefix: str, run_dir: Path | None) -> ChosenRun:
-    """Find a run; ends the command if there is none, or more than one.
+    """Find a run; ends the command if no run, or more than one, matches.
 
     Args:
         config: The settings.
-        prefix: The first digits of its id; '' for the run that started last.
-        run_dir: Its job directory; None to search all.
+        prefix: The first digits of the run's id; '' for the run that started last.
+        run_dir: The job directory to search; None for all.
     """
     try:
         index = whole_index(config, run_dir)
-        found = select(index.runs, prefix) if prefix else next(iter(index.runs), None)
+        run = select(index.runs, prefix) if prefix else next(iter(index.runs), None)
         where = run_dir or tape_directory(config)
     except (SeveralRunsError, TapeError) as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    if found is not None:
-        return ChosenRun(found, index)
+    if run is not None:
+        return ChosenRun(run, index)
     warn(index.unreadable)
     if not index.runs:
         fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
@@ -185,7 +178,7 @@ def ranks_of(text: str) -> frozenset[int] | None:
     """Return the ranks that `--ranks` lists, such as `0-7,12`; None for all.
 
     Raises:
-        typer.BadParameter: A part of it is no rank and no range of ranks.
+        typer.BadParameter: A part is neither a rank nor a range of ranks.
     """
     if not text.strip():
         return None
@@ -197,26 +190,26 @@ def ranks_of(text: str) -> frozenset[int] | None:
 
 
 def without_calls(wanted: Collection[int] | None, known: Iterable[int]) -> list[str]:
-    """Return a warning of the ranks that `--ranks` lists and that have no calls; no line if there are none.
+    """Return a warning about ranks in `--ranks` without calls; empty if there are none.
 
     Args:
-        wanted: The ranks that it lists; None for all.
-        known: Those with calls.
+        wanted: The ranks in `--ranks`; None for all.
+        known: Ranks with calls.
     """
     missing = sorted({*(wanted or ())}.difference(known))
     return [f"--ranks: {name_ranks(missing)} {have(missing)} no calls here"] if missing else []
 
 
 def steps_of(text: str) -> tuple[int, int] | None:
-    """Return the first and last step that `--steps` names, such as `100-110`; None for no choice.
+    """Return the first and last step in `--steps`, such as `100-110`; None if the option is not given.
 
     Raises:
-        typer.BadParameter: It is no step and no range of steps.
+        typer.BadParameter: The text is neither a step nor a range of steps.
     """
     if not text:
         return None
-    found = _STEPS.fullmatch(text.strip())
-    first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
+    match = _STEPS.fullmatch(text.strip())
+    first, last = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
     if first > last:
         raise typer.BadParameter(
             f"{text!r}: expected a step or a range of steps, such as 100-110", param_hint="--steps"
@@ -225,6 +218,6 @@ def steps_of(text: str) -> tuple[int, int] | None:
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Print warnings, in a line each whatever names of files are in them."""
+    """Print warnings, one line each: line breaks in file names are escaped."""
     for line in lines:
         typer.echo(f"otel-torchdist: warning: {readable(line, MAX_LINE)}", err=True)

@@ -1,1 +1,1 @@
-"""What commands have in common in showing things: words, times, colours, and tables of ranks."""
+"""Output shared by commands: words, times, colours, and tables of ranks."""

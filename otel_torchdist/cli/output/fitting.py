@@ -1,4 +1,4 @@
-"""Fits a table into the width of a terminal without cutting off a number: text wraps, then columns are left out."""
+"""Fits a table into the width of a terminal without truncating numbers: text wraps, then columns are left out."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 LEAST_TEXT: Final = 12
-"""Columns of text are not made narrower."""
+"""Least width of a text column, in characters."""
 LONGEST_WORD: Final = 20
-"""Longer words are broken where a table would not fit otherwise."""
+"""Longer words may be broken if a table would not fit otherwise."""
 _EDGES: Final = 2
 
 
 @dataclass(slots=True)
 class FittedColumn:
-    """A column.
+    """A column of a table.
 
     Attributes:
-        name: Its heading.
-        is_text: Whether it may wrap; else it holds numbers.
-        expendable: The higher, the sooner it is left out; 0 for never.
-        cells: Its cells.
-        stays: Whether it is shown even if all of its cells are empty.
-        at_least: Its least width.
-        wraps_last: Whether it stays as wide as it is as long as other text can wrap.
+        name: Heading.
+        is_text: True if cells may wrap; False for numbers.
+        expendable: Columns with higher values are left out first; 0 for never.
+        stays: Whether the column is shown even if all of its cells are empty.
+        at_least: Least width.
+        wraps_last: Whether the column keeps its width while other text can still wrap.
     """
 
     name: str
@@ -43,34 +42,34 @@ class FittedColumn:
 
     @property
     def width(self) -> int:
-        """The width that it needs in order not to wrap."""
+        """Width without wrapping."""
         return max(cell_len(self.name), *(cell.cell_len for cell in self.cells), self.at_least)
 
     @property
     def least(self) -> int:
-        """The width that it needs at least, in order not to break a word."""
+        """Least width without breaking words of up to `LONGEST_WORD` characters."""
         words = (len(word) for cell in self.cells for word in cell.plain.split())
         longest = min(LONGEST_WORD, max(words, default=0))
         return min(self.width, max(LEAST_TEXT, longest)) if self.is_text else self.width
 
     @property
     def cut(self) -> int:
-        """The width that it needs at least where text is cut, whatever that is."""
+        """Least width if text is cut. Does not depend on the text."""
         return max(LEAST_TEXT, self.at_least) if self.is_text else self.width
 
 
 class Narrowing(enum.Enum):
-    """How a table becomes narrower than its cells are."""
+    """The way in which a table becomes narrower than its cells."""
 
     WRAPS = "wraps"
-    """Text wraps, before columns are left out."""
+    """Text wraps before columns are left out."""
     LEAVES_OUT = "leaves out"
-    """Columns are left out, before text wraps."""
+    """Columns are left out before text wraps."""
     CUTS = "cuts"
-    """Text is cut: which columns are left out does not depend on it, and no row becomes higher."""
+    """Text is cut. The remaining columns do not depend on the text, and every row is one line high."""
 
     def needs(self, column: FittedColumn) -> int:
-        """Return the width without which columns are left out."""
+        """Return the width below which columns are left out."""
         match self:
             case Narrowing.WRAPS:
                 return column.least
@@ -83,10 +82,10 @@ class Narrowing(enum.Enum):
 def fitted(
     columns: Sequence[FittedColumn], width: int, narrowing: Narrowing = Narrowing.WRAPS
 ) -> tuple[Table, list[str]]:
-    """Build a table that is at most `width` wide, if that is possible; columns without any number are not shown.
+    """Build a table of at most `width` characters if possible. Columns of numbers without a value are not shown.
 
     Returns:
-        The table, and the names of columns that were left out for lack of room.
+        The table, and the names of columns left out for lack of room.
     """
     shown, left_out = [column for column in columns if column.stays or any(column.cells)], list[str]()
     while _total(narrowing.needs(column) for column in shown) > width:
@@ -111,7 +110,7 @@ def fitted(
 
 
 def _widths(columns: Sequence[FittedColumn], width: int, wraps: bool) -> list[int]:
-    """The width of each column: the widest of those with text become narrower first."""
+    """Return the width of each column. The widest text columns shrink first."""
     widths = [column.width for column in columns]
     while _total(widths) > width:
         wrapping = [
@@ -124,6 +123,6 @@ def _widths(columns: Sequence[FittedColumn], width: int, wraps: bool) -> list[in
 
 
 def _total(widths: Iterable[int]) -> int:
-    """The width of a table: a space between two columns, and at both edges."""
+    """Return the width of a table, with a space between two columns and at both edges."""
     listed = list(widths)
     return sum(listed) + len(listed) - 1 + _EDGES

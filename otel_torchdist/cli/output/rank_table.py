@@ -1,4 +1,4 @@
-"""Rows of ranks on a terminal: how the states of ranks look, and in which words they are summed up."""
+"""The table of ranks on a terminal, and one-line summaries of their states."""
 
 from __future__ import annotations
 
@@ -22,28 +22,25 @@ _AGE_WIDTH: Final = 7
 
 
 def rows_at_terminal(world: WorldSnapshot, verdict: Verdict | None, threshold_s: float) -> list[RankRow]:
-    """Return the rows of the ranks of a run, without those of other worlds that it meets.
+    """Return the rows of the ranks of a run, without ranks of other runs that it communicates with.
 
-    Args:
-        world: The ranks.
-        verdict: Verdict on the ongoing stall, if any.
-        threshold_s: Age at which a waiting rank counts as stalled.
+    A rank counts as stalled once it has waited for `threshold_s` seconds.
     """
-    found = verdict.places.items() if verdict is not None else ()
-    places = {rank: shown_line(place.frame) for rank, place in found if place.frame is not None}
+    named = verdict.places.items() if verdict is not None else ()
+    places = {rank: shown_line(place.frame) for rank, place in named if place.frame is not None}
     blame = blame_of(verdict) if verdict is not None else None
     rows = rank_rows(world, blame, places, threshold_s, {}, world.taken_ns)
     return [row for row in rows if not isinstance(row.rank, MemberRank)]
 
 
 def crowds_at_terminal(rows: Iterable[RankRow]) -> Iterator[str]:
-    """Describe ranks that do the same, a clause each: `ranks 0-1,3 stalled, all_reduce #80 (default_pg) for 6.1 s`."""
-    found: dict[tuple[str, str], list[RankRow]] = {}
+    """Describe ranks in the same state, a clause each: `ranks 0-1,3 stalled, all_reduce #80 (default_pg) for 6.1 s`."""
+    crowds: dict[tuple[str, str], list[RankRow]] = {}
     for row in rows:
         waits = row.state != RankState.RUNNING.value and row.age_s is not None
         operation = f"{row.operation} ({row.group or 'unknown group'})" if waits else ""
-        found.setdefault((row.state, operation), []).append(row)
-    for (state, operation), members in found.items():
+        crowds.setdefault((row.state, operation), []).append(row)
+    for (state, operation), members in crowds.items():
         text = f"{name_ranks([row.rank for row in members])} {state}"
         yield f"{text}, {operation} for {seconds(max(row.age_s or 0 for row in members))}" if operation else text
 
@@ -51,18 +48,18 @@ def crowds_at_terminal(rows: Iterable[RankRow]) -> Iterator[str]:
 def rank_table(rows: Sequence[RankRow], numbers: Mapping[str, Sequence[str]], width: int) -> Table:
     """Return the table of ranks.
 
-    Once a rank waits, the line of code where each rank stands matters most: numbers make room for it, and text wraps.
-    While all ranks run, operations last for a moment, and a table that changes with them could not be read.
+    Once a rank waits, the line of code of each rank matters most: rates are left out first, and text wraps. While all
+    ranks run, operations change within milliseconds, so text is cut and the layout stays the same.
 
     Args:
         rows: The ranks.
-        numbers: Columns behind the step, a cell for each rank; the first is the last to make room.
+        numbers: Cells of additional columns, one for each rank. The first column is left out last.
         width: The width of the terminal.
     """
     waits = any(row.age_s is not None and row.age_s * 1e9 >= WAITS_NS for row in rows)
     rates = [
-        FittedColumn(name, expendable=place + 1, cells=[Text(cell) for cell in found], stays=True)
-        for place, (name, found) in enumerate(numbers.items())
+        FittedColumn(name, expendable=place + 1, cells=[Text(cell) for cell in cells], stays=True)
+        for place, (name, cells) in enumerate(numbers.items())
     ]
     columns = [
         FittedColumn("rank", cells=[Text(str(row.rank)) for row in rows]),

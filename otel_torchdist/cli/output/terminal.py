@@ -1,4 +1,4 @@
-"""What commands print to, and what `watch` and the demo share in drawing on a terminal."""
+"""The console of all commands, and drawing on a terminal for `watch` and the demo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Alarm:
 
     Attributes:
         text: The verdict as a sentence.
-        place: File and line of the first rank that it names, with the code there; '' if it is not known.
+        place: File, line and source code where the first named rank stands; '' if unknown.
     """
 
     text: str
@@ -53,15 +53,15 @@ def alarm(event: VerdictGiven) -> Alarm:
 
 
 def _may_be_source(file: str) -> bool:
-    """Whether reading the file comes to an end: a tape can name a pipe or a device as the place of a call."""
+    """Return False for pipes and devices: a tape may name one as the file of a call, and reading it would not end."""
     with contextlib.suppress(OSError, ValueError):
         facts = os.stat(file)
         return stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_SOURCE_BYTES
-    return True  # it may be a relative name, which is searched among the modules
+    return True  # a relative name, to be searched for among the modules
 
 
 class CommandConsole(Console):
-    """A console of rich that leaves it to `app` which exit code a broken pipe has; rich's own is 1."""
+    """A rich console that raises `BrokenPipeError`, for `app` to choose the exit code; rich itself exits with 1."""
 
     def on_broken_pipe(self) -> None:
         """Raise the error that rich has caught."""
@@ -69,10 +69,10 @@ class CommandConsole(Console):
 
 
 class ReportHandler(logging.Handler):
-    """Shows our log messages where everything else is reported, for example about a tape that cannot be read."""
+    """Shows our log messages, for example about an unreadable tape, between the other reports."""
 
     def __init__(self, report: Callable[[str], None], level: int) -> None:
-        """Pass messages of a level and above on to `report`."""
+        """Pass messages of at least this level to `report`."""
         super().__init__(level)
         self._report = report
 
@@ -90,7 +90,7 @@ _HANGING: Final = 4
 
 
 def print_lines(lines: Iterable[Text]) -> None:
-    """Print lines: a terminal wraps them between words, below their beginning; a pipe must not wrap them."""
+    """Print lines. A terminal gets them wrapped between words and indented; a pipe gets them unwrapped."""
     console = CommandConsole(highlight=False)
     for line in lines:
         for part in _wrapped(line, console) if console.is_terminal else (line,):
@@ -98,7 +98,7 @@ def print_lines(lines: Iterable[Text]) -> None:
 
 
 def _wrapped(line: Text, console: Console) -> Iterator[Text]:
-    """Yield a line in parts that fit; all but the first are indented further than the first."""
+    """Yield a line in parts that fit; continuation lines are indented further."""
     margin = len(line.plain) - len(line.plain.lstrip()) + _HANGING
     if line.cell_len <= console.width or console.width < 2 * margin:
         yield line
@@ -111,24 +111,24 @@ def _wrapped(line: Text, console: Console) -> Iterator[Text]:
 
 
 def can_redraw(console: Console) -> bool:
-    """Whether lines that were printed can be replaced: in a terminal that knows how, not in a pipe or log."""
+    """Return whether the console is a terminal that can replace printed lines; False for pipes and logs."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def live_display(console: Console) -> Live:
-    """Return a display that is redrawn only when asked to; a context manager that restores the terminal."""
+    """Return a display that is redrawn only on request; a context manager that restores the terminal."""
     return Live(console=console, auto_refresh=False)
 
 
-def redraw(live: Live, what: RenderableType) -> None:
-    """Replace what a display shows.
+def redraw(live: Live, content: RenderableType) -> None:
+    """Replace the content of a display.
 
     Raises:
-        OSError: The terminal is gone; rich would draw nothing then, and go on.
+        OSError: The terminal is gone; rich would silently draw nothing.
     """
     if not live.console.is_terminal:
         raise OSError(errno.EIO, "the terminal is gone")
-    live.update(what, refresh=True)
+    live.update(content, refresh=True)
 
 
 def stall_panel(alarm: Alarm) -> RenderableType:

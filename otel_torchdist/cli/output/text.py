@@ -1,4 +1,4 @@
-"""How commands show times, paths and fates of ranks, and how they end if they cannot continue."""
+"""Formats of times, paths and the fates of ranks, and the message of a command that fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from otel_torchdist.model.units import passed
 from otel_torchdist.tape.identity import TapeIdentity
 
 MAX_LINE: Final = 65_536
-"""Characters of a message to which names of files may add; longer than any of ours."""
+"""Upper bound on the characters of a message, which may contain file names. Longer than any of our messages."""
 
 
 def day_and_time(wall_ns: int) -> str:
@@ -42,7 +42,7 @@ def iso_time(wall_ns: int) -> str:
 
 
 def shown_callers(path: Sequence[str]) -> str:
-    """Format what has led to a call site, without that itself: `train.py:80 main ← … torch …`."""
+    """Format the call path of a call site, without the site itself: `train.py:80 main ← … torch …`."""
     return " ← ".join(path[1:])
 
 
@@ -61,13 +61,13 @@ def length(seconds: float) -> str:
 
 
 def shown(path: Path | str) -> str:
-    """Return a path as typed here: relative if it is below the current directory."""
+    """Return a path relative to the current directory if it is below it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:
-    """Print what is wrong on stderr, mostly in one line, and end with an exit code."""
+    """Print an error message on stderr, usually one line, and exit."""
     lines = (readable(line, MAX_LINE) for line in message.split("\n"))
     typer.echo("\n".join(["otel-torchdist: " + next(lines), *lines]), err=True)
     raise typer.Exit(code)
@@ -82,7 +82,7 @@ _FATES: Final = {
 
 
 def fates(views: Iterable[RankView]) -> list[str]:
-    """Clauses, each for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
+    """Return a clause for each group of ranks with the same fate: `ranks 0-2 have failed with RuntimeError`."""
     crowds: dict[tuple[RankLife, str, str], list[int]] = {}
     for view in views:
         life = life_in(view)
@@ -101,7 +101,7 @@ def _fate(life: RankLife, way: str, failure: str, are_several: bool) -> str:
 
 
 def _exit_code(view: RankView) -> str:
-    """`exit code 3`; '' for a rank that has finished well, or whose end is described otherwise."""
+    """Format as `exit code 3`; '' for a rank that finished well, or whose end is described otherwise."""
     return f"exit code {view.exit_code}" if view.exited_in_error else ""
 
 
@@ -109,7 +109,7 @@ _KERNELS: Final = {Kernel.NATIVE: "natively", Kernel.PYTHON: "in Python", Kernel
 
 
 def captured(identities: Iterable[TapeIdentity]) -> str:
-    """Describe what records ranks: `recorded natively, torch 2.15.0`; '' if no tape says it.
+    """Describe the recorders of ranks: `recorded natively, torch 2.15.0`; '' if unknown.
 
     If ranks differ: `recorded differently: ranks 0-2 natively, torch 2.15.0; rank 3 in Python, torch 2.15.0`.
     """
@@ -122,8 +122,8 @@ def captured(identities: Iterable[TapeIdentity]) -> str:
 
 
 def alike_in_capture(identities: Iterable[TapeIdentity]) -> dict[tuple[Kernel, str], list[int]]:
-    """Ranks, ascending, by what records them and the version of their torch."""
-    found: dict[tuple[Kernel, str], list[int]] = {}
-    for identity in sorted(identities, key=lambda one: one.rank):
-        found.setdefault((identity.kernel, identity.torch), []).append(identity.rank)
-    return found
+    """Group ranks, ascending, by recorder and torch version."""
+    alike: dict[tuple[Kernel, str], list[int]] = {}
+    for identity in sorted(identities, key=lambda identity: identity.rank):
+        alike.setdefault((identity.kernel, identity.torch), []).append(identity.rank)
+    return alike

@@ -1,1 +1,1 @@
-"""`otel-torchdist profile`: where one live rank and its children spend their time."""
+"""`otel-torchdist profile`: samples a live rank and its children."""

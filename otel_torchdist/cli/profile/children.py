@@ -1,4 +1,4 @@
-"""The children of a profiled rank: sampled by py-spy where that is installed, else as the kernel shows them."""
+"""Profiles of a rank's child processes: sampled by py-spy if installed, else observed through the kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.sources.evidence.live_ranks import command_of
 from otel_torchdist.sources.evidence.texts.py_spy import program
 
 MAX_SAMPLED: Final = 16
-"""Children that py-spy samples at the same time, each by a process of its own."""
+"""Upper bound on children sampled at once; each needs a py-spy process."""
 LATE_S: Final = 5.0
 MAX_BYTES: Final = 16 << 20
 MAX_COMMAND: Final = 80
@@ -24,14 +24,13 @@ MAX_COMMAND: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class ChildProfile:
-    """What a child did.
+    """The profile of a child process.
 
     Attributes:
-        pid: Its process id.
-        command: How it was started, shortened.
-        doing: What it was seen to do by the kernel, and how often.
-        stacks: Its folded stacks, as py-spy has written them; empty without py-spy.
-        why_not: Why there are none.
+        command: Its command line, shortened.
+        doing: Number of observations of each state that the kernel shows.
+        stacks: Folded stacks, as py-spy writes them; empty without py-spy.
+        why_not: Reason for missing stacks.
     """
 
     pid: int
@@ -43,7 +42,7 @@ class ChildProfile:
 
 @dataclass(slots=True)
 class Children:
-    """Looks at the children of a rank while that is being profiled."""
+    """Observes the children of a rank while the rank is profiled."""
 
     pid: int
     seconds: float
@@ -56,7 +55,7 @@ class Children:
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
     def begin(self) -> None:
-        """Start py-spy for each child, if it is installed."""
+        """Start py-spy for each child, if installed."""
         path = program()
         children = children_of(self.pid)
         if path is None or not children:
@@ -84,7 +83,7 @@ class Children:
                 self._py_spies[child] = (process, out)
 
     def look(self) -> None:
-        """Look at what they are doing now."""
+        """Record the current state of each child."""
         for child in children_of(self.pid):
             view: ChildView | None = inspect_child(child)
             if view is not None:
@@ -92,7 +91,7 @@ class Children:
                 self._commands.setdefault(child, command_of(child)[:MAX_COMMAND])
 
     def end(self) -> list[ChildProfile]:
-        """Return what was seen of each, in the order in which they were started."""
+        """Return the profiles of all children, in the order of their start."""
         try:
             return [self._of(child) for child in self._doing]
         finally:

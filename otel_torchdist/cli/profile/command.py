@@ -16,7 +16,7 @@ from otel_torchdist.cli.output.terminal import print_lines
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.profile.children import ChildProfile, Children
 from otel_torchdist.cli.profile.formats import folded, lines_of, speedscope
-from otel_torchdist.cli.profile.taking import Taken, take
+from otel_torchdist.cli.profile.taking import RankProfile, take
 from otel_torchdist.cli.targets import chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.model.naming import name_ranks, readable
@@ -27,7 +27,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 
 
 class Format(enum.Enum):
-    """What is printed."""
+    """A format of the output."""
 
     TEXT = "text"
     FOLDED = "folded"
@@ -46,7 +46,7 @@ def profile(
     ] = "",
     run_dir: RunDirectory = None,
     rank: Annotated[int, typer.Option(min=0, help="The rank, which must run on this node.")] = 0,
-    seconds: Annotated[float, typer.Option(min=0.1, max=MAX_PROFILE_S, help="For how long.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=MAX_PROFILE_S, help="Duration of the profile.")] = 5.0,
     rate: Annotated[int, typer.Option(min=1, max=MAX_PROFILE_RATE, help="Samples per second.")] = 100,
     output_format: Annotated[
         Format,
@@ -60,11 +60,11 @@ def profile(
         Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
     ] = None,
 ) -> None:
-    """To see where one rank of a live job spends its time: its threads, the operations that they are in, its children.
+    """To see where one rank of a live job spends its time: sample its threads, their operations and its children.
 
-    The rank's own process looks at its stacks, some times a second, for as long as asked: nothing is traced, and
-    nothing is stopped. Children, such as DataLoader workers, are sampled by py-spy where that is installed; without it,
-    what the kernel shows of them is counted: the system call that they are in, and the file that it is about.
+    The rank samples its own stacks for as long as asked: nothing is traced or stopped. py-spy, if installed, samples
+    children such as DataLoader workers. Without py-spy, the report counts what the kernel shows of each child: the
+    system call that it is in, and the file that the call is about.
     """
     tape = _tape_of(run, run_dir, rank)
     pid = tape.identity.pid
@@ -72,22 +72,22 @@ def profile(
     is_near = shares_pids(tape.identity)
     if is_near:
         children.begin()
-    seen: list[ChildProfile] = []
+    profiles: list[ChildProfile] = []
     try:
-        taken = take(tape, seconds, rate, children.look if is_near else _look_at_nothing)
-        seen = children.end()
+        taken = take(tape, seconds, rate, children.look if is_near else _ignore_children)
+        profiles = children.end()
     except ProfileError as error:
         children.end()
         fail(f"rank {rank} (pid {pid}): {error}", ExitCode.NOTHING_FOUND)
-    _write(taken, seen, rank, pid, output_format, output)
+    _write(taken, profiles, rank, pid, output_format, output)
 
 
-def _look_at_nothing() -> None:
-    """In place of looking at children, whose pids mean nothing here."""
+def _ignore_children() -> None:
+    """Replace `Children.look` in another PID namespace, where the children's pids mean nothing."""
 
 
 def _tape_of(prefix: str, run_dir: Path | None, rank: int) -> TapeReader:
-    """Find the tape of a rank; ends the command if it does not run here."""
+    """Return the tape of a rank; ends the command if the rank does not run on this node."""
     run = chosen_run(Config.from_environment(), prefix, run_dir).run
     live = {tape.identity.rank: tape for tape in run.tapes if tape.is_alive()}
     if rank in live:
@@ -98,7 +98,7 @@ def _tape_of(prefix: str, run_dir: Path | None, rank: int) -> TapeReader:
 
 
 def _write(
-    taken: Taken, children: list[ChildProfile], rank: int, pid: int, output_format: Format, output: Path | None
+    taken: RankProfile, children: list[ChildProfile], rank: int, pid: int, output_format: Format, output: Path | None
 ) -> None:
     if output_format is Format.TEXT and output is None:
         print_lines(lines_of(taken, children, rank, pid))
@@ -114,7 +114,9 @@ def _write(
     typer.echo(f"{readable(str(output))}: {taken.count} samples of rank {rank} in {taken.seconds:.1f} s", err=True)
 
 
-def _lines(taken: Taken, children: list[ChildProfile], rank: int, pid: int, output_format: Format) -> Iterator[str]:
+def _lines(
+    taken: RankProfile, children: list[ChildProfile], rank: int, pid: int, output_format: Format
+) -> Iterator[str]:
     if output_format is Format.SPEEDSCOPE:
         yield json.dumps(speedscope(taken, f"rank {rank}"))
     elif output_format is Format.FOLDED:

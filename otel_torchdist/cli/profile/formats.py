@@ -1,4 +1,4 @@
-"""A profile as text for people, as folded stacks for flame graphs, and as speedscope's JSON."""
+"""Formats of a profile: text for people, folded stacks for flame graphs, and speedscope's JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from otel_torchdist.cli.profile.children import ChildProfile
-from otel_torchdist.cli.profile.taking import Sampled, Taken
+from otel_torchdist.cli.profile.taking import RankProfile, StackSample
 from otel_torchdist.judge.world.places import user_frame
 from otel_torchdist.model.names import CallSiteName
 
@@ -18,7 +18,7 @@ LINES_OF_THREAD: Final = 12
 LEAST_SHARE: Final = 0.005
 
 
-def lines_of(taken: Taken, children: list[ChildProfile], rank: int, pid: int) -> Iterator[Text]:
+def lines_of(taken: RankProfile, children: list[ChildProfile], rank: int, pid: int) -> Iterator[Text]:
     """Yield the report on a rank and its children."""
     cut = ", ended early" if taken.is_cut else ""
     yield Text(f"rank {rank}, pid {pid}: {taken.count} samples in {taken.seconds:.1f} s{cut}", style="bold")
@@ -28,14 +28,14 @@ def lines_of(taken: Taken, children: list[ChildProfile], rank: int, pid: int) ->
         yield from _child_lines(child)
 
 
-def _thread_lines(taken: Taken, thread: str) -> Iterator[Text]:
+def _thread_lines(taken: RankProfile, thread: str) -> Iterator[Text]:
     places: Counter[tuple[str, str]] = Counter()
     for sampled, count in taken.samples.items():
         if sampled.thread == thread:
             places[_place(sampled.stack), sampled.operation] += count
     yield Text(f"\n{thread}")
     total = sum(places.values())  # of all threads with this name
-    shown = [one for one in places.most_common(LINES_OF_THREAD) if one[1] >= LEAST_SHARE * total]
+    shown = [entry for entry in places.most_common(LINES_OF_THREAD) if entry[1] >= LEAST_SHARE * total]
     for (place, operation), count in shown:
         yield Text(f"  {count / total:6.1%}  {place}{', ' * bool(operation)}{operation}")
     rest = total - sum(count for _, count in shown)
@@ -44,7 +44,7 @@ def _thread_lines(taken: Taken, thread: str) -> Iterator[Text]:
 
 
 def _place(stack: tuple[CallSiteName, ...]) -> str:
-    """The innermost line of the program, and the function of a library in which it is."""
+    """Return the innermost line of user code, and the library function that it is in."""
     frame, innermost = user_frame(stack), stack[0]
     if frame is None:
         return "no Python frame"
@@ -71,14 +71,14 @@ def _count(line: str) -> int:
 _SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 
 
-def folded(taken: Taken) -> Iterator[str]:
-    """Yield a line for each stack: frames from the outside in, separated by semicolons, and how often it was seen."""
-    for sampled, count in sorted(taken.samples.items(), key=lambda one: (one[0].thread, -one[1])):
+def folded(taken: RankProfile) -> Iterator[str]:
+    """Yield a line for each stack: frames from outermost to innermost, separated by semicolons, and a count."""
+    for sampled, count in sorted(taken.samples.items(), key=lambda entry: (entry[0].thread, -entry[1])):
         yield f"{';'.join(_clean(part) for part in _frames(sampled))} {count}"
 
 
-def _frames(sampled: Sampled) -> list[str]:
-    """Thread, frames and operation, from the outside in."""
+def _frames(sampled: StackSample) -> list[str]:
+    """Return thread, frames and operation, outermost first."""
     frames = [f"{frame.function} ({PurePath(frame.file).name}:{frame.line})" for frame in reversed(sampled.stack)]
     return [sampled.thread, *frames, *([f"[{sampled.operation}]"] if sampled.operation else [])]
 
@@ -87,17 +87,17 @@ def _clean(part: str) -> str:
     return part.replace(";", ",").replace("\n", " ")
 
 
-def speedscope(taken: Taken, name: str) -> dict[str, Any]:
-    """Return a document of speedscope, with a profile for each thread, in seconds."""
+def speedscope(taken: RankProfile, name: str) -> dict[str, Any]:
+    """Return a speedscope document with a profile for each thread, weighted in seconds."""
     frames: dict[CallSiteName | str, int] = {}
     threads: dict[str, tuple[list[list[int]], list[float]]] = {}
-    one_s = taken.seconds / max(taken.count - 1, 1)
+    sample_s = taken.seconds / max(taken.count - 1, 1)
     for sampled, count in taken.samples.items():
         inward: list[CallSiteName | str] = [*reversed(sampled.stack)]
         inward += [f"[{sampled.operation}]"] if sampled.operation else []
         samples, weights = threads.setdefault(sampled.thread, ([], []))
         samples.append([frames.setdefault(frame, len(frames)) for frame in inward])
-        weights.append(round(count * one_s, 6))
+        weights.append(round(count * sample_s, 6))
     return {
         "$schema": _SPEEDSCOPE,
         "name": name,

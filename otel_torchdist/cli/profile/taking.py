@@ -1,4 +1,4 @@
-"""Takes a profile of a live rank: asks it, follows its operations meanwhile, and puts the two together."""
+"""Profiles a live rank: requests samples, follows the rank's operations meanwhile, and joins the two."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.reader import TapeReader
 
 ANSWER_S: Final = 5.0
-"""A rank looks for requests once a second; on a loaded machine this takes longer."""
+"""Time to answer a request. A rank polls for requests once a second; on a loaded machine this takes longer."""
 PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """A stack of one thread, within the same operation.
+class StackSample:
+    """A stack of one thread, and the operation that it was sampled in.
 
     Attributes:
         thread: Name of the thread.
         stack: Innermost frame first.
-        operation: What the thread was doing about operations: `in all_reduce (default_pg)`, or `all_reduce
-            (default_pg) in flight`, which C++ may have been waiting for; '' for nothing.
+        operation: `in all_reduce (default_pg)` for a thread inside a call or a wait. `all_reduce (default_pg) in
+            flight` after the call returned; C++ code may have been waiting for it. '' if no operation was open.
     """
 
     thread: str
@@ -37,17 +37,17 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A profile.
+class RankProfile:
+    """A profile of a rank.
 
     Attributes:
-        samples: How often each stack was seen; of a thread that ran no Python, nothing.
-        count: How often the threads were looked at.
-        seconds: For how long.
-        is_cut: Whether it was ended early.
+        samples: Number of samples of each stack. Threads without Python frames have none.
+        count: Number of sampling times.
+        seconds: Duration.
+        is_cut: Whether the profile ended early.
     """
 
-    samples: Counter[Sampled]
+    samples: Counter[StackSample]
     count: int
     seconds: float
     is_cut: bool
@@ -55,24 +55,24 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """While a thread was inside a call or a wait, or had an operation in flight."""
+    """A time in which a thread was inside a call or a wait, or had an operation in flight."""
 
     begun_ns: int
     ended_ns: int
     text: str
 
 
-def take(tape: TapeReader, seconds: float, rate: int, meanwhile: Callable[[], None]) -> Taken:
-    """Have a rank sampled, and wait for it.
+def take(tape: TapeReader, seconds: float, rate: int, meanwhile: Callable[[], None]) -> RankProfile:
+    """Request a profile from a rank, and wait for it.
 
     Args:
-        tape: The tape of the rank, which nothing else reads through this object.
-        seconds: For how long.
+        tape: The tape of the rank. Must not be read elsewhere through this object.
+        seconds: Duration.
         rate: Samples per second.
         meanwhile: Called several times a second.
 
     Raises:
-        ProfileError: The rank does not answer, or not with a profile.
+        ProfileError: The rank does not answer, or its answer is no profile.
     """
     request = tape.request_profile(seconds, rate)
     if not request:
@@ -97,31 +97,31 @@ def _follow(tape: TapeReader, operations: dict[int, Operation]) -> None:
         operations[operation.number] = operation
 
 
-def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> Taken:
-    """Count the stacks of a profile, each with the operation that its thread was in."""
+def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> RankProfile:
+    """Count the stacks of a profile, each with the operation of its thread at that time."""
     inside: dict[int, list[_Interval]] = {}
     in_flight: dict[int, list[_Interval]] = {}
     for operation in operations:
         inside.setdefault(operation.thread, []).extend(_inside(operation, names))
         in_flight.setdefault(operation.thread, []).extend(_in_flight(operation, names))
-    samples: Counter[Sampled] = Counter()
+    samples: Counter[StackSample] = Counter()
     for thread in profile.threads:
         calls, others = (_Intervals(of.get(thread.thread, [])) for of in (inside, in_flight))
         for at_ns, index in zip(profile.times_ns, thread.stacks, strict=False):
             if index != NOT_RUNNING:
                 text = calls.at(at_ns) or others.at(at_ns)
-                samples[Sampled(thread.name, profile.stacks[index], text)] += 1
+                samples[StackSample(thread.name, profile.stacks[index], text)] += 1
     times = profile.times_ns
     seconds = (times[-1] - times[0]) / 1e9 if times else 0.0
-    return Taken(samples, len(times), seconds, profile.is_cut)
+    return RankProfile(samples, len(times), seconds, profile.is_cut)
 
 
 class _Intervals:
-    """Finds the interval of a thread that was begun last before a time."""
+    """Finds the latest interval of a thread that contains a time."""
 
     def __init__(self, intervals: list[_Interval]) -> None:
-        self._intervals = sorted(intervals, key=lambda one: one.begun_ns)
-        self._begins = [one.begun_ns for one in self._intervals]
+        self._intervals = sorted(intervals, key=lambda interval: interval.begun_ns)
+        self._begins = [interval.begun_ns for interval in self._intervals]
 
     def at(self, at_ns: int) -> str:
         nth = bisect_right(self._begins, at_ns) - 1
@@ -129,7 +129,7 @@ class _Intervals:
 
 
 def _inside(operation: Operation, names: Names) -> Iterator[_Interval]:
-    """Yield when its thread was inside an operation: in the call, and in a wait for it."""
+    """Yield the intervals in which its thread was inside an operation: in the call, and in a wait for it."""
     end_ns, text = _end_ns(operation), f"in {_name(operation, names)}"
     yield _Interval(operation.entered_ns, operation.returned_ns or end_ns, text)
     if operation.wait_entered_ns is not None:
@@ -137,7 +137,7 @@ def _inside(operation: Operation, names: Names) -> Iterator[_Interval]:
 
 
 def _in_flight(operation: Operation, names: Names) -> Iterator[_Interval]:
-    """Yield when an operation was in flight after its call had returned."""
+    """Yield the interval from the return of the call to the completion of the operation."""
     if operation.returned_ns is not None:
         yield _Interval(operation.returned_ns, _end_ns(operation), f"{_name(operation, names)} in flight")
 
@@ -148,6 +148,6 @@ def _end_ns(operation: Operation) -> int:
 
 def _name(operation: Operation, names: Names) -> str:
     signature, group = names.signature(operation.signature), names.group(operation.group)
-    what = signature.operation if signature is not None else "operation"
-    where = (group.description or group.name) if group is not None else ""
-    return f"{what} ({where})" if where else what
+    operation_name = signature.operation if signature is not None else "operation"
+    group_name = (group.description or group.name) if group is not None else ""
+    return f"{operation_name} ({group_name})" if group_name else operation_name

@@ -58,43 +58,43 @@ def watch(
 ) -> None:
     """While a job runs on this node: show what each rank is doing, and which one holds the others up.
 
-    It only reads tapes, so any number of these can run beside the job's agent. It ends with the job; Ctrl-C ends it
-    too, with exit code 0.
+    It only reads tapes, so any number of watchers can run beside the job's agent. It ends with the job, or with Ctrl-C;
+    the exit code is 0 in both cases.
     """
     config = Config.from_environment()
     rules = StallRules.from_config(config, threshold)
     console = CommandConsole(highlight=False)
     with StopSignals() as stop:
         try:
-            found = _find(Wanted(run, run_dir, config.tape_dir), config, wait, stop, console)
-            if found is None:
+            job = _find(JobRequest(run, run_dir, config.tape_dir), config, wait, stop, console)
+            if job is None:
                 return
-            passive = PassiveWatch(found.directory, rules, found.run_id)
-            with contextlib.closing(passive), _view(console, found.directory, plain) as view:
-                session = WatchSession(found.directory, passive, view, keep)
+            passive = PassiveWatch(job.directory, rules, job.run_id)
+            with contextlib.closing(passive), _view(console, job.directory, plain) as view:
+                session = WatchSession(job.directory, passive, view, keep)
                 session.run(stop)
-            if stats:  # imported when it is used: `watch` needs nothing else of what analyzes
+            if stats:  # imported on use: `watch` needs nothing else of `analyze`
                 from otel_torchdist.cli.analyze.command import print_calls_of
 
-                print_calls_of(found.directory, session.run_id)
+                print_calls_of(job.directory, session.run_id)
         except OSError as error:
             if not stop.explain(error):
                 raise
 
 
-def _find(wanted: Wanted, config: Config, wait_s: float, stop: StopSignals, console: Console) -> Found | None:
-    """Return the job; None if a signal ended the wait."""
+def _find(request: JobRequest, config: Config, wait_s: float, stop: StopSignals, console: Console) -> ChosenJob | None:
+    """Return the requested job; None if a signal ended the wait."""
 
     def report(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
     try:
-        found = wait_for(wanted, config, wait_s, stop, report)
+        job = wait_for(request, config, wait_s, stop, report)
     except (TapeError, SeveralRunsError) as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    if found is None and stop.received is None:
-        fail(with_reasons(f"{wanted} within {wait_s:g} s", os.environ, config), ExitCode.NOTHING_FOUND)
-    return found
+    if job is None and stop.received is None:
+        fail(with_reasons(f"{request} within {wait_s:g} s", os.environ, config), ExitCode.NOTHING_FOUND)
+    return job
 
 
 @contextlib.contextmanager
@@ -106,17 +106,17 @@ def _view(console: Console, directory: Path, plain: bool) -> Generator[View]:
         yield LiveView(live, directory)
 
 
-LOOK_S: Final = 0.25
+POLL_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which job the user asks for.
+class JobRequest:
+    """The job that the user asks for.
 
     Attributes:
-        run: The first digits of its run's id; '' for any.
-        run_dir: Its job directory; None for any.
-        base: Where job directories are.
+        run: The first digits of the run's id; '' for any.
+        run_dir: The job directory; None for any.
+        base: The directory that contains job directories.
     """
 
     run: str
@@ -124,17 +124,17 @@ class Wanted:
     base: Path
 
     def __str__(self) -> str:
-        what = f"run {self.run}" if self.run else "tape" if self.run_dir else "job with a live rank"
-        return f"no {what} below {self.run_dir or self.base}"
+        target = f"run {self.run}" if self.run else "tape" if self.run_dir else "job with a live rank"
+        return f"no {target} below {self.run_dir or self.base}"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The job that was found.
+class ChosenJob:
+    """The job to watch.
 
     Attributes:
         directory: Its job directory.
-        run_id: Id of the requested run; None for the one that began last there.
+        run_id: Id of the requested run; None for the run that began last.
     """
 
     directory: Path
@@ -142,42 +142,42 @@ class Found:
 
 
 def wait_for(
-    wanted: Wanted, config: Config, timeout_s: float, stop: StopSignals, report: Callable[[str], None]
-) -> Found | None:
-    """Wait for the job; None if there is none in time, or if a signal came.
+    request: JobRequest, config: Config, timeout_s: float, stop: StopSignals, report: Callable[[str], None]
+) -> ChosenJob | None:
+    """Wait for the job; returns None after a timeout or a signal.
 
     Raises:
         TapeError: A directory belongs to another user.
         SeveralRunsError: More than one run matches.
     """
     deadline = time.monotonic() + timeout_s
-    is_first_look = True
+    is_first_attempt = True
     while stop.received is None:
-        found = _look_for(wanted, config)
+        job = _find_now(request, config)
         left_s = deadline - time.monotonic()
-        if found is not None or left_s <= 0:
-            return found
-        if is_first_look:
-            report(with_reasons(f"{wanted} yet; waiting for at most {timeout_s:g} s", os.environ, config))
-            is_first_look = False
-        stop.wait(min(LOOK_S, left_s))
+        if job is not None or left_s <= 0:
+            return job
+        if is_first_attempt:
+            report(with_reasons(f"{request} yet; waiting for at most {timeout_s:g} s", os.environ, config))
+            is_first_attempt = False
+        stop.wait(min(POLL_S, left_s))
     return None
 
 
-def _look_for(wanted: Wanted, config: Config) -> Found | None:
-    if wanted.run:
-        return _look_for_run(wanted, config)
-    if wanted.run_dir is None:
+def _find_now(request: JobRequest, config: Config) -> ChosenJob | None:
+    if request.run:
+        return _find_run_now(request, config)
+    if request.run_dir is None:
         directory = newest_live_job(tape_directory(config))
-        return Found(directory) if directory is not None else None
-    directory = job_directory(wanted.run_dir.parent, wanted.run_dir.name)
-    return Found(directory) if tapes_in(directory) else None
+        return ChosenJob(directory) if directory is not None else None
+    directory = job_directory(request.run_dir.parent, request.run_dir.name)
+    return ChosenJob(directory) if tapes_in(directory) else None
 
 
-def _look_for_run(wanted: Wanted, config: Config) -> Found | None:
-    index = whole_index(config, wanted.run_dir)
+def _find_run_now(request: JobRequest, config: Config) -> ChosenJob | None:
+    index = whole_index(config, request.run_dir)
     try:
-        run = select(index.runs, wanted.run)
-        return Found(run.directory, run.run_id) if run is not None else None
+        run = select(index.runs, request.run)
+        return ChosenJob(run.directory, run.run_id) if run is not None else None
     finally:
         index.close()

@@ -1,6 +1,6 @@
 """Watches all tapes of a job without changing anything: takes no lock, asks no rank, writes nothing.
 
-It also measures how fast each rank is, and how much of their time the others lose to it.
+Also measures the pace of each rank, and the share of time that the other ranks lose to it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,13 @@ from otel_torchdist.tape.reading.reader import TapeReader
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one pass has found.
+    """The state of a job after one poll of its tapes.
 
     Attributes:
-        world: The ranks.
-        tapes: Their tapes.
-        rates: The rates of each rank.
-        late: By rank, the share of the others' time that they lose to it.
-        helpers: Ids of the runs of processes that these ranks have started.
-        events: Verdicts given, incidents resolved, and findings that are not stalls.
+        rates: By rank.
+        late: Share of the other ranks' time lost to a rank, by rank.
+        helpers: Ids of the runs of helper processes that these ranks have started.
+        events: New verdicts, resolved incidents, and findings other than stalls.
     """
 
     world: WorldSnapshot
@@ -55,7 +53,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """A tape and what is derived from it."""
+    """A tape and the state derived from it."""
 
     tape: TapeReader
     follower: TapeFollower
@@ -64,21 +62,17 @@ class _Followed:
 
 
 class PassiveWatch:
-    """Watches the newest run of a job directory, or a given one. Any number may do so at the same time.
-
-    Attributes:
-        rules: What counts as a stall.
-    """
+    """Watches a run of a job directory: the given one, or the newest. Any number of watchers may run at once."""
 
     def __init__(self, directory: Path, rules: StallRules, run_id: int | None = None) -> None:
         """Start watching.
 
         Args:
             directory: The job directory.
-            rules: What counts as a stall.
+            rules: Defines a stall.
             run_id: The run; None for the one that began last.
         """
-        # Lateness, which is shown for each rank, comes from comparing calls, even where agents do not compare them.
+        # The lateness shown for each rank requires compared calls, even in jobs whose agents do not compare calls.
         self.rules = dataclasses.replace(rules, compares_calls=True)
         self._local = LocalTapes(directory)
         self._run_id = run_id
@@ -88,7 +82,7 @@ class PassiveWatch:
         self._lateness = LatenessMeter(time.monotonic_ns())
 
     def observe(self) -> Observation | None:
-        """Read what is new and check all ranks; None if no rank has a tape that shows which run it belongs to."""
+        """Poll all tapes and check all ranks; returns None while no tape shows the run that it belongs to."""
         for tape in self._local.new(only_alive=False):
             identity = tape.identity
             meter, stacks = RateMeter(identity.monotonic_ns), RecordedStacks(tape.path, tape.owner)
@@ -103,20 +97,20 @@ class PassiveWatch:
         if not shown:
             return None
         world = shown[0]
-        # The detector's requests to ranks are not sent: the reader of this job sends the same.
+        # The detector's requests to ranks are not sent: the job's agent sends the same requests.
         events = self._detector.process(shown)
         for event in events:
             if isinstance(event, ArrivalsCompared) and event.run == world.run:
                 self._lateness.observe(event, world.taken_ns)
-        found = [event for event in events if isinstance(event, VerdictGiven | IncidentResolved | Finding)]
+        relevant = [event for event in events if isinstance(event, VerdictGiven | IncidentResolved | Finding)]
         ranks = {rank: self._followed[view.nonce] for rank, view in world.ranks.items()}
         rates = {rank: followed.meter.rates(world.taken_ns) for rank, followed in ranks.items()}
         late = self._lateness.shares(world.taken_ns)
         tapes, helpers = (
-            tuple(one.tape for rank, one in ranks.items() if not isinstance(rank, MemberRank)),
-            frozenset(one.run for one in shown[1:]),
+            tuple(followed.tape for rank, followed in ranks.items() if not isinstance(rank, MemberRank)),
+            frozenset(helper.run for helper in shown[1:]),
         )
-        return Observation(world, tapes, rates, late, helpers, tuple(found))
+        return Observation(world, tapes, rates, late, helpers, tuple(relevant))
 
     def close(self) -> None:
         """Close all tapes."""
@@ -124,12 +118,12 @@ class PassiveWatch:
             followed.tape.close()
 
     def _newest(self, now_ns: int) -> list[WorldSnapshot]:
-        """Return the watched run followed by those of its helpers; empty if there is none."""
+        """Return the watched run, then the runs of its helper processes; empty if there is none."""
         snapshots = worlds((followed.follower for followed in self._followed.values()), now_ns)
         helped = helped_runs([self._kin(world) for world in snapshots])
         wanted = [place for place, world in enumerate(snapshots) if self._run_id in (None, world.run)]
-        own = [place for place in wanted if helped[place] not in wanted]
-        newest = max(own or wanted, key=lambda place: _age_of_run(snapshots[place]), default=None)
+        independent = [place for place in wanted if helped[place] not in wanted]
+        newest = max(independent or wanted, key=lambda place: _age_of_run(snapshots[place]), default=None)
         if newest is None:
             return []
         helpers = [place for place in range(len(snapshots)) if helped[place] == newest]
@@ -143,9 +137,9 @@ class PassiveWatch:
         return dataclasses.replace(world, ranks=MappingProxyType(ranks))
 
     def _with_stacks(self, view: RankView, now_ns: int) -> RankView:
-        """Return a rank with the stacks that it has written since its last record, as if they had been requested now.
+        """Add the stacks that a rank has written since its last record, as if they had been requested just now.
 
-        A verdict then waits for stacks that are still to come, but not for newer ones.
+        A verdict then waits for stacks that are still to be written, but not for newer ones.
         """
         shown = self._followed[view.nonce].stacks.shown_in(view)
         if shown.stacks is None:
@@ -162,10 +156,10 @@ LATENESS_OVER_NS: Final = 30_000_000_000
 
 
 class LatenessMeter:
-    """Adds up the comparisons of the last half minute."""
+    """Sums the lateness of ranks over the last 30 seconds."""
 
     def __init__(self, begun_ns: int) -> None:
-        """Start at a monotonic time."""
+        """Start at a time of the monotonic clock."""
         self._begun_ns = begun_ns
         self._compared: deque[tuple[int, Counter[int]]] = deque()
 
@@ -177,7 +171,7 @@ class LatenessMeter:
         self._compared.append((now_ns, late_ns))
 
     def shares(self, now_ns: int) -> Mapping[int, float]:
-        """By rank, the share of the others' time that they waited for it alone, from 0 to 1."""
+        """Return the share of time, from 0 to 1, that the other ranks waited for one rank alone, by rank."""
         while self._compared and self._compared[0][0] < now_ns - LATENESS_OVER_NS:
             self._compared.popleft()
         total: Counter[int] = Counter()
@@ -196,8 +190,8 @@ class Rates:
     """Counts per second.
 
     Attributes:
-        steps: Steps that ended.
-        collectives: Collectives that were entered.
+        steps: Steps ended.
+        collectives: Collectives entered.
     """
 
     steps: float
@@ -205,15 +199,15 @@ class Rates:
 
 
 class RateMeter:
-    """Counts what the polls of one tape find."""
+    """Counts steps and collectives of one rank over a sliding window."""
 
     def __init__(self, begun_ns: int) -> None:
-        """Count from the beginning of the tape, by the monotonic clock."""
+        """Start counting at the beginning of the tape, in nanoseconds of the monotonic clock."""
         self._begun_ns = begun_ns
         self._counts: deque[tuple[int, int, int]] = deque()
 
     def observe(self, batch: Batch, now_ns: int) -> None:
-        """Add what a poll has found; what is older than the window does not count."""
+        """Add the records of a poll; records older than the window are not counted."""
         oldest_ns = now_ns - RATES_OVER_NS
         steps = sum(mark.ended_ns > oldest_ns for mark in batch.steps)
         collectives = sum(
@@ -227,7 +221,7 @@ class RateMeter:
             self._counts.popleft()
 
     def rates(self, now_ns: int) -> Rates:
-        """The rates over the window, or since the beginning of the tape if that is shorter."""
+        """Return the rates over the window, or since the beginning of a shorter tape."""
         seconds = max(min(RATES_OVER_NS, now_ns - self._begun_ns), 1) / 1e9
         steps = sum(count[1] for count in self._counts)
         return Rates(steps / seconds, sum(count[2] for count in self._counts) / seconds)

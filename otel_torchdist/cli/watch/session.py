@@ -1,4 +1,4 @@
-"""Watches a job until it has ended, and reports what happens."""
+"""Watches a job until it ends, and reports events."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from otel_torchdist.system.this_process.commands import StopSignals
 
 TURN_S: Final = 0.25
 LAST_VERDICT_S: Final = 2.0
-"""How long to wait for a verdict on a death, which may depend on what becomes of the others."""
+"""Wait for a verdict on a death, which may depend on the fate of the other ranks."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class WatchSession:
-    """Watches one job."""
+    """A watch over one job."""
 
     def __init__(self, directory: Path, watch: PassiveWatch, view: View, keep_s: float) -> None:
         """Set up a session.
@@ -39,8 +39,8 @@ class WatchSession:
         Args:
             directory: The job directory.
             watch: Reads the job's tapes.
-            view: Where everything is shown.
-            keep_s: How long to wait for ranks to be restarted, if not all have finished cleanly.
+            view: Shows reports and screens.
+            keep_s: Seconds to wait for restarts, unless all ranks have finished cleanly.
         """
         self._directory = directory
         self._watch = watch
@@ -55,38 +55,38 @@ class WatchSession:
 
     @property
     def run_id(self) -> int:
-        """Id of the run that was watched; 0 if it has not been known."""
+        """Id of the watched run; 0 if unknown."""
         return self._run
 
     def run(self, stop: StopSignals) -> None:
-        """Watch until the job has ended, or a signal comes."""
+        """Watch until the job ends or a signal arrives."""
         handler = ReportHandler(self._view.report, logging.WARNING)
         _logger.addHandler(handler)
         try:
             while stop.received is None:
-                seen = self._watch.observe()
-                if seen is None:
+                observation = self._watch.observe()
+                if observation is None:
                     self._view.report("the job has ended: its ranks are gone, and never had a run id")
                     return
-                self._take(seen)
-                if self._is_over(seen.world):
-                    self._report_end(seen.world)
+                self._take(observation)
+                if self._is_over(observation.world):
+                    self._report_end(observation.world)
                     return
                 stop.wait(TURN_S)
         finally:
             _logger.removeHandler(handler)
 
-    def _take(self, seen: Observation) -> None:
-        self._report_lives(seen)
-        for event in seen.events:
-            if event.incident.run in seen.helpers:
+    def _take(self, observation: Observation) -> None:
+        self._report_lives(observation)
+        for event in observation.events:
+            if event.incident.run in observation.helpers:
                 self._view.report(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
             else:
                 self._report(event)
-        current = self._renewed(seen.world)
+        current = self._renewed(observation.world)
         verdict = current.verdict if current is not None else None
-        shown = self._of_all_nodes(seen, verdict) or (alarm(current) if current is not None else None)
-        self._view.show(screen_of(seen, verdict, shown, self._watch.rules.threshold_s))
+        shown = self._of_all_nodes(observation, verdict) or (alarm(current) if current is not None else None)
+        self._view.show(screen_of(observation, verdict, shown, self._watch.rules.threshold_s))
 
     def _report(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
         match event:
@@ -99,36 +99,36 @@ class WatchSession:
             case Finding():
                 self._view.report(_described(event))
 
-    def _of_all_nodes(self, seen: Observation, own: Verdict | None) -> Alarm | None:
-        """Return the verdict of all nodes' agents if local tapes do not show it; a local verdict may cover less."""
-        world_size = max(tape.identity.world_size for tape in seen.tapes)
-        written = read_agents_verdict(self._directory, seen.world.run)
-        found = verdict_of_all_nodes(written, seen.world, world_size, own)
-        before, self._of_agents = self._of_agents, found
-        if found is None:
-            if before is not None and own is None:
+    def _of_all_nodes(self, observation: Observation, local: Verdict | None) -> Alarm | None:
+        """Return the verdict of all nodes' agents if it covers more than local tapes show."""
+        world_size = max(tape.identity.world_size for tape in observation.tapes)
+        written = read_agents_verdict(self._directory, observation.world.run)
+        verdict = verdict_of_all_nodes(written, observation.world, world_size, local)
+        before, self._of_agents = self._of_agents, verdict
+        if verdict is None:
+            if before is not None and local is None:
                 self._view.report("stall over, as the agents of all nodes report")
             return None
-        reported = Alarm(f"{found.text} (reported by the agents of all nodes)", "")
-        if before is None or (before.kind, before.ranks) != (found.kind, found.ranks):
+        reported = Alarm(f"{verdict.text} (reported by the agents of all nodes)", "")
+        if before is None or (before.kind, before.ranks) != (verdict.kind, verdict.ranks):
             self._view.report_stall(reported, is_new=True)
         return reported
 
     def _renewed(self, world: WorldSnapshot) -> VerdictGiven | None:
-        """Return the current verdict with the current places and age."""
+        """Return the verdict with its current places and age."""
         event = self._verdict
         if event is None or not event.verdict.roll.standings.keys() <= world.ranks.keys():
             return event
         return dataclasses.replace(event, verdict=locate(world, event.verdict), world=world)
 
-    def _report_lives(self, seen: Observation) -> None:
-        world = seen.world
+    def _report_lives(self, observation: Observation) -> None:
+        world = observation.world
         if world.run and world.run != self._run:
             self._run = world.run
             self._view.report(f"run {run_label(world.run)}")
         new = {view.nonce: view.rank for view in world.in_order if view.nonce not in self._lives}
         if new:
-            how = captured(tape.identity for tape in seen.tapes if tape.identity.nonce in new)
+            how = captured(tape.identity for tape in observation.tapes if tape.identity.nonce in new)
             self._view.report(f"found {name_ranks([*new.values()])}{f', {how}' if how else ''}")
         changed = [view for view in world.in_order if self._has_ended_since(view)]
         for clause in fates(changed):

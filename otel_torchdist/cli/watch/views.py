@@ -22,17 +22,17 @@ from otel_torchdist.model.naming import name_ranks, run_label
 from otel_torchdist.show.live.ranks import OVER, RankRow, RankState
 
 LATE: Final = 0.05
-"""Share of their time that the others must lose to a rank for it to be shown."""
+"""A rank is shown as late from this share of time lost to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchRow:
-    """One rank.
+    """The row of one rank.
 
     Attributes:
-        row: What it does.
-        rates: Its rates.
-        late: Share of the others' time that they lose to it, from 0 to 1.
+        row: Its state.
+        rates: Its pace.
+        late: Share of the other ranks' time lost to it, from 0 to 1.
     """
 
     row: RankRow
@@ -42,12 +42,12 @@ class WatchRow:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What the training script of the demo has printed, and how far it goes.
+    """The output and length of the demo's training script.
 
     Attributes:
         steps: Number of steps in total.
-        last: The last line that it printed, or ''.
-        new: The lines since the screen before.
+        last: Last printed line, or ''.
+        new: Lines printed since the previous screen.
     """
 
     steps: int
@@ -60,11 +60,11 @@ class Screen:
     """A job at one moment.
 
     Attributes:
-        run: The first digits of its run's id; '' while there is none.
-        world_size: Number of its ranks on all nodes.
-        rows: What each rank here does, ascending.
-        alarm: The ongoing stall; None if there is none.
-        training: The training script, if that is known, as in the demo.
+        run: The first digits of the run's id; '' until known.
+        world_size: Number of ranks on all nodes.
+        rows: The ranks on this node, ascending.
+        alarm: The ongoing stall, if any.
+        training: The training script of the demo; None for other jobs.
     """
 
     run: str
@@ -75,28 +75,28 @@ class Screen:
 
     @property
     def step(self) -> int:
-        """Steps that all ranks have completed."""
-        return min((one.row.step for one in self.rows), default=0)
+        """Number of steps that all ranks have completed."""
+        return min((shown.row.step for shown in self.rows), default=0)
 
     @property
     def unseen(self) -> str:
-        """A clause about ranks that have no tape here; '' if there are none."""
-        seen = {row.row.rank for row in self.rows}
-        unseen = [rank for rank in range(self.world_size) if rank not in seen]
+        """A clause about ranks without a tape here; '' if there are none."""
+        known = {row.row.rank for row in self.rows}
+        unseen = [rank for rank in range(self.world_size) if rank not in known]
         if not unseen:
             return ""
         return f"{name_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} no tape on this node"
 
 
 class View(Protocol):
-    """A terminal with a live table, or lines."""
+    """A display of a job: a live table or lines."""
 
     def report(self, text: str) -> None:
-        """Report an event in a line that stays."""
+        """Report an event in a permanent line."""
         ...
 
     def report_stall(self, alarm: Alarm, is_new: bool) -> None:
-        """Report a stall: a new verdict, or that the last one still holds."""
+        """Report a stall: a new verdict, or a reminder that the last one still holds."""
         ...
 
     def show(self, screen: Screen) -> None:
@@ -104,14 +104,14 @@ class View(Protocol):
         ...
 
 
-def screen_of(seen: Observation, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
+def screen_of(observation: Observation, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
     """Build the screen for a pass, with the verdict on the ongoing stall."""
     rows = [
-        WatchRow(row, seen.rates[row.rank], seen.late.get(row.rank, 0.0))
-        for row in rows_at_terminal(seen.world, verdict, threshold_s)
+        WatchRow(row, observation.rates[row.rank], observation.late.get(row.rank, 0.0))
+        for row in rows_at_terminal(observation.world, verdict, threshold_s)
     ]
-    world_size = max(tape.identity.world_size for tape in seen.tapes)
-    return Screen(run_label(seen.world.run), world_size, rows, alarm)
+    world_size = max(tape.identity.world_size for tape in observation.tapes)
+    return Screen(run_label(observation.world.run), world_size, rows, alarm)
 
 
 _STARTING: Final = "torch and scikit-learn are being loaded"
@@ -121,7 +121,7 @@ class LiveView(View):
     """Redraws a table in place."""
 
     def __init__(self, live: Live, directory: Path | None = None) -> None:
-        """Draw on `live` what happens in a job directory; None for the demo's, which is nothing to look into."""
+        """Draw on `live`; `directory` is shown in the headline, and is None for the demo."""
         self._live = live
         self._directory = directory
         self._progress = Progress(
@@ -140,7 +140,7 @@ class LiveView(View):
         self._live.console.print(Text.assemble((time.strftime("%H:%M:%S  "), "dim"), text))
 
     def report_stall(self, alarm: Alarm, is_new: bool) -> None:
-        """See `View`; where and for how long is part of each screen."""
+        """See `View`; place and age are part of each screen."""
         if is_new:
             self.report(f"stall: {alarm.text}")
 
@@ -154,7 +154,7 @@ class LiveView(View):
             self._progress.update(self._task, total=screen.training.steps, completed=screen.step)
             line = Text(f"training: {screen.training.last or _STARTING}", style="dim")
             parts += [self._progress.get_renderable(), line]
-        # The terminal prints ^C after the last line: a full line would wrap, and the next screen would be one line off.
+        # The terminal prints ^C behind the last line. If the line were full, ^C would wrap and shift the next screen.
         parts.append(Text(screen.unseen, style="dim"))
         redraw(self._live, Group(*parts))
 
@@ -166,23 +166,23 @@ def _headline(screen: Screen, directory: Path) -> Text:
 
 def _table(screen: Screen, width: int) -> Table:
     numbers = {
-        "steps/s": ["" if _has_ended(one) else f"{one.rates.steps:.1f}" for one in screen.rows],
-        "coll/s": ["" if _has_ended(one) else f"{one.rates.collectives:.1f}" for one in screen.rows],
+        "steps/s": ["" if _has_ended(shown) else f"{shown.rates.steps:.1f}" for shown in screen.rows],
+        "coll/s": ["" if _has_ended(shown) else f"{shown.rates.collectives:.1f}" for shown in screen.rows],
     }
-    if any(one.late >= LATE for one in screen.rows):
-        numbers = {"late": [f"{one.late:.0%}" if one.late >= LATE else "" for one in screen.rows], **numbers}
-    return rank_table([one.row for one in screen.rows], numbers, width)
+    if any(shown.late >= LATE for shown in screen.rows):
+        numbers = {"late": [f"{shown.late:.0%}" if shown.late >= LATE else "" for shown in screen.rows], **numbers}
+    return rank_table([shown.row for shown in screen.rows], numbers, width)
 
 
-def _has_ended(one: WatchRow) -> bool:
-    return RankState(one.row.state) in OVER
+def _has_ended(shown: WatchRow) -> bool:
+    return RankState(shown.row.state) in OVER
 
 
 SUMMARY_EVERY_S: Final = 5.0
 
 
 class PlainView(View):
-    """Writes a line for each change, and from time to time one with the current state."""
+    """Writes a line for each change, and a summary of the current state from time to time."""
 
     def __init__(self, console: Console) -> None:
         """Write to `console`."""
@@ -207,18 +207,18 @@ class PlainView(View):
         if self._shown is not None and now - self._shown < SUMMARY_EVERY_S:
             return
         self._shown = now
-        self.report("; ".join([*_pace(screen), *crowds_at_terminal(one.row for one in screen.rows), *_late(screen)]))
+        self.report("; ".join([*_pace(screen), *crowds_at_terminal(row.row for row in screen.rows), *_late(screen)]))
 
 
 def _pace(screen: Screen) -> Iterator[str]:
     if screen.training is not None:
         yield f"step {screen.step} of {screen.training.steps}"
         return
-    steps = sorted({one.row.step for one in screen.rows})
+    steps = sorted({shown.row.step for shown in screen.rows})
     yield f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    yield f"{max((one.rates.steps for one in screen.rows), default=0.0):.1f} steps/s"
-    yield f"{max((one.rates.collectives for one in screen.rows), default=0.0):.1f} collectives/s"
+    yield f"{max((shown.rates.steps for shown in screen.rows), default=0.0):.1f} steps/s"
+    yield f"{max((shown.rates.collectives for shown in screen.rows), default=0.0):.1f} collectives/s"
 
 
 def _late(screen: Screen) -> Iterator[str]:
-    return (f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in screen.rows if one.late >= LATE)
+    return (f"the others lose {shown.late:.0%} to rank {shown.row.rank}" for shown in screen.rows if shown.late >= LATE)
