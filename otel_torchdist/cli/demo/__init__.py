@@ -1,1 +1,1 @@
-"""`otel-torchdist demo`: a real training job, one rank of which is held up, and what can be observed."""
+"""`otel-torchdist demo`: a real training job with an injected fault, and its diagnosis."""

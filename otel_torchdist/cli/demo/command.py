@@ -61,7 +61,7 @@ def demo(
     ] = None,
     block_seconds: Annotated[
         float,
-        typer.Option(min=0, help="Seconds that the fault lasts; after that time a job that hangs forever is ended."),
+        typer.Option(min=0, help="Duration of the fault in seconds. A job that hangs forever is ended after it."),
     ] = 20.0,
     threshold: Annotated[
         float, typer.Option(min=0.1, help="Seconds after which an open operation counts as stalled.")
@@ -70,9 +70,9 @@ def demo(
 ) -> None:
     """For a first look: train on four ranks, inject a fault into one of them, and show the diagnosis.
 
-    The job is real: DistributedDataParallel on scikit-learn's digits, under torchrun. The training script does not
-    know of OpenTelemetry, an environment variable switches it on. The fault comes at a random step in the middle. The
-    demo succeeds if the expected verdict comes in time.
+    The job is real: DistributedDataParallel on scikit-learn's digits, under torchrun. The training script knows nothing
+    of OpenTelemetry; an environment variable switches it on. The fault comes at a random step in the middle. The demo
+    succeeds if the expected verdict comes in time.
     """
     options = DemoOptions(
         ranks=ranks,
@@ -102,10 +102,10 @@ def demo(
 
 
 def _check(options: DemoOptions) -> None:
-    """Exit with a message if the demo cannot work.
+    """Check that the demo can work; ends the command with a message if it cannot.
 
     Raises:
-        typer.BadParameter: An option is the reason.
+        typer.BadParameter: An option is at fault.
     """
     missing = missing_packages()
     if missing:
@@ -161,7 +161,7 @@ def _view(options: DemoOptions, console: Console) -> Generator[View]:
 
 
 def _report(options: DemoOptions, places: Scratch) -> str:
-    """Write the report while there are tapes; returns a line about it, '' if none was asked for."""
+    """Write the report while the tapes exist. Returns a line about it, or '' if none was requested."""
     if options.report is None:
         return ""
     rules = StallRules(round(options.threshold_s * 1e9))

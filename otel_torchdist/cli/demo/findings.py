@@ -1,4 +1,4 @@
-"""Judges the demo, by whether the expected verdict came and in time, and produces its final output."""
+"""Checks that the demo's expected verdict came in time, and writes the closing lines."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO
 
 @dataclass(slots=True)
 class DemoFindings:
-    """Collects what was found, and shows it as it comes.
+    """Collects verdicts and findings of the demo, and shows them as they come.
 
     Attributes:
         options: The options of the demo.
-        view: Where it is shown.
+        view: Shows reports.
         scrape: Returns the lines of `/metrics` that a stall of an operation changes.
         verdict: Verdict on the ongoing stall; None if there is none.
         alarm: The same for people.
-        latest: The last verdict, on any stall; None before the first.
-        named: The last verdict that is the expected one; on a busy machine a rank may also be late at the start.
+        latest: The last verdict on any stall; None before the first.
+        named: The last verdict that is the expected one. On a busy machine a rank may also be late at the start.
         named_after_s: Seconds from the first wait until that verdict was first given.
-        finding: The expected finding, if a fault is staged that stalls nothing; None before it.
+        finding: The expected finding of a fault that stalls nothing; None until it comes.
         trace_id: Trace of that stall's incident.
-        is_over: Whether the job was asked to end, so that the death of its ranks is not a finding.
+        is_over: Whether the job was asked to end. The death of its ranks is then no finding.
         metrics: The stall's lines of `/metrics`, scraped while it was ongoing; empty if it was over too soon.
-        reported: The findings that have been shown, as sentences.
+        reported: Sentences of the findings that have been shown.
     """
 
     options: DemoOptions
@@ -65,7 +65,7 @@ class DemoFindings:
         return self.named_after_s is not None and self.named_after_s <= self.options.threshold_s + VERDICT_WITHIN_S
 
     def take(self, events: Iterable[VerdictGiven | IncidentResolved | Finding]) -> None:
-        """Show what one turn of the reader has found."""
+        """Show the events of one pass."""
         for event in events:
             match event:
                 case VerdictGiven():
@@ -101,39 +101,40 @@ class DemoFindings:
             self.trace_id = event.incident.trace_id
 
     def report_finding(self, sentence: str, where: str = "") -> None:
-        """Show a finding that is no stall, once: it is made here and by the agent, and either may miss it.
+        """Show a finding other than a stall, once. Both this process and the agent detect it, and either may miss it.
 
         Args:
-            sentence: What was found.
-            where: Its run and trace in the agent's log; '' if it was made here.
+            sentence: The finding.
+            where: Its run and trace in the agent's log; '' if detected in this process.
         """
         if sentence not in self.reported:
             self.reported.add(sentence)
             self.view.report(f"finding: {sentence} {where}".rstrip())
 
-    def _take_finding(self, found: Finding) -> None:
+    def _take_finding(self, finding: Finding) -> None:
         """Show the expected finding. All others are shown as the agent finds them."""
         expected = self.options.expected
-        if is_of_values(self.options.fault) and (found.kind.value, found.ranks) == (expected.verdict, expected.ranks):
-            self.report_finding(found.sentence)
-            self.finding = found  # the agent finds it by itself, and reports it in a trace of its own
+        is_expected = (finding.kind.value, finding.ranks) == (expected.verdict, expected.ranks)
+        if is_of_values(self.options.fault) and is_expected:
+            self.report_finding(finding.sentence)
+            self.finding = finding  # the agent finds it by itself, and reports it in a trace of its own
 
     def _is_expected(self, verdict: Verdict) -> bool:
         return (verdict.kind.value, verdict.ranks) == (self.options.expected.verdict, self.options.expected.ranks)
 
 
 _UI_PORT: Final = 16686
-"""Port of Jaeger's UI, unless it was set up otherwise."""
+"""Default port of Jaeger's UI."""
 
 
 def closing_lines(findings: DemoFindings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
-    """Yield the lines to print when the training is over.
+    """Yield the lines to print after the training.
 
     Args:
-        findings: What was found.
-        accuracy: The last line of the training script, if it ran to its end.
-        endpoint: Where spans were sent in addition to the file; '' for nowhere.
-        dropped: Spans that could not be exported.
+        findings: The demo's findings.
+        accuracy: Last line of the training script, if it finished.
+        endpoint: Receiver of spans in addition to the file; '' for none.
+        dropped: Number of spans that could not be exported.
     """
     options = findings.options
     yield (f"Training has finished: {accuracy}" if passes(options.fault) else "Training has ended without finishing.")
@@ -165,7 +166,7 @@ def _in_jaeger(findings: DemoFindings, endpoint: str, trace: str) -> Iterator[st
 
 
 def _verdict(findings: DemoFindings) -> Iterator[str]:
-    """Yield what was expected, and what was reported."""
+    """Yield the expected and the reported verdict."""
     options = findings.options
     expected, latest, after_s = options.expected, findings.latest, findings.named_after_s
     yield f"Staged: {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}."

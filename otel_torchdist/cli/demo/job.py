@@ -44,10 +44,10 @@ _POLL_S: Final = 0.02
 
 
 class ProcessTree:
-    """A command in its own session, so that Ctrl-C in the terminal is ours to handle.
+    """A command in its own session, so that Ctrl-C in the terminal reaches only this process.
 
-    torchrun also starts each rank in its own session, so there is no process group to kill. But this process is the
-    subreaper of all its descendants: one whose parent dies becomes our child, wherever it is.
+    torchrun also starts each rank in its own session, so there is no process group to kill. Instead, this process is
+    the subreaper of all descendants: processes whose parent dies become its children.
 
     Attributes:
         output: The read end of the command's stdout, non-blocking.
@@ -72,22 +72,22 @@ class ProcessTree:
 
     @property
     def exit_code(self) -> int | None:
-        """The command's exit code; None while it runs."""
+        """Exit code of the command; None while it runs."""
         return self._root.poll()
 
     @property
     def has_orphans(self) -> bool:
-        """Whether a descendant is still running whose parent has ended."""
+        """Whether a descendant whose parent has ended is still running."""
         states = map(process_state, _children() - self._others - {self._root.pid})
         return any(state is not None and state[0] != "Z" for state in states)
 
     def ask_to_end(self) -> None:
-        """Ask the command to end; it also ends what it has started and still knows."""
+        """Ask the command to end; it passes this on to its child processes."""
         if self._root.poll() is None:
             self._root.terminate()
 
     def stop(self) -> None:
-        """End all processes: cleanly within three seconds, by force after that."""
+        """End all processes: cleanly within three seconds, then by force."""
         if self._root.poll() is None:
             self.ask_to_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -103,7 +103,7 @@ class ProcessTree:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in left - {self._root.pid}:  # Popen waits for its own
+            for pid in left - {self._root.pid}:  # Popen reaps the root process
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
             self._root.poll()
@@ -111,7 +111,7 @@ class ProcessTree:
 
 
 def _children() -> frozenset[int]:
-    """Return the processes whose parent we are."""
+    """Return the child processes of this process."""
     ours = str(os.getpid())
     return frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal() and _parent_of(name) == ours)
 
@@ -121,7 +121,7 @@ def _parent_of(pid: str) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
-    # The program's name is in parentheses and may itself contain some.
+    # The program's name is in parentheses, and may itself contain parentheses.
     return stat[stat.rindex(")") + 2 :].split()[1]
 
 
@@ -135,7 +135,7 @@ _SHOWN_ERRORS: Final = 4_000
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that the job needs and that are not installed."""
+    """Return required packages that are not installed."""
     return [package for module, package in _NEEDED.items() if find_spec(module) is None]
 
 
@@ -143,8 +143,8 @@ class DemoJob:
     """torchrun and its ranks, from the first process to the last.
 
     Attributes:
-        processes: All of its processes, including the agent.
-        environment: Environment of all of them.
+        processes: All processes of the job, including the agent.
+        environment: Environment of all processes.
     """
 
     def __init__(self, options: DemoOptions, scratch: Scratch) -> None:
@@ -155,7 +155,7 @@ class DemoJob:
         self.processes = ProcessTree(_command(options, scratch.logs), self.environment, self._errors)
 
     def new_lines(self) -> list[str]:
-        """Return what the script has printed since the last call."""
+        """Return the lines that the script has printed since the last call."""
         try:
             while data := os.read(self.processes.output, 65_536):
                 self._unfinished += data
@@ -165,7 +165,7 @@ class DemoJob:
         return [line.decode(errors="replace").rstrip() for line in lines]
 
     def errors(self) -> str:
-        """Return the end of what torchrun and the ranks have written to stderr."""
+        """Return the end of the stderr of torchrun and the ranks."""
         return self._errors.read_text(errors="replace")[-_SHOWN_ERRORS:].strip()
 
 
@@ -182,10 +182,10 @@ def _command(options: DemoOptions, logs: Path) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scratch) -> dict[str, str]:
-    """Build the environment that enables recording: the ranks write tapes, and an agent that they start reads them."""
+    """Build an environment that enables recording: the ranks write tapes and start an agent that reads them."""
     kept = {name: value for name, value in environ.items() if name not in _SWITCHES_OFF}
     environment = {
-        # All ranks are local, and gloo would look up the address of this host's name.
+        # All ranks are local. Gloo would look up the address of the host name.
         "GLOO_SOCKET_IFNAME": "lo",
         **kept,
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
@@ -194,7 +194,7 @@ def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scra
         env.OTEL_PYTHON_TORCHDIST_ANNOUNCE: "false",  # the demo shows verdicts itself
         env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT: str(round(options.threshold_s * 1000)),
         env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(scratch.tapes),
-        # More threads than cores are slower, and torchrun would print that it chose 1.
+        # Threads beyond the number of cores slow the ranks down. If unset, torchrun prints that it chose 1.
         "OMP_NUM_THREADS": "1",
     }
     if is_of_values(options.fault):
@@ -209,9 +209,9 @@ _FILE: Final = "torchdist_otlp_json"
 
 
 def set_outputs(environ: MutableMapping[str, str], options: DemoOptions) -> None:
-    """Make the agent, which has the job's environment, export to the file and to the endpoint of the options.
+    """Make the agent, which inherits the job's environment, export to the file and to the endpoint of the options.
 
-    Without an endpoint it exports to what the environment configures, which may be nothing.
+    Without an endpoint the agent exports to the destination that the environment configures, if any.
     """
     _set_endpoint(environ, options)
     others = [name for name in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(",") if name.strip() not in ("", "none")]
@@ -235,7 +235,7 @@ def _set_endpoint(environ: MutableMapping[str, str], options: DemoOptions) -> No
 
 
 def endpoint_in(environ: MutableMapping[str, str]) -> str:
-    """Return the OTLP endpoint that an environment names; '' if there is none."""
+    """Return the OTLP endpoint of an environment; '' if there is none."""
     if "otlp" not in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(","):
         return ""
     return environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or ""
@@ -253,7 +253,7 @@ _PREFIX: Final = "demo-"
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Directories of one demo.
+    """Temporary directories of a demo.
 
     Attributes:
         tapes: Base directory of its tapes, in memory.
@@ -266,9 +266,9 @@ class Scratch:
 
 @contextlib.contextmanager
 def scratch(base: Path) -> Generator[Scratch]:
-    """Create directories below `base` and among the temporary files; they are removed at the end.
+    """Create directories below `base` and among the temporary files, and remove them at the end.
 
-    Leftovers of earlier demos that were killed are removed at the beginning.
+    Leftovers of earlier demos that were killed are removed first.
 
     Raises:
         TapeError: The directory for tapes cannot be created.

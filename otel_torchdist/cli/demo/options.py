@@ -1,4 +1,4 @@
-"""The demo's options, and the faults that it can inject with the verdict expected for each."""
+"""The demo's options, the faults that it can inject, and the verdict expected for each fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERDICT_WITHIN_S: Final = 2.0
 
 
 class Protocol(enum.Enum):
-    """How spans go to an OTLP endpoint; values as in OTEL_EXPORTER_OTLP_PROTOCOL."""
+    """Protocol for an OTLP endpoint; values as in OTEL_EXPORTER_OTLP_PROTOCOL."""
 
     GRPC = "grpc"
     HTTP = "http/protobuf"
@@ -27,15 +27,15 @@ class DemoOptions:
     """The options of `otel-torchdist demo`.
 
     Attributes:
-        ranks: Ranks that train; at least 2.
-        steps: Optimizer steps that each of them takes.
-        seed: Seed of the training, and of the step at which something goes wrong.
-        fault: What goes wrong.
+        ranks: Number of ranks, at least 2.
+        steps: Number of optimizer steps of each rank.
+        seed: Seed of the training, and of the step at which the fault is injected.
+        fault: The fault.
         threshold_s: Age at which an open operation is stalled.
-        block_s: How long a temporary fault lasts, and after how long a permanently hanging job is ended.
+        block_s: Duration of a temporary fault; a permanently hanging job is ended after it.
         output: File for the spans.
         endpoint: OTLP endpoint for the spans; None for none.
-        protocol: How they are sent there; None to derive it from the port.
+        protocol: Protocol for the endpoint; None to derive it from the port.
         plain: Whether to print lines instead of a live table.
         report: File for a report on the run; None for none.
     """
@@ -54,7 +54,7 @@ class DemoOptions:
 
     @property
     def faulty_rank(self) -> int:
-        """The rank on which it goes wrong."""
+        """The rank on which the fault is injected."""
         return min(2, self.ranks - 1)
 
     @property
@@ -64,7 +64,7 @@ class DemoOptions:
 
 
 class Fault(enum.Enum):
-    """What goes wrong; values as in the command lines of the demo and of the training script."""
+    """A fault; values as in the command lines of the demo and of the training script."""
 
     LATE = "late"
     KILL = "kill"
@@ -78,12 +78,12 @@ class Fault(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A fault as it is staged.
+    """The description and outcome of a fault.
 
     Attributes:
-        story: What happens, with placeholders for the faulty `rank` and for `length`, how long it lasts.
+        story: A clause with placeholders for the faulty `rank` and for `length`, the duration.
         verdict: The expected verdict.
-        passes: Whether the training continues after it.
+        passes: Whether the training continues after the fault.
     """
 
     story: str
@@ -119,7 +119,7 @@ class ExpectedVerdict:
 
     Attributes:
         verdict: The kind of verdict.
-        ranks: The ranks that it must name, ascending.
+        ranks: The named ranks, ascending.
     """
 
     verdict: str
@@ -127,22 +127,22 @@ class ExpectedVerdict:
 
 
 def expectation(fault: Fault, faulty_rank: int, ranks: int) -> ExpectedVerdict:
-    """Return what is expected for a fault of one rank among `ranks`."""
-    # If two disagree, nothing shows which of them is wrong.
+    """Return the verdict expected for a fault of one rank among `ranks`."""
+    # If two ranks disagree, nothing shows which of them is wrong.
     names_all = fault is Fault.CIRCULAR or (fault in (Fault.MISMATCH, Fault.BITFLIP) and ranks == 2)
     return ExpectedVerdict(_STAGED[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
 
 
 def story(fault: Fault, rank: str, length: str) -> str:
-    """Describe a fault in a clause about `rank` ("rank 2", "a rank"), for `length` ("20 s", "a while") if it passes."""
+    """Describe a fault in a clause about `rank` ("rank 2", "a rank"). `length` ("20 s", "a while") is its duration."""
     return _STAGED[fault].story.format(rank=rank, length=length)
 
 
 def is_of_values(fault: Fault) -> bool:
-    """Whether a fault stalls nothing, and shows in the values of tensors."""
+    """Return whether a fault stalls nothing, and shows only in the values of tensors."""
     return fault in (Fault.NAN, Fault.BITFLIP)
 
 
 def passes(fault: Fault) -> bool:
-    """Whether the training continues after a fault."""
+    """Return whether the training continues after a fault."""
     return _STAGED[fault].passes

@@ -30,12 +30,12 @@ from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO, STAL
 
 _TIMEOUT_S: Final = 2.0
 _SERIES: Final = 4
-"""Series shown of each metric."""
+"""Upper bound on the series shown of each metric."""
 _SHOWN: Final = (STALLED.name, STALL_INFO.name, OLDEST_AGE.name, LAST_STARTED_SEQUENCE.name)
 
 
 def scrape(target: str, operation: str) -> list[str]:
-    """Return a short sample of `/metrics`, what a stall of `operation` changes; empty if there is no response."""
+    """Return the lines of `/metrics` that a stall of `operation` changes, shortened; empty without a response."""
     connection = http.client.HTTPConnection(target, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -54,20 +54,20 @@ def scrape(target: str, operation: str) -> list[str]:
 
 _DROPPED: Final = re.compile(r"; (\d+) spans could not be exported$")
 _OF_STALLS: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
-"""Log lines about stalls, which the demo reports itself."""
+"""Matches log lines about stalls, which the demo reports itself."""
 _OF_FINDINGS: Final = " WARNING finding: "
 _FINDING: Final = re.compile(r"(.*) (\(run [^()]+\))$")
-"""A finding that is no stall, and its run and trace."""
+"""Matches a finding other than a stall, with its run and trace."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
-class AgentSeen:
+class FollowedAgent:
     """Follows the agent of one job directory.
 
     Attributes:
-        target: Host and port of `/metrics`; '' as long as it is not served.
-        dropped: Spans that could not be exported, once the agent is gone.
+        target: Host and port of `/metrics`; '' until it is served.
+        dropped: Number of spans that could not be exported, once the agent has ended.
     """
 
     def __init__(self, directory: Path, has_page: bool, report_finding: Callable[[str, str], None]) -> None:
@@ -75,8 +75,8 @@ class AgentSeen:
 
         Args:
             directory: Its job directory, which need not exist yet.
-            has_page: Whether it serves a live page.
-            report_finding: Called with each finding in its log that is no stall, and with its run and trace.
+            has_page: Whether the agent serves a live page.
+            report_finding: Called for each finding in the agent's log that is not a stall, with its run and trace.
         """
         self.target = ""
         self._has_page = has_page
@@ -86,7 +86,7 @@ class AgentSeen:
         self._tail = LogTail(directory / LOG_NAME)
 
     def follow(self) -> None:
-        """Relay the agent's warnings, and find out where it serves `/metrics`."""
+        """Pass on the agent's warnings, and find the address of `/metrics`."""
         if not self.target:
             self.target = ScrapeTarget(self._directory).last_target()
             if self.target and self._has_page:
@@ -102,8 +102,8 @@ class AgentSeen:
                 pass_on(line)
 
     @property
-    def is_there(self) -> bool:
-        """Whether a process reads the tapes."""
+    def is_running(self) -> bool:
+        """Whether an agent reads the tapes."""
         try:
             return is_file_locked(self._directory / LOCK_NAME)
         except OSError:
@@ -112,22 +112,22 @@ class AgentSeen:
 
 TURN_S: Final = 0.1
 AGENT_ENDS_S: Final = 15.0
-"""How long the agent may take to export the rest."""
+"""Time for the agent to export its remaining data."""
 VERDICT_S: Final = 3.0
-"""How long the verdict on a death may take here when the agent has gone: it waits for what happens to the others."""
+"""Time for the verdict on a death after the agent has ended. The verdict depends on the fate of the other ranks."""
 JOB_ENDS_S: Final = 5.0
-"""How long torchrun may take to end when asked to."""
+"""Time for torchrun to end after a request."""
 
 
 class DemoRun:
     """One run of the demo.
 
     Attributes:
-        findings: What was found.
-        training: The last line that the script printed.
-        endpoint: Where spans were sent in addition to the file; '' for nowhere.
-        dropped: Spans that could not be exported, once the run is over.
-        errors: What the job and its ranks wrote to stderr, once the run is over.
+        findings: Verdicts and findings so far.
+        training: Last line that the script printed.
+        endpoint: Receiver of spans in addition to the file; '' for none.
+        dropped: Number of spans that could not be exported, once the run is over.
+        errors: The end of the stderr of torchrun and the ranks, once the run is over.
         exit_code: torchrun's exit code; None if it was stopped.
     """
 
@@ -136,8 +136,8 @@ class DemoRun:
 
         Args:
             options: The options of the demo.
-            view: Where everything is shown.
-            stop: Ends it early.
+            view: Shows reports and screens.
+            stop: Ends the run early.
             has_page: Whether the agent serves a live page.
         """
         self._options = options
@@ -145,7 +145,7 @@ class DemoRun:
         self._view = view
         self._stop = stop
         self._watch: PassiveWatch | None = None
-        self._agent: AgentSeen | None = None
+        self._agent: FollowedAgent | None = None
         self._seen: Observation | None = None
         self.findings = DemoFindings(options, view, self._scrape)
         self.training = ""
@@ -155,10 +155,10 @@ class DemoRun:
         self.exit_code: int | None = None
 
     def run(self, places: Scratch) -> None:
-        """Run until the training is over, or until a signal comes. No process of the job is left afterwards.
+        """Run until the training is over or a signal arrives, and end all processes of the job.
 
         Raises:
-            OSError: Nothing can be shown, because the terminal is gone.
+            OSError: The terminal is gone, so nothing can be shown.
         """
         job = Job(self._options, places)
         self.endpoint = endpoint_in(job.environment)
@@ -181,7 +181,7 @@ class DemoRun:
             self._await_verdict(job, places)
 
     def _end(self, job: Job, places: Scratch) -> None:
-        """Make torchrun end its ranks; what does not end is left to `_close`."""
+        """Make torchrun end its ranks; `_close` ends the rest."""
         self.findings.is_over = True
         job.processes.ask_to_end()
         self._turn_until(lambda: job.processes.exit_code is not None, job, places, JOB_ENDS_S)
@@ -195,11 +195,11 @@ class DemoRun:
     def _await_agent(self, job: Job, places: Scratch) -> None:
         """Wait until the agent has read the tapes to their ends and exported the rest.
 
-        After a short training it may still be starting: until it takes its lock, it is known only as an orphan.
+        After a short training the agent may still be starting: until it takes its lock, it is only known as an orphan.
         """
 
         def is_gone() -> bool:
-            return (self._agent is None or not self._agent.is_there) and not job.processes.has_orphans
+            return (self._agent is None or not self._agent.is_running) and not job.processes.has_orphans
 
         self._turn(job, places)
         self._turn_until(is_gone, job, places, AGENT_ENDS_S)
@@ -208,46 +208,46 @@ class DemoRun:
             self.dropped = self._agent.dropped
 
     def _await_verdict(self, job: Job, places: Scratch) -> None:
-        """Wait for the verdict on a training that failed, which is found here as well as by the agent."""
+        """Wait for the verdict on a failed training, which this process gives independently of the agent."""
         if self.exit_code and self._watch is not None and not self.findings.is_over:
             self._turn_until(lambda: self.findings.named is not None, job, places, VERDICT_S)
 
     def _turn_until(self, is_over: Callable[[], bool], job: Job, places: Scratch, most_s: float) -> None:
-        """Show what is new until a condition holds, the time is up or a signal has come."""
+        """Update the view until a condition holds, the time is up or a signal has arrived."""
         deadline = time.monotonic() + most_s
         while self._stop.received is None and not is_over() and time.monotonic() < deadline:
             self._turn(job, places)
             self._stop.wait(TURN_S)
 
     def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
-        """Show what is new and the current state; returns what each rank does."""
+        """Update the view once, and return the state of each rank."""
         lines = list(job.new_lines())
         self.training = lines[-1] if lines else self.training
         if self._watch is None:
             self._begin(places)
         if self._agent is not None:
             self._agent.follow()
-        seen = self._watch.observe() if self._watch is not None else None
-        if seen is not None:
-            self._seen = seen
-            self.findings.take(seen.events)
+        observation = self._watch.observe() if self._watch is not None else None
+        if observation is not None:
+            self._seen = observation
+            self.findings.take(observation.events)
         screen = self._screen(Training(self._options.steps, self.training, lines))
         self._view.show(screen)
-        return [one.row for one in screen.rows]
+        return [shown.row for shown in screen.rows]
 
     def _begin(self, places: Scratch) -> None:
         """Start watching the job as soon as the first rank has created its tape."""
         for directory in job_directories(places.tapes):
             self._watch = PassiveWatch(directory, StallRules(round(self._options.threshold_s * 1e9)))
-            self._agent = AgentSeen(directory, self._has_page, self.findings.report_finding)
+            self._agent = FollowedAgent(directory, self._has_page, self.findings.report_finding)
 
     def _screen(self, training: Training) -> Screen:
-        """Return the screen; ranks without a tape are starting."""
+        """Return the screen. Ranks without a tape are shown as starting."""
         options, findings = self._options, self.findings
         rows = {rank: WatchRow(starting(rank), Rates(0.0, 0.0), 0.0) for rank in range(options.ranks)}
         if self._seen is not None:
             known = screen_of(self._seen, findings.verdict, findings.alarm, options.threshold_s)
-            rows |= {one.row.rank: one for one in known.rows}
+            rows |= {shown.row.rank: shown for shown in known.rows}
         return Screen("", options.ranks, list(rows.values()), findings.alarm, training)
 
     def _scrape(self, operation: str) -> list[str]:
@@ -255,10 +255,9 @@ class DemoRun:
 
 
 def is_hopeless(options: DemoOptions, rows: Sequence[RankRow]) -> bool:
-    """Whether ranks have waited for as long as a permanent fault may last.
+    """Return whether ranks have waited for as long as a permanent fault may last.
 
-    At the beginning they wait for ranks that are still loading; that does not count. If ranks end, torchrun ends the
-    rest.
+    Waits for ranks that are still loading, before the first step, do not count. If ranks end, torchrun ends the rest.
     """
     if passes(options.fault) or not rows or not all(row.step for row in rows):
         return False

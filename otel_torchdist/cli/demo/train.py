@@ -1,11 +1,11 @@
 """Trains a small network on scikit-learn's handwritten digits with DistributedDataParallel, under torchrun.
 
-An ordinary training script, which knows nothing of OpenTelemetry. One thing in it is staged: somewhere in the middle
-of the run, something goes wrong on one rank. By default its storage does not answer for a while.
+An ordinary training script that knows nothing of OpenTelemetry, except that a fault is staged on one rank somewhere in
+the middle of the run. By default, its storage does not answer for a while.
 """
 
 # pyright: basic
-# Torch and scikit-learn leave so many types open that, checked strictly, this would be no ordinary script.
+# The stubs of torch and scikit-learn leave many types unknown; annotating them would make this script unusual.
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Digits(Dataset[tuple[Tensor, Tensor]]):
     def __init__(
         self, images: Tensor, labels: Tensor, slow_read: int | None, block_s: float, bad_read: int | None
     ) -> None:
-        """Let the `slow_read`-th read, counted from 1, take `block_s` seconds, and the `bad_read`-th return a NaN."""
+        """Make the `slow_read`-th read, counted from 1, take `block_s` seconds, and the `bad_read`-th return a NaN."""
         self._images = images
         self._labels = labels
         self._slow_read = slow_read
@@ -73,20 +73,20 @@ def freeze(is_faulty: bool, seconds: float) -> None:
 
 
 def mismatch(is_faulty: bool, seconds: float) -> None:
-    """Add up counts for ten digits on all ranks, but for nine on the faulty rank."""
+    """Sum a tensor of ten elements on all ranks, but of nine on the faulty rank."""
     dist.all_reduce(torch.zeros(9 if is_faulty else 10))
 
 
 def circular(is_faulty: bool, seconds: float) -> None:
-    """Add up something in pairs of neighboring ranks; each rank begins with the pair it forms with the next one."""
+    """Sum a tensor in pairs of neighboring ranks; each rank begins with the pair that it forms with the next rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    pairs = [dist.new_group([one, (one + 1) % size], group_desc=f"pair_{one}") for one in range(size)]
+    pairs = [dist.new_group([first, (first + 1) % size], group_desc=f"pair_{first}") for first in range(size)]
     for pair in (pairs[rank], pairs[rank - 1]):
         dist.all_reduce(torch.zeros(1), group=pair)  # pyright: ignore[reportArgumentType]  # members get a group
 
 
 def bitflip(is_faulty: bool, seconds: float) -> None:
-    """Add up something on all ranks; on the faulty one, a bit of the result flips before anyone has looked at it."""
+    """Sum a tensor on all ranks; on the faulty rank, a bit of the result flips before it is read."""
     total = torch.ones(1_000)
     work = dist.all_reduce(total, async_op=True)
     if is_faulty:
@@ -98,7 +98,7 @@ def bitflip(is_faulty: bool, seconds: float) -> None:
 
 def save_checkpoint(network: nn.Module, is_faulty: bool, seconds: float) -> None:
     """Save the network, each rank its share; the storage of the faulty rank does not answer for `seconds`."""
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter  # half a second that others do without
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter  # takes half a second; other faults skip it
     from torch.distributed.checkpoint.state_dict_saver import save
 
     class Storage(FileSystemWriter):
@@ -120,7 +120,7 @@ BETWEEN_STEPS: dict[str, Callable[[bool, float], None]] = {
     "circular": circular,
     "bitflip": bitflip,
 }
-"""Faults between two steps; all ranks call them."""
+"""Faults between two steps, called by all ranks."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -130,7 +130,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", choices=["late", "nan", "checkpoint", *BETWEEN_STEPS], default="late")
     parser.add_argument("--faulty-rank", type=int, default=2)
-    parser.add_argument("--block-seconds", type=float, default=20.0, help="how long a fault lasts that passes")
+    parser.add_argument("--block-seconds", type=float, default=20.0, help="duration of a temporary fault")
     return parser.parse_args()
 
 
@@ -178,14 +178,14 @@ def train(network: nn.Module, dataset: Digits, steps: int, seed: int, before_ste
 
 
 def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the share of images that are recognized."""
+    """Return the share of images classified correctly."""
     with torch.no_grad():
         guesses = network(images).argmax(dim=1)
     return (guesses == labels).float().mean().item()
 
 
 def main() -> None:
-    """Train on all ranks, and print how well the network does on images that it has not seen."""
+    """Train on all ranks, and print the accuracy on held-out images."""
     arguments = parse_arguments()
     dist.init_process_group("gloo")
     torch.manual_seed(arguments.seed)

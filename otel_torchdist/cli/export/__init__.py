@@ -1,1 +1,1 @@
-"""`otel-torchdist export`: writes what tapes hold in formats that other tools open."""
+"""`otel-torchdist export`: writes recorded calls in the formats of other tools."""

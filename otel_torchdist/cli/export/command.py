@@ -41,12 +41,12 @@ from otel_torchdist.system.this_process.commands import without_collecting_garba
 
 
 def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, force: bool) -> None:
-    """Write a run's tables; ends the command if that is not possible.
+    """Write a run's tables; ends the command on errors.
 
     Args:
         wanted: The run, or its archive.
-        folder: Where files are written.
-        ranks: Those whose operations are written; None for all.
+        folder: The folder for the files.
+        ranks: Ranks whose operations are written; None for all.
         force: Whether the folder may hold other files.
     """
     if find_spec("pyarrow") is None:
@@ -108,10 +108,10 @@ _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h
 
 
 def choice_of(kinds: str, last: str) -> ExportChoice:
-    """Return what `--kinds` and `--last` choose.
+    """Return the calls selected by `--kinds` and `--last`.
 
     Raises:
-        typer.BadParameter: `last` is no number above 0 and no duration.
+        typer.BadParameter: `last` is neither a number above 0 nor a duration.
     """
     names = tuple(name.strip() for name in kinds.split(",") if name.strip())
     if not last:
@@ -123,19 +123,19 @@ def choice_of(kinds: str, last: str) -> ExportChoice:
 
 
 def newest_of(last: str) -> int | None:
-    """Return how many of the newest calls `--last` chooses; None for the usual number.
+    """Return the number of newest calls in `--last`; None for the default number.
 
     Raises:
-        typer.BadParameter: It is no number above 0.
+        typer.BadParameter: `last` is not a number above 0.
     """
     return _read(last, ("",), _A_NUMBER, "--last")[0] if last else None
 
 
 def time_of(text: str) -> int | None:
-    """Return the time in nanoseconds that `--around` names; None for all.
+    """Return the duration in `--around`, in nanoseconds; None for all calls.
 
     Raises:
-        typer.BadParameter: It is no duration above 0.
+        typer.BadParameter: The text is not a duration above 0.
     """
     if not text:
         return None
@@ -144,11 +144,11 @@ def time_of(text: str) -> int | None:
 
 
 def _read(text: str, units: Collection[str], expected: str, option: str) -> tuple[int, str]:
-    """Split a text into a number above 0 and one of the units; '' is the unit of a number of calls."""
-    found = _AMOUNT.fullmatch(text.strip())
-    if found is None or found[2] not in units or not int(found[1]):
+    """Split a text into a number above 0 and a unit. The unit '' stands for a number of calls."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None or match[2] not in units or not int(match[1]):
         raise typer.BadParameter(f"{text!r}: expected {expected}", param_hint=option)
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]
 
 
 _DUMPS: Final = "--flight-recorder"
@@ -165,7 +165,7 @@ _FITS: Final = {
     "dry_run": (_SPANS,),
     "force": (_DUMPS, "--perfetto", "--parquet"),
 }
-"""Options that not all outputs take."""
+"""Outputs that accept an option, for options that not all outputs accept."""
 
 
 def export(
@@ -174,8 +174,8 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="[RUN|PATH...]",
-            help="The first digits of the run's id. Without it: the run that started last. Or an archive, with these "
-            "digits behind it if it has several runs; for a timeline also dumps or traces, and for spans dumps.",
+            help="The first digits of the run's id. Without it: the run that started last. Or an archive, followed by "
+            "these digits if it holds several runs; for a timeline also dumps or traces, and for spans dumps.",
             autocompletion=complete_target,
             show_default=False,
         ),
@@ -210,7 +210,7 @@ def export(
         str,
         typer.Option(
             show_default=False,
-            help="With --flight-recorder: operations to write, such as `all_reduce,send` or `all_*`, with whatever "
+            help="With --flight-recorder: operations to write, such as `all_reduce,send` or `all_*`, and those that "
             "other ranks called in their place. Without it: all.",
         ),
     ] = "",
@@ -218,7 +218,7 @@ def export(
         str,
         typer.Option(
             show_default=False,
-            help="Ranks to write, such as `0-7,12`. Without it: all, with --otlp the 64 that matter most to the "
+            help="Ranks to write, such as `0-7,12`. Without it: all; with --otlp, the 64 ranks that matter most to the "
             "verdict.",
         ),
     ] = "",
@@ -226,9 +226,9 @@ def export(
         str,
         typer.Option(
             show_default=False,
-            help="Write only the newest calls: this many of each rank, such as `2000`, or with --flight-recorder those "
-            "within a time before the newest call, such as `60s`. What is open is always written. Without it: all, "
-            "with --otlp 200, or fewer if that makes more than 5,000.",
+            help="Write only the newest calls: `2000` for this many of each rank, or with --flight-recorder `60s` for "
+            "the calls within this time before the newest. Open calls are always written. Without it: all; with "
+            "--otlp, 200 of each rank, or fewer if that makes more than 5,000.",
         ),
     ] = "",
     steps: Annotated[
@@ -238,7 +238,7 @@ def export(
         str,
         typer.Option(
             show_default=False,
-            help="With --perfetto: write what is within this time of the stall, such as `60s`, or of the end if "
+            help="With --perfetto: write only what is within this time of the stall, such as `60s`, or of the end if "
             "nothing has stalled.",
         ),
     ] = "",
@@ -252,9 +252,9 @@ def export(
     otlp_endpoint: Annotated[
         str,
         typer.Option(
-            help="With --otlp: where to send spans, such as http://localhost:4317. Without it: as "
-            "OTEL_EXPORTER_OTLP_ENDPOINT says. The other OTEL_EXPORTER_OTLP_* variables apply as well; "
-            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf is what port 4318 needs.",
+            help="With --otlp: the receiver of spans, such as http://localhost:4317. Without it: as set by "
+            "OTEL_EXPORTER_OTLP_ENDPOINT. The other OTEL_EXPORTER_OTLP_* variables apply as well; port 4318 needs "
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf.",
             show_default=False,
         ),
     ] = "",
@@ -274,11 +274,10 @@ def export(
         bool, typer.Option("--force", help="Write to OUT or FILE even if another program has written there.")
     ] = False,
 ) -> None:
-    """For other tools: write what ranks have called in a format that those open.
+    """For other tools: write the calls of ranks as dumps, a timeline, tables or spans.
 
-    It reads the tapes of a run, whether that is running or has ended, in whatever way, or its archive, and changes
-    nothing there. With `--otlp` it reads dumps; sending the same files again makes the same spans with the same ids, so
-    Jaeger shows them once.
+    It reads the tapes of a running or ended run, or its archive, and does not change them. With `--otlp` it reads
+    dumps. Sending the same files again makes the same spans with the same ids, so Jaeger shows them once.
     """
     outputs = {"--flight-recorder": flight_recorder, "--perfetto": perfetto, "--parquet": parquet, "--otlp": otlp}
     named = [name for name, value in outputs.items() if value not in (None, False)]

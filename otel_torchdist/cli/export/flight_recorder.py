@@ -31,24 +31,24 @@ from otel_torchdist.system.this_process.commands import without_collecting_garba
 
 _FINAL: Final = re.compile(re.escape(PREFIX) + r"\d+")
 _UNFINISHED: Final = ".otel-torchdist-"
-"""Begins the names of files that are still being written; `torchfrtrace` tries to open all that contain `PREFIX`."""
+"""Prefix of files that are not complete yet. `torchfrtrace` opens all files whose names contain `PREFIX`."""
 _START_BYTES: Final = 256
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class FolderError(TorchDistError):
-    """A folder cannot be written, or holds files of others; the message names it and says why."""
+    """A folder cannot be written, or holds files of other programs; the message names it and gives the reason."""
 
 
 def check_folder(folder: Path, force: bool) -> None:
-    """Check that a folder may be written: it is missing, empty, or holds an earlier export and nothing else.
+    """Check that a folder may be written: it is missing, empty, or holds only an earlier export.
 
     Args:
-        folder: Where dumps are to be written.
-        force: Whether it may hold anything.
+        folder: The folder for dumps.
+        force: Whether the folder may hold other files.
 
     Raises:
-        FolderError: It may not.
+        FolderError: It must not be written.
     """
     try:
         foreign = sorted(entry.name for entry in os.scandir(folder) if not _is_ours(entry)) if folder.exists() else []
@@ -63,17 +63,17 @@ def check_folder(folder: Path, force: bool) -> None:
 
 
 def write_dumps(folder: Path, dumps: Iterable[tuple[int, bytes]]) -> int:
-    """Write dumps into a folder in place of all dumps that are there; until all are written, nothing is replaced.
+    """Replace all dumps in a folder. The old dumps stay until all new ones are complete.
 
     Args:
-        folder: Created if it does not exist.
+        folder: Created if missing.
         dumps: Ranks, each with the content of its file.
 
     Returns:
-        How many bytes were written.
+        Number of bytes written.
 
     Raises:
-        FolderError: It cannot be written; then it is as it was before.
+        FolderError: The folder cannot be written; its content is unchanged.
     """
     created = not folder.exists()
     written: dict[Path, Path] = {}
@@ -93,7 +93,7 @@ def write_dumps(folder: Path, dumps: Iterable[tuple[int, bytes]]) -> int:
         for unfinished in written:
             unfinished.unlink(missing_ok=True)
         if created:
-            with contextlib.suppress(OSError):  # it holds the dumps
+            with contextlib.suppress(OSError):  # not empty: it holds the dumps
                 folder.rmdir()
     return total
 
@@ -121,7 +121,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Generator[None]:
-    """Put signals off that would end the command between two files."""
+    """Delay signals that would end the command between the replacement of two files."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -135,11 +135,11 @@ _MAX_NAMES: Final = 8
 def export_flight_recorder(
     wanted: Target, folder: Path, choice: ExportChoice, ranks: frozenset[int] | None, force: bool
 ) -> None:
-    """Write dumps of a run; ends the command if that is not possible.
+    """Write dumps of a run; ends the command on errors.
 
     Args:
         wanted: The run.
-        folder: Where files are written.
+        folder: The folder for the dumps.
         choice: The calls to write.
         ranks: Ranks whose calls are written; None for all.
         force: Whether the folder may hold other files.
@@ -162,7 +162,7 @@ def export_flight_recorder(
 
 
 def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
-    """The calls of the wanted ranks."""
+    """Return the calls of the wanted ranks."""
     if wanted is None:
         histories, unreadable = histories_of(run)
     else:
@@ -176,7 +176,7 @@ def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
 
 
 def _check_kinds(choice: ExportChoice, histories: Iterable[RankHistory]) -> None:
-    """Warn of kinds that no rank has called, as of a wrong name."""
+    """Warn about kinds that no rank has called, such as misspelled names."""
     called = {operation.name for history in histories for operation in history.operations}
     unused = [kind for kind in choice.kinds if not any(fnmatchcase(name, kind) for name in called)]
     if unused:
@@ -185,13 +185,7 @@ def _check_kinds(choice: ExportChoice, histories: Iterable[RankHistory]) -> None
 
 
 def _report(exported: Exported, run: Run, folder: Path) -> Iterator[str]:
-    """Yield the lines: what was written, what was not, and how it is opened.
-
-    Args:
-        exported: What was written.
-        run: The run that it was written from.
-        folder: Where it was written.
-    """
+    """Yield the lines of the report: calls written, calls left out, and the command that opens the dumps."""
     calls = sum(len(dump.entries) for dump in exported.dumps)
     dumps = _count(len(exported.dumps), "dump")
     yield f"{dumps} with {_count(calls, 'call')} of run {run.label or '-'} in {shown(folder)}"
@@ -209,12 +203,12 @@ def _report(exported: Exported, run: Run, folder: Path) -> Iterator[str]:
     yield f"open with: torchfrtrace {shown(folder)}{incomplete}"
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _listed(names: Counter[str]) -> str:
-    """`put 12, signal 3`."""
+    """Format counts as `put 12, signal 3`."""
     listed = [f"{readable(name)} {count:,}" for name, count in names.most_common(_MAX_NAMES)]
     more = len(names) - len(listed)
     return ", ".join([*listed, f"and {more} more"] if more else listed)

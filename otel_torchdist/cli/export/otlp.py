@@ -45,14 +45,13 @@ _ONCE: Final = "the same command may be repeated: Jaeger shows each span once"
 
 @dataclass(frozen=True, slots=True)
 class SpanOptions:
-    """Which calls become spans, and where these go.
+    """The calls that become spans, and the destination of the spans.
 
     Attributes:
-        endpoint: Where to send them; '' as OTEL_EXPORTER_OTLP_ENDPOINT says.
-        output: The new file to write instead; None to send.
-        choice: The calls.
-        threshold_s: Age from which an open operation counts as stalled; None as configured.
-        world_size: Ranks of the job; 0 as dumps show it.
+        endpoint: The receiver; '' for OTEL_EXPORTER_OTLP_ENDPOINT.
+        output: A new file to write instead; None to send.
+        threshold_s: Age from which an open operation counts as stalled; None for the configured value.
+        world_size: Number of ranks in the job; 0 to take it from the dumps.
         is_rehearsal: Whether nothing is sent or written.
     """
 
@@ -65,7 +64,7 @@ class SpanOptions:
 
 
 def export_otlp(paths: Sequence[Path], options: SpanOptions) -> None:
-    """Send the calls in dumps as spans, with a trace for each verdict; ends the command if that is not possible."""
+    """Send the calls in dumps as spans, with a trace for each verdict; ends the command on errors."""
     logging.basicConfig(stream=sys.stderr, format="otel-torchdist: %(message)s")
     _check_endpoint(options.endpoint)
     if options.output is not None and options.endpoint:
@@ -93,38 +92,38 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def _read(paths: Sequence[Path], rules: StallRules, wanted: WantedCalls, world_size: int) -> Recording:
-    found = read_dumps(paths)
-    warn(found.notes)
-    if not any(one.calls for one in found.dumps):
+    read = read_dumps(paths)
+    warn(read.notes)
+    if not any(condensed.calls for condensed in read.dumps):
         named = ", ".join(str(path) for path in paths)
         fail(f"{named}: no dump of a flight recorder with a call in it", ExitCode.NOTHING_FOUND)
-    findings = _findings(found.dumps, rules, world_size)
-    groups = RecordedGroups([one.dump for one in found.dumps], world_size)
+    findings = _findings(read.dumps, rules, world_size)
+    groups = RecordedGroups([condensed.dump for condensed in read.dumps], world_size)
     with without_collecting_garbage():
-        histories = (history_of(dump, groups) for dump in read_whole(paths, found.dumps))
+        histories = (history_of(dump, groups) for dump in read_whole(paths, read.dumps))
         return recording_of(findings, choose(findings, wanted), histories)
 
 
 def _findings(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int) -> ImportedFindings:
-    found = judged(dumps, rules, world_size)
+    judgement = judged(dumps, rules, world_size)
     provenance = Provenance(
         source="flight recorder",
         files=len(dumps),
-        formats=tuple(f"{major}.{minor}" for major, minor in sorted({one.dump.version for one in dumps})),
-        libraries=tuple(sorted({one.dump.library_version for one in dumps} - {""})),
-        missing=found.moment.unseen,
+        formats=tuple(f"{major}.{minor}" for major, minor in sorted({condensed.dump.version for condensed in dumps})),
+        libraries=tuple(sorted({condensed.dump.library_version for condensed in dumps} - {""})),
+        missing=judgement.moment.unseen,
     )
-    judgements = tuple(Judgement(verdict, found.text_of(verdict)) for verdict in found.verdicts)
-    return ImportedFindings(provenance, found.moment.world, judgements, rules.threshold_ns)
+    judgements = tuple(Judgement(verdict, judgement.text_of(verdict)) for verdict in judgement.verdicts)
+    return ImportedFindings(provenance, judgement.moment.world, judgements, rules.threshold_ns)
 
 
 def _summary(recording: Recording, traces: Traces) -> Iterator[str]:
     provenance = recording.findings.provenance
     if provenance.missing:
         yield f"no file of {name_ranks(provenance.missing)}"
-    here = [rank.rank for rank in recording.ranks]
+    present = [rank.rank for rank in recording.ranks]
     files = "1 file" if provenance.files == 1 else f"{provenance.files} files"
-    yield f"run {run_label(traces.run_id)}: {files}, {name_ranks(here)}, {recording.calls:,} calls"
+    yield f"run {run_label(traces.run_id)}: {files}, {name_ranks(present)}, {recording.calls:,} calls"
     for trace in (*traces.stalls, traces.calls):
         root = trace[0]
         yield f"trace {root.trace_id:032x}  {root.name}, {len(trace):,} spans"

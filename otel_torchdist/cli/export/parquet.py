@@ -1,7 +1,7 @@
 """`export --parquet`: the operations of a run as tables, written by pyarrow.
 
-Columns of the archive become columns of Arrow without a look at single rows; what operations from one call site have in
-common is described once for each row group, and its texts stay in dictionaries.
+Columns of the archive become columns of Arrow without a Python loop over rows. The properties that operations from one
+call site share are converted once for each row group, and their texts stay in dictionaries.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from otel_torchdist.sources.archive.reading import fresh_rows
 from otel_torchdist.tape.names.reader import Names
 
 ROWS_AT_ONCE: Final = 1 << 18
-"""Rows of a row group, which are in memory together."""
+"""Rows of a row group, which is held in memory."""
 _UNFINISHED: Final = ".otel-torchdist-"
 _GROWING: Final = ("number", "step", "sequence")
-"""Columns that, like all times, are encoded as differences; numbers take a fifth less with that."""
+"""Columns that, like all times, are encoded as differences. This saves a fifth of their size."""
 
 
 class ParquetError(TorchDistError):
-    """Files of Parquet cannot be written; the message names them and says why."""
+    """Parquet files cannot be written; the message names them and gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written.
+    """The size of an export.
 
     Attributes:
-        rows: How many rows each table has.
-        bytes: How many bytes the files have.
+        rows: Number of rows of each table.
+        bytes: Total size of the files.
     """
 
     rows: dict[str, int]
@@ -53,7 +53,7 @@ def check_place(folder: Path, force: bool) -> None:
     """Check that files may be written into a folder: it is missing, empty, or holds an earlier export.
 
     Raises:
-        ParquetError: They may not.
+        ParquetError: It must not be written.
     """
     try:
         held = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
@@ -68,12 +68,12 @@ def check_place(folder: Path, force: bool) -> None:
 
 
 def write_parquet(folder: Path, ranks: Iterable[Iterable[Columns]], rows_at_once: int = ROWS_AT_ONCE) -> Written:
-    """Write the tables of a run into a folder; until all are written, nothing there is replaced.
+    """Write the tables of a run into a folder. Files there are replaced once all new ones are complete.
 
     Args:
-        folder: Created if it does not exist.
+        folder: Created if missing.
         ranks: The segments of each rank.
-        rows_at_once: Rows from which on a row group is written; it has at most those of a segment more.
+        rows_at_once: Number of rows that completes a row group. A group may exceed it by the rows of one segment.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -104,14 +104,16 @@ _FILES: Final = tuple(f"{name}.parquet" for name in TABLES)
 
 
 class _Sheet:
-    """A table while it is written; the rows of a row group are sorted by its first two columns."""
+    """A table being written. Rows within a row group are sorted by the first two columns."""
 
     def __init__(self, arrow: Any, folder: Path, name: str) -> None:
         self._arrow = arrow
         self._compute: Any = importlib.import_module("pyarrow.compute")
         self._columns = TABLES[name]
         self._schema = arrow.schema([(column.name, _arrow_type(arrow, column)) for column in self._columns])
-        grow = [one.name for one in self._columns if one.name in _GROWING or one.name.endswith(("_ns", "_at"))]
+        grow = [
+            column.name for column in self._columns if column.name in _GROWING or column.name.endswith(("_ns", "_at"))
+        ]
         self._writer: Any = importlib.import_module("pyarrow.parquet").ParquetWriter(
             folder / f"{name}.parquet",
             self._schema,
@@ -119,22 +121,22 @@ class _Sheet:
             compression="zstd",
             use_dictionary=[column.name for column in self._columns if column.name not in grow],
             column_encoding=dict.fromkeys(grow, "DELTA_BINARY_PACKED"),
-            store_schema=False,  # readers get plain texts, not Arrow's dictionaries
+            store_schema=False,  # readers see plain strings instead of Arrow's dictionaries
         )
         self._pending: list[Any] = []
         self.waiting = 0
         self.rows = 0
 
     def add(self, stored: Mapping[str, Any]) -> None:
-        """Add rows, as columns of Arrow or of values."""
+        """Add rows, as Arrow columns or sequences of values."""
         self._pending.append(self._arrow.table(dict(stored)))
         self.waiting += self._pending[-1].num_rows
 
     def write(self, plans: Sequence[tuple[Any, ...]] = ()) -> None:
-        """Write the rows that wait as a row group.
+        """Write the pending rows as a row group.
 
         Args:
-            plans: What the column `plan` of the rows refers to.
+            plans: Plans by the index that the rows' column `plan` holds.
         """
         if not self.waiting:
             return
@@ -150,18 +152,18 @@ class _Sheet:
         self._pending, self.waiting = [], 0
 
     def _cast(self, column: Column, values: Any) -> Any:
-        """Cast values to the type of a column; texts stay in their dictionary until they are written."""
+        """Cast values to the type of a column; texts stay dictionary-encoded until they are written."""
         if column.type == "VARCHAR" and self._arrow.types.is_dictionary(values.type):
             return values
         return values.cast(self._schema.field(column.name).type)
 
     def close(self) -> None:
-        """Finish the file."""
+        """Complete the file."""
         self._writer.close()
 
 
 class _Tables:
-    """The tables while they are written; rows become a row group whenever there are many."""
+    """The tables being written. Pending rows become a row group once there are enough."""
 
     def __init__(self, arrow: Any, folder: Path, rows_at_once: int) -> None:
         self._arrow = arrow
@@ -174,14 +176,14 @@ class _Tables:
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows each table has."""
+        """Number of rows of each table."""
         return {name: sheet.rows for name, sheet in self._sheets.items()}
 
     def __enter__(self) -> _Tables:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what waits, unless there was an error, and close the files."""
+        """Write the pending rows, unless there was an error, and close the files."""
         try:
             if kind is None:
                 self._write_operations()
@@ -199,7 +201,7 @@ class _Tables:
             if not all(is_fresh):
                 ended = [column.filter(self._arrow.array(is_fresh)) for column in ended]
             operations += self._add_operations(columns, ended, names)
-            if is_last:  # earlier segments have what was open then
+            if is_last:  # operations open in earlier segments are in later ones
                 operations += self._add_operations(columns, [self._numbers(column) for column in columns.open], names)
             self._add_steps(columns)
             last = columns
@@ -237,22 +239,22 @@ class _Tables:
             self._sheets["steps"].write()
 
     def _add_groups(self, names: Names) -> None:
-        found = {name.key: name for name in map(names.group, names.group_ids()) if name is not None}
-        for key, name in found.items():
+        groups = {name.key: name for name in map(names.group, names.group_ids()) if name is not None}
+        for key, name in groups.items():
             if key not in self._groups:
                 self._sheets["groups"].add({column: [value] for column, value in _group(key, name).items()})
-        self._groups |= found.keys()
+        self._groups |= groups.keys()
 
     def _add_end(self, last: Columns, operations: int) -> None:
         self._sheets["ranks"].add({column: [value] for column, value in _end(last, operations).items()})
 
     def _fixed(self, columns: Columns, count: int) -> dict[str, Any]:
-        """Return what all rows of a segment have in common, as columns."""
+        """Return the columns with the same value in all rows of a segment."""
         fixed = {"rank": columns.origin.rank, "wall_offset_ns": columns.moment.wall_offset_ns}
         return {name: self._arrow.repeat(value, count) for name, value in fixed.items()}
 
     def _numbers(self, column: array[int]) -> Any:
-        """Return a column of 64-bit numbers without copying it."""
+        """Return a column of 64-bit integers without copying it."""
         return self._arrow.Array.from_buffers(self._arrow.int64(), len(column), [None, self._arrow.py_buffer(column)])
 
 
@@ -262,7 +264,7 @@ def _arrow_type(arrow: Any, column: Column) -> Any:
 
 
 def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
-    """Yield the row of a plan, see `PLAN`."""
+    """Yield the values of a plan, in the order of `PLAN`."""
     kind, flags, group_id, signature_id, site_id, label, thread, failure, how, started_how, phase, *_ = plan
     group, signature, site = names.group(group_id), names.signature(signature_id), names.call_site(site_id)
     is_rendezvous = kind == RecordKind.RENDEZVOUS

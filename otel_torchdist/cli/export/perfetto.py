@@ -31,14 +31,14 @@ from otel_torchdist.system.this_process.commands import without_collecting_garba
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What is known about the end of a job.
+class JobEnd:
+    """The calls of a job and the state at its end.
 
     Attributes:
-        source: Its calls.
-        incident: The stall; None if nothing has stalled.
-        moment_ns: The last moment, since the epoch; None if that is not known.
-        centre_ns: When the stall began, else the last moment, likewise.
+        source: The calls.
+        incident: The stall, if any.
+        moment_ns: The last known moment, nanoseconds since the epoch; None if unknown.
+        centre_ns: Begin of the stall, or else the last moment, in the same clock.
     """
 
     source: Source
@@ -47,16 +47,16 @@ class Judged:
     centre_ns: int | None
 
 
-def judge(wanted: Target) -> Judged:
-    """Judge a run or dumps; ends the command if there is no such run. Archives and traces hold no state of a hang."""
+def judge(wanted: Target) -> JobEnd:
+    """Judge a run or dumps; ends the command if there is none. Archives and traces hold no state of a hang."""
     config = Config.from_environment()
     if wanted.paths and all(map(is_archive, wanted.paths)):
-        return Judged(timed_source_of(wanted), None, None, None)
+        return JobEnd(timed_source_of(wanted), None, None, None)
     rules = StallRules.from_config(config, None)
     return _judge_dumps(wanted, rules) if wanted.paths else _judge_run(wanted, config, rules)
 
 
-def _judge_run(wanted: Target, config: Config, rules: StallRules) -> Judged:
+def _judge_run(wanted: Target, config: Config, rules: StallRules) -> JobEnd:
     chosen = chosen_run(config, wanted.run, wanted.run_dir)
     source = source_of_run(chosen.run)
     source.warnings.extend(chosen.unreadable)
@@ -64,24 +64,24 @@ def _judge_run(wanted: Target, config: Config, rules: StallRules) -> Judged:
         with reopened(chosen.run) as anew:
             diagnosis = diagnose_run(anew, rules)
     except TapeError:
-        return Judged(source, None, None, None)  # reading the same tapes reports why
+        return JobEnd(source, None, None, None)  # reading the same tapes reports why
     verdict, moment_ns = diagnosis.found.verdict, diagnosis.wall_ns(diagnosis.moment_ns)
     if verdict is None:
-        return Judged(source, None, moment_ns, moment_ns)
+        return JobEnd(source, None, moment_ns, moment_ns)
     incident = _incident(verdict, diagnosis.verdict_text)
-    return Judged(source, incident, moment_ns, diagnosis.wall_ns(incident.since_ns))
+    return JobEnd(source, incident, moment_ns, diagnosis.wall_ns(incident.since_ns))
 
 
-def _judge_dumps(wanted: Target, rules: StallRules) -> Judged:
+def _judge_dumps(wanted: Target, rules: StallRules) -> JobEnd:
     dumps = read_dumps(wanted.paths).dumps
     source = timed_source_of(wanted)
     if not dumps:
-        return Judged(source, None, None, None)
-    found = judged(dumps, rules, 0)
-    if not found.verdicts:
-        return Judged(source, None, found.moment_ns, found.moment_ns)
-    incident = _incident(found.verdicts[0], found.text_of(found.verdicts[0]))
-    return Judged(source, incident, found.moment_ns, incident.since_ns)
+        return JobEnd(source, None, None, None)
+    judgement = judged(dumps, rules, 0)
+    if not judgement.verdicts:
+        return JobEnd(source, None, judgement.moment_ns, judgement.moment_ns)
+    incident = _incident(judgement.verdicts[0], judgement.text_of(judgement.verdicts[0]))
+    return JobEnd(source, incident, judgement.moment_ns, incident.since_ns)
 
 
 def _incident(verdict: Verdict, text: str) -> DrawnStall:
@@ -89,18 +89,18 @@ def _incident(verdict: Verdict, text: str) -> DrawnStall:
 
 
 MAX_SLICES: Final = 1_000_000
-"""More than that is some 100 MB, and Perfetto's UI holds ten times as much of it in a browser's memory."""
+"""Upper bound on slices. It makes a file of some 100 MB, for which Perfetto's UI needs ten times as much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a user wants to see.
+    """The part of a timeline that the user wants.
 
     Attributes:
         ranks: Ranks; None for all.
         steps: First and last step; None for all.
-        around_ns: How far from the incident or the end; None for everything.
-        most_slices: Beyond that nothing is written.
+        around_ns: Greatest distance from the incident or the end; None for everything.
+        most_slices: A larger timeline is not written.
     """
 
     ranks: frozenset[int] | None
@@ -110,39 +110,39 @@ class Limits:
 
 
 def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> None:
-    """Write a timeline; ends the command if that is not possible."""
+    """Write a timeline; ends the command on errors."""
     try:
         check_output(path, MARK.encode(), force)
     except OutputError as error:
         fail(str(error), ExitCode.NO_DIRECTORY)
-    found = judge(wanted)
-    if limits.around_ns is not None and found.centre_ns is None:
+    end = judge(wanted)
+    if limits.around_ns is not None and end.centre_ns is None:
         fail("--around: neither a stall nor an end of the job is known from this", ExitCode.NOTHING_FOUND)
     window = None
-    if limits.around_ns is not None and found.centre_ns is not None:
-        window = found.centre_ns - limits.around_ns, found.centre_ns + limits.around_ns
+    if limits.around_ns is not None and end.centre_ns is not None:
+        window = end.centre_ns - limits.around_ns, end.centre_ns + limits.around_ns
     aligner = ClockAligner()
     try:
         with without_collecting_garbage():
-            ranks = _read(found.source, aligner, Extent(limits.ranks, limits.steps, window), limits.most_slices)
+            ranks = _read(end.source, aligner, Extent(limits.ranks, limits.steps, window), limits.most_slices)
             alignment = aligner.alignment()
             if len(alignment.clocks) > 1:
                 ranks = [aligned(rank, alignment) for rank in ranks]
-            trace = TraceWriter(ranks, found.incident, f"Clocks: {alignment.sentence}", found.moment_ns or 0)
+            trace = TraceWriter(ranks, end.incident, f"Clocks: {alignment.sentence}", end.moment_ns or 0)
             size = write_output(path, trace.pieces())
     except OutputError as error:
         fail(str(error), ExitCode.NOT_WRITTEN)
     count = sum(rank.size for rank in ranks)
-    typer.echo(found.source.headline)
+    typer.echo(end.source.headline)
     typer.echo(f"{shown(path)}: {count:,} slices of {name_ranks([rank.rank for rank in ranks])}, {size:,} bytes")
     typer.echo(f"clocks: {alignment.sentence}")
-    if found.incident is not None:
-        typer.echo(f"incident: {found.incident.text}")
+    if end.incident is not None:
+        typer.echo(f"incident: {end.incident.text}")
     typer.echo("open it at https://ui.perfetto.dev, which keeps it in your browser")
 
 
 def _read(source: Source, aligner: ClockAligner, extent: Extent, most: int) -> list[RankTimeline]:
-    """Reduce one history after the other; beyond the limit they are only counted."""
+    """Reduce histories to timelines, one after the other. Beyond the limit, slices are only counted."""
     ranks: list[RankTimeline] = []
     table = CallTable()
     total = known = 0
@@ -167,6 +167,6 @@ def _read(source: Source, aligner: ClockAligner, extent: Extent, most: int) -> l
         )
     warn(without_calls(extent.ranks, (rank.rank for rank in ranks)))
     if not total:
-        what = "no call that was asked for; nothing was written" if known else source.emptiness
-        fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
+        reason = "no call that was asked for; nothing was written" if known else source.emptiness
+        fail(f"{source.place}: {reason}", ExitCode.NOTHING_FOUND)
     return sorted(ranks, key=lambda rank: rank.rank)

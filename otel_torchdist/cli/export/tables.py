@@ -1,4 +1,4 @@
-"""The tables that `export --parquet` writes: their columns, types, meanings, and how each is computed."""
+"""The tables of `export --parquet`: columns, types, meanings, and the computation of each column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from otel_torchdist.model.kinds import Flag
 
 Rule: TypeAlias = Callable[[Any, Mapping[str, Any]], Any]
-"""Computes a column: takes `pyarrow.compute` and the columns that are stored, and returns an array, of any type."""
+"""Computes a column. Takes `pyarrow.compute` and the stored columns, and returns an array of any type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,9 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: Its name.
-        type: Its type in DuckDB, see `ARROW_TYPES`.
-        meaning: What it holds, as Markdown.
-        rule: How it is computed; None if it is stored under its name.
+        type: Type in DuckDB, a key of `ARROW_TYPES`.
+        meaning: Description as Markdown.
+        rule: Computes the values; None if they are stored under `name`.
     """
 
     name: str
@@ -29,7 +28,7 @@ class Column:
     rule: Rule | None = None
 
     def values(self, compute: Any, stored: Mapping[str, Any]) -> Any:
-        """Return its values, of any type."""
+        """Return the values, of any type."""
         return stored[self.name] if self.rule is None else self.rule(compute, stored)
 
 
@@ -37,11 +36,11 @@ ARROW_TYPES: Final = {
     "INTEGER": "int32", "BIGINT": "int64", "VARCHAR": "string", "BOOLEAN": "bool", "TIMESTAMP_NS": "timestamp[ns]",
     "INTEGER[]": "list",
 }  # fmt: skip
-"""Names of pyarrow's types; a list has members of `int32`."""
+"""Names of pyarrow's types. List items are `int32`."""
 
 
 def _after(name: str) -> Rule:
-    """A time after the entry is stored plus 1, or as 0 if it is not known."""
+    """Return a rule for a time after the entry, stored plus 1, or as 0 if unknown."""
     return lambda compute, stored: compute.subtract(_unless(compute, stored[name], 0), 1)
 
 
@@ -73,7 +72,7 @@ PLAN: Final = (
     "kind", "flags", "operation", "reduce_op", "dtypes", "shapes", "device", "group_key", "function", "file", "line",
     "label", "thread", "failure", "ended_how", "started_how", "phase", "is_timed",
 )  # fmt: skip
-"""What operations from one call site have in common; the rest of an operation is stored under `OPERATION_COLUMNS`."""
+"""Properties shared by operations from one call site. Other properties are stored under `OPERATION_COLUMNS`."""
 
 _P2P: Final = _flag(Flag.POINT_TO_POINT)
 
@@ -92,7 +91,7 @@ OPERATIONS: Final = (
         "sequence",
         "BIGINT",
         "Position among the collectives of its group, from 1: members' calls with the same `group_key` and `sequence` "
-        "belong together. For point-to-point operations, position among those with the same ends and tag.",
+        "belong together. For point-to-point operations, position among operations with the same ends and tag.",
     ),
     Column("is_point_to_point", "BOOLEAN", "Whether it has two ends instead of a group.", _P2P),
     Column("peer", "INTEGER", "Global rank of the peer or root; null if there is none.", _peer),
@@ -107,7 +106,7 @@ OPERATIONS: Final = (
     Column(
         "duration_ns",
         "BIGINT",
-        "From the call to its end, as exact as `ended_how` says; null while it is open.",
+        "From the call to its end, as exact as `ended_how` states; null while it is open.",
         _after("completed_ns"),
     ),
     Column(
@@ -119,7 +118,7 @@ OPERATIONS: Final = (
     Column(
         "is_timed",
         "BOOLEAN",
-        "Whether its end, and its start on a device, are known exactly, whatever `ended_how` is: then it has a "
+        "Whether its end, and its start on a device, are known exactly, for any value of `ended_how`: then it has a "
         "duration, as in `analyze`.",
     ),
     Column("returned_after_ns", "BIGINT", "Until the call returned, if it was not the end.", _after("returned_ns")),
@@ -127,7 +126,7 @@ OPERATIONS: Final = (
     Column("wait_returned_after_ns", "BIGINT", "Until a wait for it returned.", _after("wait_returned_ns")),
     Column("started_after_ns", "BIGINT", "Until its device started it.", _after("started_ns")),
     Column("started_how", "VARCHAR", "How that is known."),
-    Column("phase", "VARCHAR", "`backward`, `outside_backward`, or null where that is not known."),
+    Column("phase", "VARCHAR", "`backward`, `outside_backward`, or null if unknown."),
     Column("is_async", "BOOLEAN", "Whether the call returned a Work.", _flag(Flag.ASYNC)),
     Column("is_on_device", "BOOLEAN", "Whether it ran on a device.", _flag(Flag.ON_DEVICE)),
     Column("function", "VARCHAR", "The function of the user's code that called it; null if there is none."),
@@ -136,7 +135,7 @@ OPERATIONS: Final = (
     Column(
         "label",
         "VARCHAR",
-        "What the call is for (`FSDP layers.3`), or its label of `record_comm`; null if there is neither.",
+        "Purpose of the call (`FSDP layers.3`), or its label of `record_comm`; null if there is neither.",
     ),
     Column("thread", "BIGINT", "Native id of the calling thread."),
     Column("failure", "VARCHAR", "Type of the exception that it raised; null if none."),
@@ -153,9 +152,9 @@ STEPS: Final = (
 GROUPS: Final = (
     Column("group_key", "VARCHAR", "Eight hex digits, the same on all members; unique."),
     Column("name", "VARCHAR", "torch's name."),
-    Column("description", "VARCHAR", "What it is for, such as `mesh_dp`; null if that is not known."),
+    Column("description", "VARCHAR", "Its purpose, such as `mesh_dp`; null if unknown."),
     Column("backend", "VARCHAR", "Its backend."),
-    Column("size", "INTEGER", "How many members it has.", _size),
+    Column("size", "INTEGER", "Number of its members.", _size),
     Column("ranks", "INTEGER[]", "Their global ranks, ascending."),
     Column("is_aligned", "BOOLEAN", "Whether `sequence` can be compared between its members."),
 )
@@ -172,11 +171,11 @@ RANKS: Final = (
     Column(
         "state",
         "VARCHAR",
-        "What it had last recorded of itself: `running` (also after a `SIGKILL`), `finished`, `failed`.",
+        "Its last recorded state: `running` (also after a `SIGKILL`), `finished`, `failed`.",
     ),
     Column("failure", "VARCHAR", "Type of the exception that ended it; null if none."),
-    Column("operations", "BIGINT", "How many of its operations are written."),
-    Column("lost", "BIGINT", "How many records are known to be missing."),
+    Column("operations", "BIGINT", "Number of its operations in the table."),
+    Column("lost", "BIGINT", "Number of records known to be missing."),
 )
 
 TABLES: Final = {"operations": OPERATIONS, "steps": STEPS, "groups": GROUPS, "ranks": RANKS}

@@ -17,7 +17,7 @@ from rich.console import Console
 from otel_torchdist.agent.log_relay import LOG_NAME
 from otel_torchdist.cli.demo.findings import DemoFindings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
-from otel_torchdist.cli.demo.run import AgentSeen, is_hopeless
+from otel_torchdist.cli.demo.run import FollowedAgent, is_hopeless
 from otel_torchdist.cli.watch.views import PlainView
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.show.live.ranks import RankRow, RankState, starting
@@ -208,7 +208,7 @@ def test_finding_is_shown_once(tmp_path: Path, finders: tuple[str, ...], shown: 
     """Whether the agent's log has it, the demo has found it, or both: as soon as the first of them has it."""
     output = io.StringIO()
     findings = DemoFindings(options(Fault.NAN), PlainView(Console(file=output)), lambda operation: [])
-    agent = AgentSeen(tmp_path, False, findings.report_finding)
+    agent = FollowedAgent(tmp_path, False, findings.report_finding)
     for finder in finders:
         if finder == "demo":
             findings.report_finding(FOUND)

@@ -1,1 +1,1 @@
-"""Spans of what was recorded elsewhere and read from files: pure, from histories and verdicts to finished spans."""
+"""Spans of calls recorded by other tools: pure functions from histories and verdicts to finished spans."""

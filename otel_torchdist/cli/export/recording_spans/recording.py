@@ -1,8 +1,8 @@
-"""What files hold of one job: what was found in it, and of each rank the calls that become spans.
+"""The content of a job's files: findings, and the calls of each rank that become spans.
 
-All calls are too many for one trace: 16 ranks with 2,000 calls each are 32,000 spans, of which Jaeger's answer has
-46 MB. What explains a hang are the newest calls of each rank, so they share one trace of at most `MAX_CALLS` calls,
-unless the user chooses otherwise. An open call is always among them, however old: verdicts rest on it.
+All calls are too many for one trace: 16 ranks with 2,000 calls each are 32,000 spans, for which Jaeger's response has
+46 MB. The newest calls of each rank explain a hang, so they share one trace of at most `MAX_CALLS` calls, unless the
+user chooses otherwise. Open calls are always included, however old: verdicts rest on them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the calls come from.
+    """The origin of recorded calls.
 
     Attributes:
-        source: What has recorded them, as in the name of the root span.
-        files: How many files were read.
-        formats: Versions of their format, ascending, each once.
-        libraries: Versions of the communication library that they name, each once.
-        missing: Ranks of the job that have no file, ascending.
+        source: The recorder, as in the name of the root span.
+        files: Number of files read.
+        formats: Distinct versions of the file format, ascending.
+        libraries: Distinct versions of the communication library.
+        missing: Ranks without a file, ascending.
     """
 
     source: str
@@ -40,11 +40,11 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and how it was put into words for people.
+    """A verdict and its wording.
 
     Attributes:
         verdict: The verdict, with places.
-        text: Its sentence.
+        text: The verdict as a sentence.
     """
 
     verdict: Verdict
@@ -53,13 +53,13 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class ImportedFindings:
-    """What the last calls of each rank show.
+    """The verdicts on the last calls of each rank.
 
     Attributes:
-        provenance: Where they come from.
-        world: The ranks that have a file, at the last moment that the files show.
+        provenance: Origin of the calls.
+        world: Ranks with a file, at the last moment in the files.
         judgements: The verdicts on that moment, the most important first.
-        threshold_ns: The age at which an open operation counts as stalled.
+        threshold_ns: Age at which an open operation counts as stalled.
     """
 
     provenance: Provenance
@@ -69,20 +69,20 @@ class ImportedFindings:
 
 
 USUAL_LAST: Final = 200
-"""Calls of one rank."""
+"""Default number of calls of each rank."""
 MAX_CALLS: Final = 5_000
-"""Calls of all ranks, unless the user states a number for each."""
+"""Upper bound on calls of all ranks, unless the user states a number for each."""
 MAX_RANKS: Final = 64
-"""Ranks, unless the user names them; as many as have a bar of their own in the trace of a stall."""
+"""Upper bound on ranks, unless the user names them. A stall's trace has a bar for as many ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCalls:
-    """What the user wants to see.
+    """The user's choice of calls.
 
     Attributes:
-        last: How many of the newest calls of each rank; None for the usual number.
-        ranks: Which ranks; None for those of interest.
+        last: Number of newest calls of each rank; None for the default.
+        ranks: Ranks; None for the ranks that matter most to the verdict.
     """
 
     last: int | None = None
@@ -91,20 +91,20 @@ class WantedCalls:
 
 @dataclass(frozen=True, slots=True)
 class ChosenCalls:
-    """What becomes spans.
+    """The calls that become spans.
 
     Attributes:
-        ranks: The ranks, all of which have a file.
-        last: How many calls of each.
+        ranks: Ranks, all of which have a file.
+        last: Number of newest calls of each rank.
     """
 
     ranks: frozenset[int]
     last: int
 
     def of(self, history: RankHistory) -> tuple[OperationView, ...]:
-        """A rank's newest calls and all that are open, each once; none if it was not chosen.
+        """Return a rank's newest calls and all open ones, each once; empty for a rank that is not chosen.
 
-        Calls whose time is not known are left out, for they cannot be drawn.
+        Calls without a time are left out, because they cannot be drawn.
         """
         if history.rank not in self.ranks:
             return ()
@@ -119,7 +119,7 @@ class ChosenCalls:
 
 
 def choose(findings: ImportedFindings, wanted: WantedCalls) -> ChosenCalls:
-    """Choose ranks, and how many of their calls."""
+    """Choose ranks and the number of their calls."""
     known = findings.world.ranks
     ranks = _of_interest(findings)[:MAX_RANKS] if wanted.ranks is None else wanted.ranks.intersection(known)
     last = wanted.last or max(min(USUAL_LAST, MAX_CALLS // max(len(ranks), 1)), 1)
@@ -127,25 +127,25 @@ def choose(findings: ImportedFindings, wanted: WantedCalls) -> ChosenCalls:
 
 
 def _of_interest(findings: ImportedFindings) -> Sequence[int]:
-    """Order ranks: those that a verdict names, then those that wait for them, then the others."""
-    named = {rank for one in findings.judgements for rank in one.verdict.ranks}
-    waiting = {rank for one in findings.judgements for rank in one.verdict.waiting}
+    """Order ranks: first those named by a verdict, then those waiting for them, then the others."""
+    named = {rank for judgement in findings.judgements for rank in judgement.verdict.ranks}
+    waiting = {rank for judgement in findings.judgements for rank in judgement.verdict.waiting}
     return sorted(findings.world.ranks, key=lambda rank: (rank not in named, rank not in waiting, rank))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRank:
-    """What is kept of one rank's file.
+    """The retained part of one rank's file.
 
     Attributes:
         rank: Global rank.
-        world_size: Ranks of the job, as far as that is known; else 0.
-        host: Host name, or '' if the file does not state it.
+        world_size: Number of ranks in the job, or 0 if unknown.
+        host: Host name, or '' if unknown.
         wall_offset_ns: Add it to the times of operations for nanoseconds since the epoch.
-        lost: How many calls are known to be missing in the file.
-        calls: How many calls the file holds.
-        digest: Of all of them.
-        operations: Those that become spans, in order.
+        lost: Number of calls known to be missing from the file.
+        calls: Number of calls in the file.
+        digest: Digest of all calls in the file.
+        operations: Calls that become spans, in order.
     """
 
     rank: int
@@ -159,18 +159,18 @@ class RecordedRank:
 
     @property
     def omitted(self) -> int:
-        """How many calls become no spans."""
+        """Number of calls that do not become spans."""
         return self.calls - len(self.operations)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What files hold of one job.
+    """The retained content of a job's files.
 
     Attributes:
-        findings: What was found in it.
-        choice: Which ranks and calls become spans.
-        ranks: All ranks that have a file, ascending.
+        findings: Verdicts on the last calls.
+        choice: Ranks and calls that become spans.
+        ranks: All ranks with a file, ascending.
     """
 
     findings: ImportedFindings
@@ -179,29 +179,29 @@ class Recording:
 
     @property
     def chosen(self) -> tuple[RecordedRank, ...]:
-        """The ranks that become spans, ascending."""
+        """Ranks that become spans, ascending."""
         return tuple(rank for rank in self.ranks if rank.rank in self.choice.ranks)
 
     @property
     def world_size(self) -> int:
-        """Ranks of the job, as far as that is known."""
+        """Number of ranks in the job; 0 if no file states it."""
         return max(rank.world_size for rank in self.ranks)
 
     @property
     def calls(self) -> int:
-        """How many calls the files hold."""
+        """Number of calls in all files."""
         return sum(rank.calls for rank in self.ranks)
 
     @property
     def run_id(self) -> int:
-        """128 bits that depend on nothing but the calls: not on the files' names, order, format or compression."""
+        """128 bits derived from the calls alone, not from the files' names, order, format or compression."""
         return imported_run_id(rank.digest for rank in self.ranks)
 
 
 def recording_of(findings: ImportedFindings, choice: ChosenCalls, histories: Iterable[RankHistory]) -> Recording:
-    """Reduce histories to what becomes spans, one after the other: all calls of a large job take gigabytes."""
+    """Reduce histories to the calls that become spans, one at a time: all calls of a large job take gigabytes."""
     ranks = [_reduced(history, choice) for history in histories]
-    return Recording(findings, choice, tuple(sorted(ranks, key=lambda one: one.rank)))
+    return Recording(findings, choice, tuple(sorted(ranks, key=lambda recorded: recorded.rank)))
 
 
 def _reduced(history: RankHistory, choice: ChosenCalls) -> RecordedRank:

@@ -1,7 +1,7 @@
-"""The stalls of a recording: a trace for each, of the same shape as for a running job, and who is stalled by what.
+"""The stalls of a recording: a trace for each, of the same shape as for a running job, and markers on stalled calls.
 
 For a running job the spans of a stall link to the steps in which the ranks hang. Here they link to the calls of the
-recording, because its ranks have ids of its own in place of a run and a tape.
+recording: its ranks have ids of their own in place of a run and a tape.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ _MAX_INTEGER: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """One verdict.
+    """A verdict and its wording for spans.
 
     Attributes:
         verdict: The verdict, with places.
-        ruling: The same in words.
     """
 
     verdict: Verdict
@@ -46,7 +45,7 @@ class Stall:
 
     @property
     def root(self) -> LinkTarget:
-        """The root of its trace."""
+        """The root span of its trace."""
         return self.ruling.incident.root(EPOCH)
 
 
@@ -55,9 +54,9 @@ class Stalls:
     """All verdicts of a recording.
 
     Attributes:
-        world: The ranks at the last moment, with the ids that their spans have.
+        world: The ranks at the last moment, with the ids of their spans.
         stalls: One for each verdict, the most important first.
-        threshold_ns: The age at which an open operation counts as stalled.
+        threshold_ns: Age at which an open operation counts as stalled.
     """
 
     world: WorldSnapshot
@@ -65,7 +64,7 @@ class Stalls:
     threshold_ns: int
 
     def traces(self) -> list[list[FinishedSpan]]:
-        """The trace of each stall, parents first."""
+        """Return the trace of each stall, parents first."""
         return [self._trace(stall) for stall in self.stalls]
 
     def _trace(self, stall: Stall) -> list[FinishedSpan]:
@@ -76,42 +75,45 @@ class Stalls:
         return [msgspec.structs.replace(root, error=stall.ruling.text), *bars]
 
     def naming(self, rank: int) -> Sequence[Stall]:
-        """The stalls whose verdicts name a rank."""
+        """Return the stalls whose verdicts name a rank."""
         return [stall for stall in self.stalls if rank in stall.verdict.ranks]
 
     def marker(self, rank: int, number: int, bar: LinkTarget) -> FinishedSpan | None:
-        """The span of an open call that has stalled, below the bar of its rank; None if it has not."""
+        """Return the span that marks an open call as stalled, below the bar of its rank; None if it is not stalled."""
         wait = self._wait(rank, number)
         if wait is None or not self.stalls or self.world.taken_ns - wait.since_ns < self.threshold_ns:
             return None
-        here = [stall for stall in self.stalls if stall.verdict.operation_id == wait.operation.operation_id]
-        cause = (*here, *self.stalls)[0]
+        in_operation = [stall for stall in self.stalls if stall.verdict.operation_id == wait.operation.operation_id]
+        cause = (*in_operation, *self.stalls)[0]
         due = MarkerDue(wait, EPOCH, cause.ruling, self.world.taken_ns)
         return msgspec.structs.replace(marker_span(due, bar), links=(cause.root,))
 
     def _wait(self, rank: int, number: int) -> Wait | None:
-        """The wait in a call: only the snapshot knows which open calls wait, and which are queued behind them."""
+        """Return the wait in a call; None for calls that are queued behind the call that waits."""
         view = self.world.ranks.get(rank)
         if view is None:
             return None
-        since = [(one, one.waiting_since_ns) for one in view.open if one.record.number == number]
-        return next((Wait(view, one, since_ns) for one, since_ns in since if since_ns is not None), None)
+        calls = [(call, call.waiting_since_ns) for call in view.open if call.record.number == number]
+        return next((Wait(view, call, since_ns) for call, since_ns in calls if since_ns is not None), None)
 
 
 def stalls_of(findings: ImportedFindings, run_id: int, part_id: int) -> Stalls:
     """Put the verdicts of a recording into words.
 
     Args:
-        findings: What was found in the recording.
-        run_id: The id of the recording.
-        part_id: What stands for it in ids of spans.
+        findings: Verdicts on the recording.
+        run_id: Id of the recording.
+        part_id: Stands for the recording in ids of spans.
     """
     ranks = {
         rank: replace(view, run=part_id, nonce=imported_nonce(part_id, rank), step=0)
         for rank, view in findings.world.ranks.items()
     }
-    found = [(one, Incident(run_id, f"{part_id:032x} {name_of(one.verdict)}")) for one in findings.judgements]
-    stalls = [_stall(judgement, incident, findings.world.taken_ns) for judgement, incident in found]
+    incidents = [
+        (judgement, Incident(run_id, f"{part_id:032x} {name_of(judgement.verdict)}"))
+        for judgement in findings.judgements
+    ]
+    stalls = [_stall(judgement, incident, findings.world.taken_ns) for judgement, incident in incidents]
     return Stalls(replace(findings.world, ranks=ranks), tuple(stalls), findings.threshold_ns)
 
 
@@ -121,15 +123,15 @@ def _stall(judgement: Judgement, incident: Incident, now_ns: int) -> Stall:
 
 
 def name_of(verdict: Verdict) -> str:
-    """What distinguishes a verdict from the others on the same recording."""
+    """Return a name that distinguishes a verdict from all others on the same recording."""
     return f"{verdict.kind.value} {incident_name(verdict.operation_id)}"
 
 
 def recorded(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Leave out what no dump records (the step, the tag, a reduce op that was not read) and what OTLP cannot hold."""
+    """Drop attributes that dumps lack (the step, the tag, an unread reduce op) and values that OTLP cannot hold."""
     return {key: value for key, value in attributes.items() if key not in _NOT_RECORDED and not _is_unfit(key, value)}
 
 
 def _is_unfit(key: str, value: AttributeValue) -> bool:
-    """Whether it is an unread reduce op, or a number beyond 64 bits: a forged dump may state any size."""
+    """Return True for an unread reduce op, and for integers beyond 64 bits, which a forged dump may hold."""
     return (key, value) == (semconv.REDUCE_OP, UNREAD) or (isinstance(value, int) and value > _MAX_INTEGER)

@@ -1,7 +1,7 @@
 """The trace of a recording: a root, a bar for each rank, and its calls beneath.
 
-Nothing in it is random or says where and when it was imported. So importing the same files again makes the same spans
-to the last byte, and Jaeger shows only one of two equal spans.
+The spans contain nothing random, and neither the place nor the time of the import. Importing the same files again makes
+identical spans, and Jaeger shows only one of two identical spans.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Traces:
 
     @property
     def spans(self) -> tuple[FinishedSpan, ...]:
-        """All spans: those of stalls first, which matter most if sending is interrupted."""
+        """All spans. The spans of stalls come first: they matter most if sending is interrupted."""
         return (*(span for stall in self.stalls for span in stall), *self.calls)
 
 
 def traces_of(recording: Recording) -> Traces:
-    """Make the spans of a recording."""
+    """Build the spans of a recording."""
     run_id = recording.run_id
     part_id = imported_part_id(run_id, _part(recording))
     stalls = stalls_of(recording.findings, run_id, part_id)
@@ -66,11 +66,11 @@ def traces_of(recording: Recording) -> Traces:
 
 
 def _part(recording: Recording) -> str:
-    """Describe everything besides the calls that changes spans: one id must never stand for two different spans."""
+    """Describe everything that affects spans besides the calls: one id must never stand for two different spans."""
     findings, choice = recording.findings, recording.choice
     ranks = compress_ranks(choice.ranks, max_text=1 << 20)
-    found = [(name_of(one.verdict), one.text) for one in findings.judgements]
-    about = f"{findings.world.taken_ns}, {recording.world_size}, {findings.provenance}, {found}"
+    verdicts = [(name_of(judgement.verdict), judgement.text) for judgement in findings.judgements]
+    about = f"{findings.world.taken_ns}, {recording.world_size}, {findings.provenance}, {verdicts}"
     return f"{choice.last} of {ranks}, {findings.threshold_ns}, {about}"
 
 
@@ -128,7 +128,7 @@ class _Calls:
         return attributes | {key: value for key, value in optional.items() if value}
 
     def _rank(self, rank: RecordedRank) -> list[FinishedSpan]:
-        """Make a bar and the calls beneath."""
+        """Build the bar of a rank and the calls beneath."""
         bar = LinkTarget(self._root_id.trace_id, anchor_span_id(imported_nonce(self.part_id, rank.rank), 0, 0))
         calls = [self._call(rank, operation, bar) for operation in rank.operations]
         naming = self.stalls.naming(rank.rank)
@@ -186,7 +186,7 @@ class _Calls:
 
 
 def _within(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
-    """Give a rank without calls the length of the whole trace: it did nothing in all that time."""
+    """Stretch the bar of a rank without calls over the whole trace."""
     return bar if bar.end_ns else msgspec.structs.replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
 
 
@@ -201,6 +201,6 @@ def _of_operation(operation: OperationView) -> Attributes:
 
 
 def _groups(rank: RecordedRank) -> list[str]:
-    """Members of the groups that a rank has used."""
+    """Describe the groups that a rank has used by their members."""
     groups = {operation.group.key: operation.group for operation in rank.operations if operation.group is not None}
     return sorted(f"{key}: {compress_ranks(group.members)}" for key, group in groups.items())[:MAX_GROUPS]
