@@ -1,1 +1,1 @@
-"""`otel-torchdist analyze`: what the calls of a job show, as text, JSON, CSV and HTML."""
+"""`otel-torchdist analyze`: an analysis of a job's calls, as text, JSON, CSV and HTML."""

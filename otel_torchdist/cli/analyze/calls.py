@@ -1,4 +1,4 @@
-"""The tables on calls that `analyze --only calls` prints."""
+"""The tables of `analyze --only calls`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Item = TypeVar("_Item", Row, CallTotals, GroupCorrelation)
 
 
 def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
-    """One line for each row, with the counts of calls first."""
+    """Return the columns of the main table: one line for each row."""
     return [
         *_columns_of_parts(rows, parts),
         _column("calls", rows, lambda row: f"{row.calls:,}"),
@@ -83,15 +83,15 @@ def _per_rank(row: Row) -> Text:
 
 
 def _bandwidth(row: Row, is_bus: bool) -> str:
-    found = row.bandwidth
-    if found is None:
+    bandwidth = row.bandwidth
+    if bandwidth is None:
         return ""
-    bound = AT_LEAST if found.over is BandwidthOver.DURATION else ""
-    return f"{bound}{per_second(found.bus_bytes_per_second if is_bus else found.algorithm_bytes_per_second)}"
+    bound = AT_LEAST if bandwidth.over is BandwidthOver.DURATION else ""
+    return f"{bound}{per_second(bandwidth.bus_bytes_per_second if is_bus else bandwidth.algorithm_bytes_per_second)}"
 
 
 def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
-    """For each row, the rank that most often arrived last."""
+    """Return the columns of the table of latecomers: for each row, the rank that most often arrived last."""
     return [
         *_columns_of_parts(rows, [part for part in parts if part is not Part.RANK]),
         _column("last rank", rows, lambda row: str(row.latecomers[0].rank)),
@@ -102,19 +102,23 @@ def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list
 
 
 def columns_of_ranks(ranks: Sequence[CallTotals]) -> list[FittedColumn]:
-    """One line for each rank."""
+    """Return the columns of the table of ranks: one line for each rank."""
     return [
-        _column("rank", ranks, lambda one: str(one.rank)),
-        _column("calls", ranks, lambda one: f"{one.calls:,}"),
-        _column("open", ranks, lambda one: _unless_none(one.open)),
-        _column("failed", ranks, lambda one: _unless_none(one.failed), expendable=1),
-        _column("lost", ranks, lambda one: _unless_none(one.lost)),
-        _column("bytes", ranks, lambda one: amount(one.message_bytes), expendable=2),
-        _column("span", ranks, lambda one: duration(one.span_ns), expendable=3),
-        _column("communicating", ranks, lambda one: _part(one.communicating_ns, one.span_ns)),
-        _column("waiting", ranks, lambda one: _part(one.waiting_ns, one.span_ns)),
-        _column("last to arrive", ranks, lambda one: f"{one.came_last:,} of {one.compared:,}" if one.compared else ""),
+        _column("rank", ranks, lambda rank: str(rank.rank)),
+        _column("calls", ranks, lambda rank: f"{rank.calls:,}"),
+        _column("open", ranks, lambda rank: _unless_none(rank.open)),
+        _column("failed", ranks, lambda rank: _unless_none(rank.failed), expendable=1),
+        _column("lost", ranks, lambda rank: _unless_none(rank.lost)),
+        _column("bytes", ranks, lambda rank: amount(rank.message_bytes), expendable=2),
+        _column("span", ranks, lambda rank: duration(rank.span_ns), expendable=3),
+        _column("communicating", ranks, lambda rank: _part(rank.communicating_ns, rank.span_ns)),
+        _column("waiting", ranks, lambda rank: _part(rank.waiting_ns, rank.span_ns)),
+        _column("last to arrive", ranks, _last_arrivals),
     ]
+
+
+def _last_arrivals(rank: CallTotals) -> str:
+    return f"{rank.came_last:,} of {rank.compared:,}" if rank.compared else ""
 
 
 def _part(part_ns: int | None, whole_ns: int) -> str:
@@ -122,18 +126,18 @@ def _part(part_ns: int | None, whole_ns: int) -> str:
 
 
 def columns_of_groups(groups: Sequence[GroupCorrelation]) -> list[FittedColumn]:
-    """One line for each group, and one for what its ranks send each other."""
+    """Return the columns of the table of groups: one line for each group, and one for its point-to-point traffic."""
     return [
         _column("group", groups, _group, is_text=True),
         _column("ranks", groups, _known),
         _column("sequences", groups, _sequences),
-        _column("complete", groups, lambda one: f"{one.complete:,}"),
-        _column("open", groups, lambda one: _unless_none(one.open)),
-        _column("incomplete", groups, lambda one: _unless_none(one.incomplete)),
-        _column("mismatched", groups, lambda one: _unless_none(one.mismatched)),
-        _column("skew, median", groups, lambda one: duration(one.skew_median_ns)),
-        _column("p99", groups, lambda one: duration(one.skew_p99_ns), expendable=2),
-        _column("max", groups, lambda one: duration(one.skew_max_ns), expendable=1),
+        _column("complete", groups, lambda group: f"{group.complete:,}"),
+        _column("open", groups, lambda group: _unless_none(group.open)),
+        _column("incomplete", groups, lambda group: _unless_none(group.incomplete)),
+        _column("mismatched", groups, lambda group: _unless_none(group.mismatched)),
+        _column("skew, median", groups, lambda group: duration(group.skew_median_ns)),
+        _column("p99", groups, lambda group: duration(group.skew_p99_ns), expendable=2),
+        _column("max", groups, lambda group: duration(group.skew_max_ns), expendable=1),
     ]
 
 
@@ -152,12 +156,12 @@ def _sequences(group: GroupCorrelation) -> str:
 def _column(
     name: str,
     items: Sequence[_Item],
-    cell: Callable[[_Item], str | Text],
+    text_of: Callable[[_Item], str | Text],
     *,
     is_text: bool = False,
     expendable: int = 0,
 ) -> FittedColumn:
-    cells = [found if isinstance(found, Text) else Text(found) for found in map(cell, items)]
+    cells = [cell if isinstance(cell, Text) else Text(cell) for cell in map(text_of, items)]
     return FittedColumn(name, is_text, expendable, cells)
 
 
@@ -172,11 +176,11 @@ _Any = TypeVar("_Any")
 
 @dataclass(frozen=True, slots=True)
 class CallsReport:
-    """How a report is shown.
+    """Prints the tables.
 
     Attributes:
-        console: Where to print.
-        most: How many lines a table may have; 0 for any number.
+        console: The console to print to.
+        most: Upper bound on the lines of a table; 0 for any number.
     """
 
     console: Console
@@ -184,26 +188,30 @@ class CallsReport:
 
     def print(self, analysis: Analysis, source: Source) -> None:
         """Print the statistics."""
-        found = analysis.statistics
-        self._lines(source.headline, source.place, *span_of_calls(found.ranks))
-        if found.differences:
+        statistics = analysis.statistics
+        self._lines(source.headline, source.place, *span_of_calls(statistics.ranks))
+        if statistics.differences:
             self._lines("", Text("Members of a group have called these a different number of times:", style="bold red"))
-            self._sentences([describe_difference(one) for one in found.differences])
-        rows = found.rows
-        self._table(columns_of_rows(self._first(rows), found.by), len(rows))
+            self._sentences([describe_difference(difference) for difference in statistics.differences])
+        rows = statistics.rows
+        self._table(columns_of_rows(self._first(rows), statistics.by), len(rows))
         latest = [row for row in rows if row.latecomers]
         if latest:
-            self._table(columns_of_last_arrivals(self._first(latest), found.by), len(latest))
-        ranks = list(found.ranks)
+            self._table(columns_of_last_arrivals(self._first(latest), statistics.by), len(latest))
+        ranks = list(statistics.ranks)
         if self.most and len(ranks) > self.most:
-            ranks.sort(key=lambda one: (-one.came_last, one.rank))
+            ranks.sort(key=lambda rank: (-rank.came_last, rank.rank))
         self._table(columns_of_ranks(self._first(ranks)), len(ranks))
-        if found.groups:
-            self._table(columns_of_groups(self._first(found.groups)), len(found.groups))
+        if statistics.groups:
+            self._table(columns_of_groups(self._first(statistics.groups)), len(statistics.groups))
             self._sentences(
-                [describe_unfinished(one, group.group.name) for group in found.groups for one in group.unfinished]
+                [
+                    describe_unfinished(operation, group.group.name)
+                    for group in statistics.groups
+                    for operation in group.unfinished
+                ]
             )
-        self._lines(*_notes(found, analysis.unknown))
+        self._lines(*_notes(statistics, analysis.unknown))
 
     def _lines(self, *lines: str | Text) -> None:
         for line in lines:
@@ -211,7 +219,7 @@ class CallsReport:
 
     def _sentences(self, sentences: Sequence[str]) -> None:
         shown = sentences[:MAX_SENTENCES] if self.most else sentences
-        self._lines(*(f"  {one}" for one in shown))
+        self._lines(*(f"  {sentence}" for sentence in shown))
         if len(shown) < len(sentences):
             self._lines(f"  … {len(sentences) - len(shown)} more; --rows 0 shows all")
 
@@ -228,17 +236,17 @@ class CallsReport:
 
 
 def span_of_calls(ranks: Sequence[CallTotals]) -> Iterator[str]:
-    """What time the calls are from, and from when on those of all ranks are known."""
-    spans = [(one.from_ns, one.until_ns) for one in ranks if one.from_ns is not None and one.until_ns is not None]
+    """Yield the time span of the calls, and the time from which the calls of all ranks are known."""
+    spans = [(rank.from_ns, rank.until_ns) for rank in ranks if rank.from_ns is not None and rank.until_ns is not None]
     if not spans:
         yield "no calls"
         return
     first_ns, last_ns = min(span[0] for span in spans), max(span[1] for span in spans)
     yield f"calls from {day_and_time(first_ns)} to {time_of_day(last_ns)}"
-    lossy = [one for one in ranks if one.lost]
+    lossy = [rank for rank in ranks if rank.lost]
     if lossy:
-        lost, from_ns = sum(one.lost for one in lossy), max(one.from_ns or 0 for one in lossy)
-        who = name_ranks([one.rank for one in lossy])
+        lost, from_ns = sum(rank.lost for rank in lossy), max(rank.from_ns or 0 for rank in lossy)
+        who = name_ranks([rank.rank for rank in lossy])
         yield (
             f"{lost:,} earlier or damaged records of {who} are missing: "
             f"the calls of all ranks are known from {time_of_day(from_ns)} on"
@@ -246,21 +254,21 @@ def span_of_calls(ranks: Sequence[CallTotals]) -> Iterator[str]:
 
 
 def describe_difference(difference: CountDifference) -> str:
-    """Who has called how much, in a clause."""
+    """Describe the number of calls of each rank in a clause."""
     group, counts = difference.group.name, difference.counts
     since = f" since sequence {difference.first_sequence}" if difference.first_sequence else ""
     if difference.ends is not None:
         source, destination = difference.ends
-        sent, received = (next(one for one in counts if one.operation == name) for name in ("send", "recv"))
+        sent, received = (next(count for count in counts if count.operation == name) for name in ("send", "recv"))
         return (
             f"{group}{since}: rank {source} has sent to rank {destination} {_often(sent.calls, sent.open)}, "
             f"which has received {_often(received.calls, received.open)}"
         )
     crowds: dict[tuple[int, int], list[CallCount]] = {}
-    for one in counts:
-        crowds.setdefault((one.calls, one.open), []).append(one)
+    for count in counts:
+        crowds.setdefault((count.calls, count.open), []).append(count)
     clauses = (
-        f"{name_ranks([one.rank for one in crowd])} {_often(*numbers)}" for numbers, crowd in sorted(crowds.items())
+        f"{name_ranks([count.rank for count in crowd])} {_often(*numbers)}" for numbers, crowd in sorted(crowds.items())
     )
     return f"{difference.operation} in {group}{since}: {', '.join(clauses)}"
 
@@ -270,31 +278,31 @@ def _often(calls: int, still_open: int) -> str:
     return f"{times} ({still_open:,} open)" if still_open else times
 
 
-def describe_unfinished(one: Unfinished, group: str) -> str:
-    """Who is missing in an operation, and who is in it, in a clause."""
-    between = f" from rank {one.ends[0]} to rank {one.ends[1]}" if one.ends is not None else ""
-    text = f"{' / '.join(one.operations)} (sequence {one.sequence}, {group}){between}"
+def describe_unfinished(operation: Unfinished, group: str) -> str:
+    """Describe the ranks missing in an operation, and the ranks inside, in a clause."""
+    between = f" from rank {operation.ends[0]} to rank {operation.ends[1]}" if operation.ends is not None else ""
+    text = f"{' / '.join(operation.operations)} (sequence {operation.sequence}, {group}){between}"
     clauses: list[str] = []
-    if one.missing:
-        clauses.append(f"{name_ranks(one.missing)} {have(one.missing)} not entered it")
-    if one.open:
-        clauses.append(f"{name_ranks(one.open)} {have(one.open)} not left it")
+    if operation.missing:
+        clauses.append(f"{name_ranks(operation.missing)} {have(operation.missing)} not entered it")
+    if operation.open:
+        clauses.append(f"{name_ranks(operation.open)} {have(operation.open)} not left it")
     return f"{text}: {', '.join(clauses)}"
 
 
-def _notes(found: Statistics, unknown: Sequence[int]) -> Iterator[str]:
-    """What the tables leave out, and what their signs mean."""
+def _notes(statistics: Statistics, unknown: Sequence[int]) -> Iterator[str]:
+    """Yield explanations of the tables: missing ranks, untimed calls, and the meaning of signs."""
     if unknown:
         yield f"not known: the calls of {name_ranks(unknown)}"
-    not_timed = sum(row.not_timed for row in found.rows)
+    not_timed = sum(row.not_timed for row in statistics.rows)
     if not_timed:
         yield (
             f"{not_timed:,} calls are counted, not timed: a poll or PyTorch's watchdog saw them end some time later, "
             "or nothing did"
         )
-    bandwidths = [row.bandwidth for row in found.rows if row.bandwidth is not None]
-    if any(one.over is BandwidthOver.DURATION for one in bandwidths):
+    bandwidths = [row.bandwidth for row in statistics.rows if row.bandwidth is not None]
+    if any(bandwidth.over is BandwidthOver.DURATION for bandwidth in bandwidths):
         yield "≥: a lower bound, because the time includes the wait for other ranks"
-    if any(row.counts_differ for row in found.rows):
-        ranks = sorted({count.rank for one in found.differences for count in one.counts})
+    if any(row.counts_differ for row in statistics.rows):
+        ranks = sorted({count.rank for difference in statistics.differences for count in difference.counts})
         yield f"≠: not all members have called it equally often (ranks {compress_ranks(ranks)})"

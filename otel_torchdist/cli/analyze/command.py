@@ -28,7 +28,7 @@ from otel_torchdist.node.job.runs.runs import index_of
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 PIPE_WIDTH: Final = 200
-"""Width if there is no terminal."""
+"""Width without a terminal."""
 MOST_ROWS: Final = 40
 _HTML: Final = "--html"
 _CALLS: Final = "--only calls"
@@ -43,7 +43,7 @@ _FITS: Final = {
     "threshold": (_HTML,),
     "force": (_HTML,),
 }
-"""Options that not all results take."""
+"""Outputs that accept an option, for options that not all outputs accept."""
 _TEXT: Final = {"only": ("text and JSON",), "as_json": ("text and JSON",)}
 
 
@@ -51,15 +51,15 @@ def analyze(
     context: typer.Context,
     target: RunDumpsOrTraces = None,
     only: Annotated[
-        AnalysisSection | None, typer.Option(help="Show one part of it, with its details.", show_default=False)
+        AnalysisSection | None, typer.Option(help="Show one section, with its details.", show_default=False)
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             dir_okay=True,
-            help="Write one HTML file with all of it, a timeline and what `diagnose` finds, which any browser opens "
-            "without a network.",
+            help="Write everything, with a timeline and the findings of `diagnose`, into one HTML file. Any browser "
+            "opens it without a network.",
             show_default=False,
         ),
     ] = None,
@@ -71,15 +71,15 @@ def analyze(
     by: Annotated[
         str,
         typer.Option(
-            help="With --only calls: what distinguishes rows, a list of `operation`, `group`, `size`, `site`, `rank`, "
-            "`phase`."
+            help="With --only calls: properties that distinguish rows, a list of `operation`, `group`, `size`, `site`, "
+            "`rank`, `phase`."
         ),
     ] = ",".join(part.value for part in DEFAULT_PARTS),
     sort: Annotated[
-        Order, typer.Option(help="With --only calls: what comes first, the largest of it, or names in order.")
+        Order, typer.Option(help="With --only calls: order of the rows, largest first; names are in ascending order.")
     ] = Order.TIME,
     rows: Annotated[
-        int, typer.Option(min=0, help="With --only calls: lines that a table may have; 0 for all.")
+        int, typer.Option(min=0, help="With --only calls: upper bound on the lines of a table; 0 for all.")
     ] = MOST_ROWS,
     max_calls: Annotated[
         int, typer.Option(min=1_000, help="With --only path: look at the newest steps with at most this many calls.")
@@ -87,8 +87,8 @@ def analyze(
     ranks: Annotated[
         str,
         typer.Option(
-            help="Ranks, such as `0-7,12`: whose calls count, with --only calls; that the timeline shows, with --html. "
-            "Without it: all, or in the timeline of a large job those that matter most.",
+            help="Ranks, such as `0-7,12`. With --only calls: ranks whose calls are counted. With --html: ranks in the "
+            "timeline. Without it: all, or in the timeline of a large job the ranks that matter most.",
             show_default=False,
         ),
     ] = "",
@@ -96,20 +96,20 @@ def analyze(
         str,
         typer.Option(
             show_default=False,
-            help="With --html: steps to show in the timeline, such as `100-110`. Without it: the newest steady ones "
-            "that fit, and those around long waits.",
+            help="With --html: steps to show in the timeline, such as `100-110`. Without it: the newest steady steps "
+            "that fit, and the steps around long waits.",
         ),
     ] = "",
     threshold: Threshold = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE even if it is no report.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE even if it is not a report.")] = False,
 ) -> None:
     """To see where the time goes: what the job is, where its time goes, who holds it up, and what to do first.
 
-    It reads the tapes of a run, whether that is running or has ended, in whatever way, its archive, dumps of PyTorch's
-    flight recorder, or traces of its profiler; it asks no rank and changes nothing.
+    It reads the tapes of a running or ended run, its archive, dumps of PyTorch's flight recorder, or traces of its
+    profiler. It sends no requests to ranks and changes nothing.
     """
     if html is not None:
-        # Imported when it is used: with what judges a run, it takes a fifth of a second.
+        # Imported on use: importing the page and the judge takes a fifth of a second.
         from otel_torchdist.cli.analyze.html.writing import PageOptions, write_page
 
         check_options(context, {**_FITS, **_TEXT}, _HTML)
@@ -125,56 +125,56 @@ def analyze(
     wanted = target_of(target or [], run_dir)
     needs_times = only in (AnalysisSection.CALLS, AnalysisSection.PATH)
     source = timed_source_of(wanted) if needs_times else source_of(wanted)
-    found = _analysis(source, scope, sort)
-    _check_found(found, source, scope)
+    analysis = _analysis(source, scope, sort)
+    _check_not_empty(analysis, source, scope)
     if as_json:
-        print_json(analysis_result(found, source.run_id, source.place, tuple(source.warnings)))
+        print_json(analysis_result(analysis, source.run_id, source.place, tuple(source.warnings)))
     elif as_csv:
-        typer.echo(csv_of(found.statistics.rows), nl=False)
+        typer.echo(csv_of(analysis.statistics.rows), nl=False)
     else:
-        _print(only, found, source, _report(rows))
+        _print(only, analysis, source, _report(rows))
 
 
 def _analysis(source: Source, scope: Scope, order: Order) -> Analysis:
     if not source.has_times:
         scope = replace(scope, sections=frozenset(scope.sections) - {AnalysisSection.CALLS, AnalysisSection.PATH})
     with without_collecting_garbage():
-        found = analysis_of(source.histories, scope)
+        analysis = analysis_of(source.histories, scope)
     warn(source.warnings)
-    statistics = msgspec.structs.replace(found.statistics, rows=ordered(found.statistics.rows, order))
-    return replace(found, statistics=statistics)
+    statistics = msgspec.structs.replace(analysis.statistics, rows=ordered(analysis.statistics.rows, order))
+    return replace(analysis, statistics=statistics)
 
 
-def _check_found(found: Analysis, source: Source, scope: Scope) -> None:
-    """End the command if there is nothing to show."""
-    ranks = found.statistics.ranks
+def _check_not_empty(analysis: Analysis, source: Source, scope: Scope) -> None:
+    """End the command if there are no calls."""
+    ranks = analysis.statistics.ranks
     warn(without_calls(scope.ranks, (rank.rank for rank in ranks)))
-    if ranks or found.graph is not None or found.path is not None:
+    if ranks or analysis.graph is not None or analysis.path is not None:
         return
-    what = "no calls of the ranks that were asked for" if scope.ranks is not None else source.emptiness
-    fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
+    reason = "no calls of the ranks that were asked for" if scope.ranks is not None else source.emptiness
+    fail(f"{source.place}: {reason}", ExitCode.NOTHING_FOUND)
 
 
-def _print(only: AnalysisSection | None, found: Analysis, source: Source, tables: Report) -> None:
+def _print(only: AnalysisSection | None, analysis: Analysis, source: Source, tables: Report) -> None:
     match only:
         case None:
-            print_lines(lines_of_overview(found, source))
+            print_lines(lines_of_overview(analysis, source))
         case AnalysisSection.CALLS:
-            tables.print(found, source)
+            tables.print(analysis, source)
         case AnalysisSection.GRAPH:
-            print_lines(lines_of_graph(found.graph, source) if found.graph is not None else ())
+            print_lines(lines_of_graph(analysis.graph, source) if analysis.graph is not None else ())
         case AnalysisSection.PATH:
-            print_lines(lines_of_path(found.path, source) if found.path is not None else ())
+            print_lines(lines_of_path(analysis.path, source) if analysis.path is not None else ())
         case AnalysisSection.ADVICE:
-            print_lines(lines_of_advice(found, source))
+            print_lines(lines_of_advice(analysis, source))
 
 
 def print_calls_of(directory: Path, run_id: int) -> None:
-    """Print the tables of calls for a run of which other readers have been reading the tapes.
+    """Print the tables of calls for a run whose tapes other readers have consumed.
 
     Args:
-        directory: Its job directory.
-        run_id: Its id; 0 for the run that started last there.
+        directory: The job directory.
+        run_id: Id of the run; 0 for the run that started last.
     """
     runs = index_of([directory]).runs
     run = next((run for run in runs if run_id in (0, run.run_id)), None)
@@ -182,8 +182,8 @@ def print_calls_of(directory: Path, run_id: int) -> None:
         typer.echo(f"no statistics: its tapes in {directory} are gone")
         return
     source = source_of_run(run)
-    found = _analysis(source, Scope(frozenset({AnalysisSection.CALLS})), Order.TIME)
-    _report(MOST_ROWS).print(found, source)
+    analysis = _analysis(source, Scope(frozenset({AnalysisSection.CALLS})), Order.TIME)
+    _report(MOST_ROWS).print(analysis, source)
 
 
 def _report(most: int) -> Report:

@@ -1,4 +1,4 @@
-"""The parallelism graph for people."""
+"""The report on the parallelism graph."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SHOWN_PAIRS: Final = 8
 _INDENT: Final = " " * 8
 
 
-def lines_of_graph(found: Graph, source: Source) -> Iterator[Text]:
-    """Describe the axes, then all other groups, then the traffic."""
+def lines_of_graph(graph: Graph, source: Source) -> Iterator[Text]:
+    """Yield the report: the axes, then all other groups, then the traffic."""
     yield Text(source.headline)
     yield Text()
-    yield Text(shape_of(found), style="bold")
-    total, has_hosts = sum(found.sent.values()) + found.unattributed_bytes, len({*found.hosts.values()}) > 1
-    for nth, axis in enumerate(found.axes, 1):
+    yield Text(shape_of(graph), style="bold")
+    total, has_hosts = sum(graph.sent.values()) + graph.unattributed_bytes, len({*graph.hosts.values()}) > 1
+    for nth, axis in enumerate(graph.axes, 1):
         yield Text()
         yield from _groups(f"axis {nth}", axis, total, has_hosts)
-    for other in found.groups:
+    for other in graph.groups:
         yield Text()
-        yield from _groups(span_of(other, len(found.axes)), other, total, has_hosts)
-    yield from _traffic(found)
-    remarks = list(remarks_of(found))
+        yield from _groups(span_of(other, len(graph.axes)), other, total, has_hosts)
+    yield from _traffic(graph)
+    remarks = list(remarks_of(graph))
     if remarks:
         yield Text()
     yield from (Text(remark, style="yellow") for remark in remarks)
@@ -51,8 +51,8 @@ def _groups(title: str, groups: ParallelGroups, total: int, has_hosts: bool) -> 
     examples = [compress_ranks(members) for members in groups.members[:SHOWN_GROUPS]]
     listed = " | ".join([*examples, *(["…"] if count > SHOWN_GROUPS else [])])
     yield Text.assemble((title, "bold"), f"  {role_of(groups)}: {number} of {size} ranks, {listed}")
-    for one in groups.roles:
-        yield Text(f"{_INDENT}{one.role.value}: {one.evidence}; {amount(one.sent_bytes)} sent")
+    for purpose in groups.roles:
+        yield Text(f"{_INDENT}{purpose.role.value}: {purpose.evidence}; {amount(purpose.sent_bytes)} sent")
     if balance_of(groups):
         yield Text(f"{_INDENT}{balance_of(groups)}")
     facts = [f"{share(groups.sent_bytes, total) or '0%'} of all bytes"]
@@ -69,14 +69,14 @@ def _hosts(across: int, count: int) -> str:
     return "across hosts" if across == count else f"{across} of {count} across hosts"
 
 
-def _traffic(found: Graph) -> Iterator[Text]:
-    if not found.sent:
+def _traffic(graph: Graph) -> Iterator[Text]:
+    if not graph.sent:
         return
     yield Text()
     yield Text("most bytes from rank to rank, if libraries use rings in the order of the ranks", style="bold")
-    for (source, destination), size in Counter(found.sent).most_common(SHOWN_PAIRS):
+    for (source, destination), size in Counter(graph.sent).most_common(SHOWN_PAIRS):
         yield Text(f"{_INDENT}{source} → {destination}  {amount(size)}")
-    between = between_hosts(found)
-    if len({*found.hosts.values()}) > 1:
+    between = between_hosts(graph)
+    if len({*graph.hosts.values()}) > 1:
         crossing = sum(between.values())
-        yield Text(f"{_INDENT}between hosts: {amount(crossing)}, {share(crossing, sum(found.sent.values())) or '0%'}")
+        yield Text(f"{_INDENT}between hosts: {amount(crossing)}, {share(crossing, sum(graph.sent.values())) or '0%'}")

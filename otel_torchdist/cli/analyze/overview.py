@@ -24,47 +24,47 @@ from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.model.units import amount, duration, per_second, share
 
 
-def lines_of_advice(found: Analysis, source: Source) -> Iterator[Text]:
-    """Describe what is worth looking into, what would bring most first."""
+def lines_of_advice(analysis: Analysis, source: Source) -> Iterator[Text]:
+    """Yield the report on all advice, by decreasing gain."""
     yield Text(source.headline)
-    names = group_names(found.path)
-    if found.path is None or not found.path.has_steps:
+    names = group_names(analysis.path)
+    if analysis.path is None or not analysis.path.has_steps:
         yield Text("no steady steps are recorded: nothing is known of the critical path", style="yellow")
-    if not found.advice:
+    if not analysis.advice:
         yield Text()
         yield Text("nothing stands out")
-    for one in found.advice:
+    for advice in analysis.advice:
         yield Text()
-        yield Text.assemble((one.topic.value, "bold"), f": {finding(one, names)}")
-        yield Text(f"    check: {check(one)}")
-        yield Text(f"    more: {PAGES[one.topic]}")
+        yield Text.assemble((advice.topic.value, "bold"), f": {finding(advice, names)}")
+        yield Text(f"    check: {check(advice)}")
+        yield Text(f"    more: {PAGES[advice.topic]}")
 
 
 def group_names(path: CriticalPath | None) -> Mapping[str, str]:
-    """Return the names of groups by their keys, as sentences need them."""
+    """Return the names of groups by key; empty without a path."""
     return path.group_names if path is not None else dict[str, str]()
 
 
 MOST: Final = 3
-"""Lines on one subject."""
+"""Lines on one topic."""
 OVERVIEW_PARTS: Final = (Part.OPERATION, Part.SIZE, Part.SITE)
-"""What distinguishes the calls that take most time."""
+"""Properties that distinguish rows of calls."""
 _OFTEN_LAST: Final = 2.0
-"""A rank arrives last often if it does so this many times as often as its share."""
+"""A rank arrives last often if it does so at least this many times as often as on average."""
 _NOTABLE: Final = 0.01
-"""Share of the time in calls below which a row is left out."""
+"""Rows with a smaller share of the time in calls are left out."""
 _DETAILS: Final = (
     "details: --only calls, --only graph, --only path, --only advice; as a page with a timeline: --html FILE"
 )
 
 
-def lines_of_overview(found: Analysis, source: Source) -> Iterator[Text]:
-    """Answer four questions, each with the few lines that matter most."""
+def lines_of_overview(analysis: Analysis, source: Source) -> Iterator[Text]:
+    """Yield the overview: the most important lines on each of four questions."""
     yield Text(source.headline)
-    yield from _section("what it is", _job(found))
-    yield from _section("where its time goes", _time(found, source))
-    yield from _section("who holds it up", _held_up(found))
-    yield from _section("what to do first", _advice(found))
+    yield from _section("what it is", _job(analysis))
+    yield from _section("where its time goes", _time(analysis, source))
+    yield from _section("who holds it up", _held_up(analysis))
+    yield from _section("what to do first", _advice(analysis))
     yield Text()
     yield Text(_DETAILS, style="dim")
 
@@ -76,21 +76,21 @@ def _section(title: str, lines: Iterable[str | Text]) -> Iterator[Text]:
         yield Text.assemble("  ", line)
 
 
-def _job(found: Analysis) -> Iterator[str | Text]:
-    graph, statistics = found.graph, found.statistics
+def _job(analysis: Analysis) -> Iterator[str | Text]:
+    graph, statistics = analysis.graph, analysis.statistics
     if graph is not None:
         yield Text(shape_of(graph), style="bold")
     facts = [*_calls(statistics.ranks), *([_sent(graph)] if graph is not None and graph.sent else [])]
     if facts:
         yield "; ".join(facts)
     yield from list(span_of_calls(statistics.ranks))[1:]
-    if found.unknown:
-        yield Text(f"not known: the calls of {name_ranks(found.unknown)}", style="yellow")
+    if analysis.unknown:
+        yield Text(f"not known: the calls of {name_ranks(analysis.unknown)}", style="yellow")
 
 
 def _calls(ranks: Sequence[CallTotals]) -> Iterator[str]:
     if ranks:
-        yield f"{sum(one.calls for one in ranks):,} {next(span_of_calls(ranks))}"
+        yield f"{sum(rank.calls for rank in ranks):,} {next(span_of_calls(ranks))}"
 
 
 def _sent(graph: Graph) -> str:
@@ -100,15 +100,15 @@ def _sent(graph: Graph) -> str:
     return f"{amount(total)} sent from rank to rank{between}"
 
 
-def _time(found: Analysis, source: Source) -> Iterator[str]:
+def _time(analysis: Analysis, source: Source) -> Iterator[str]:
     if not source.has_times:
         yield "not known: execution traces have no times"
         return
-    path = found.path
+    path = analysis.path
     if path is not None and path.has_steps:
         yield headline_of(path)
         yield from pieces_of(path, MOST)
-    timed = sorted((row for row in found.statistics.rows if row.time_ns), key=lambda row: -row.time_ns)
+    timed = sorted((row for row in analysis.statistics.rows if row.time_ns), key=lambda row: -row.time_ns)
     if not timed:
         yield "not known: no call has an end that is known exactly"
         return
@@ -133,18 +133,18 @@ def _row(row: Row) -> str:
     return f"{row.operation}{size}{site}: {', '.join(facts)}"
 
 
-def _held_up(found: Analysis) -> Iterator[str | Text]:
-    lines = [*_missing(found.statistics), *_causes(found.path), *_last(found)]
+def _held_up(analysis: Analysis) -> Iterator[str | Text]:
+    lines = [*_missing(analysis.statistics), *_causes(analysis.path), *_last(analysis)]
     yield from lines or ["no rank stands out, as far as arrivals can be compared"]
 
 
-def _missing(found: Statistics) -> Iterator[Text]:
-    """The ranks that have called less than others, or the newest operations that not all have entered or left."""
-    unfinished = [(one, group.group.name) for group in found.groups for one in group.unfinished]
+def _missing(statistics: Statistics) -> Iterator[Text]:
+    """Yield the ranks that have called less than others, or else the newest operations that are not complete."""
+    unfinished = [(operation, group.group.name) for group in statistics.groups for operation in group.unfinished]
     unfinished.sort(key=lambda both: (-both[0].sequence, both[1]))
     absent = [describe_unfinished(*both) for both in unfinished if both[0].missing]
-    sentences = [describe_difference(one) for one in found.differences] or absent
-    yield from (Text(one, style="bold red") for one in sentences[:MOST])
+    sentences = [describe_difference(difference) for difference in statistics.differences] or absent
+    yield from (Text(text, style="bold red") for text in sentences[:MOST])
     if len(sentences) > MOST:
         yield Text(f"… {len(sentences) - MOST} more; --only calls shows all")
     if unfinished and not sentences:
@@ -153,39 +153,39 @@ def _missing(found: Statistics) -> Iterator[Text]:
 
 
 def _causes(path: CriticalPath | None) -> Iterator[str]:
-    """The ranks that make steps longer; never those that only wait, nor transfers."""
-    causes = [one for one in path.causes if one.kind is not CauseKind.TRANSFER] if path is not None else []
+    """Yield the ranks that lengthen steps. Ranks that only wait and transfers are left out."""
+    causes = [cause for cause in path.causes if cause.kind is not CauseKind.TRANSFER] if path is not None else []
     for cause in causes[:MOST]:
         assert path is not None
         gain = f"{duration(cause.gain_ns)} ({share(cause.gain_ns, path.path_ns)})"
         yield f"{sentence(cause, path.group_names)}; otherwise a step would be up to {gain} shorter"
 
 
-def _last(found: Analysis) -> Iterator[str]:
-    """The rank that arrives last far more often than others, where no path shows what waits for it."""
-    if found.path is not None and found.path.has_steps:
+def _last(analysis: Analysis) -> Iterator[str]:
+    """Yield the ranks that arrive last far more often than others, if no critical path is known."""
+    if analysis.path is not None and analysis.path.has_steps:
         return
-    compared = [one for one in found.statistics.ranks if one.compared]
-    often = [one for one in compared if one.came_last * len(compared) >= _OFTEN_LAST * one.compared]
-    for one in sorted(often, key=lambda one: -one.came_last)[:MOST]:
-        yield f"rank {one.rank} arrives last at {one.came_last:,} of {one.compared:,} operations"
+    compared = [rank for rank in analysis.statistics.ranks if rank.compared]
+    often = [rank for rank in compared if rank.came_last * len(compared) >= _OFTEN_LAST * rank.compared]
+    for rank in sorted(often, key=lambda rank: -rank.came_last)[:MOST]:
+        yield f"rank {rank.rank} arrives last at {rank.came_last:,} of {rank.compared:,} operations"
 
 
-def _advice(found: Analysis) -> Iterator[str]:
-    is_open = bool(found.statistics.differences) or any(group.unfinished for group in found.statistics.groups)
+def _advice(analysis: Analysis) -> Iterator[str]:
+    is_open = bool(analysis.statistics.differences) or any(group.unfinished for group in analysis.statistics.groups)
     if is_open:
         yield "otel-torchdist diagnose judges what is open, and shows what each rank was doing last"
-    names = group_names(found.path)
-    for one in found.advice[:MOST]:
-        is_described = one.cause is not None  # above, as what holds the job up
+    names = group_names(analysis.path)
+    for advice in analysis.advice[:MOST]:
+        is_described = advice.cause is not None  # in the section on what holds the job up
         yield (
-            f"{one.topic.value} ({name_ranks(one.ranks)})"
+            f"{advice.topic.value} ({name_ranks(advice.ranks)})"
             if is_described
-            else f"{one.topic.value}: {finding(one, names)}"
+            else f"{advice.topic.value}: {finding(advice, names)}"
         )
-        yield f"  check: {check(one)}"
-    if len(found.advice) > MOST:
-        yield f"… {len(found.advice) - MOST} more; --only advice shows all"
-    if not found.advice and not is_open:
-        is_steady = found.path is not None and found.path.has_steps
+        yield f"  check: {check(advice)}"
+    if len(analysis.advice) > MOST:
+        yield f"… {len(analysis.advice) - MOST} more; --only advice shows all"
+    if not analysis.advice and not is_open:
+        is_steady = analysis.path is not None and analysis.path.has_steps
         yield "nothing stands out" if is_steady else "nothing stands out; no steady steps are recorded"

@@ -1,4 +1,4 @@
-"""The rows of statistics: in which order, and as CSV."""
+"""The rows of statistics: their order, and their form as CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.analysis.statistics.result import Row
 
 
 class Order(str, Enum):
-    """What comes first."""
+    """An order of rows."""
 
     TIME = "time"
     CALLS = "calls"
@@ -27,7 +27,7 @@ class Order(str, Enum):
 
 
 def ordered(rows: Iterable[Row], order: Order) -> tuple[Row, ...]:
-    """Return rows in an order: by name ascending, else the largest first."""
+    """Return rows in an order: names ascending, numbers descending."""
     by_name = tuple(sorted(rows, key=_name))
     if order is Order.NAME:
         return by_name
@@ -58,10 +58,10 @@ def _name(row: Row) -> tuple[object, ...]:
 
 
 def parts_of(text: str) -> tuple[Part, ...]:
-    """Return what distinguishes rows, from a list such as `operation,site`.
+    """Return the parts that distinguish rows, from a list such as `operation,site`.
 
     Raises:
-        typer.BadParameter: A word in it means nothing.
+        typer.BadParameter: A word is not the name of a part.
     """
     known = {part.value: part for part in Part}
     words = [word.strip() for word in text.split(",") if word.strip()]
@@ -82,7 +82,7 @@ COLUMNS: Final = (
 
 
 def csv_of(rows: Iterable[Row]) -> str:
-    """Write rows as CSV, with a line of column names."""
+    """Format rows as CSV, with a header."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -1,1 +1,1 @@
-"""`analyze --html`: one HTML file about a run."""
+"""`analyze --html`: a report on a run as one HTML file."""

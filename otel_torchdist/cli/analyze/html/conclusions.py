@@ -1,4 +1,4 @@
-"""What `diagnose` finds, in the words of `diagnose`, as a report has it."""
+"""The conclusions of `diagnose` as parts of a report."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _TONES = {VERDICT: "bad", "ended together": "warn", "undecided": "warn"}
 
 
 def conclusions_of_run(run: Run, helpers: Iterable[Run], rules: StallRules) -> tuple[list[Conclusion], list[str]]:
-    """Judge a run and its helpers; returns what comes of it, and what could not be read."""
+    """Judge a run and its helpers. Returns the conclusions and warnings about unreadable parts."""
     try:
         diagnosis = diagnose_run(run, rules)
     except TapeError as error:
         return [], [str(error)]
-    found = [_of(diagnosis)]
+    conclusions = [_of(diagnosis)]
     for helper in helpers:
         try:
             of_helper = diagnose_run(helper, rules)
         except TapeError:
-            continue  # damaged: what can be read of the run itself is still shown
+            continue  # damaged: the readable rest of the run is still shown
         if of_helper.has_problem:
-            found.append(_of(of_helper))
-    return found, list(diagnosis.warnings)
+            conclusions.append(_of(of_helper))
+    return conclusions, list(diagnosis.warnings)
 
 
 def _of(diagnosis: Diagnosis) -> Conclusion:
@@ -53,23 +53,23 @@ def _of(diagnosis: Diagnosis) -> Conclusion:
 
 
 def conclusions_of_dumps(paths: Iterable[Path], rules: StallRules) -> tuple[list[Conclusion], list[str]]:
-    """Judge what a job has left; returns what comes of it, and what could not be read."""
-    found = diagnose_leftovers(list(paths), rules)
-    if found.is_empty:
-        return [], list(found.notes)
-    verdicts = list(_verdicts(found.dumps)) if found.dumps is not None else []
-    details = _plain(lines_of_leftovers(found))
+    """Judge the files of a job that was not recorded. Returns the conclusions and warnings about unreadable parts."""
+    leftovers = diagnose_leftovers(list(paths), rules)
+    if leftovers.is_empty:
+        return [], list(leftovers.notes)
+    verdicts = list(_verdicts(leftovers.dumps)) if leftovers.dumps is not None else []
+    details = _plain(lines_of_leftovers(leftovers))
     if verdicts:
-        return [_with_details(verdicts[0], details), *verdicts[1:]], list(found.notes)
-    tone, title = ("warn", "a failure") if found.has_problem else ("good", "no verdict")
-    sentence = _without_verdict(found)
-    return [Conclusion(tone, title, sentence, details=details)], list(found.notes)
+        return [_with_details(verdicts[0], details), *verdicts[1:]], list(leftovers.notes)
+    tone, title = ("warn", "a failure") if leftovers.has_problem else ("good", "no verdict")
+    sentence = _without_verdict(leftovers)
+    return [Conclusion(tone, title, sentence, details=details)], list(leftovers.notes)
 
 
-def _without_verdict(found: Leftovers) -> str:
-    if found.has_problem:
+def _without_verdict(leftovers: Leftovers) -> str:
+    if leftovers.has_problem:
         return "texts beside the dumps report a failure"
-    return f"no operation was open for {found.threshold_s:g} s"
+    return f"no operation was open for {leftovers.threshold_s:g} s"
 
 
 def _verdicts(dumps: JudgedDumps) -> Iterator[Conclusion]:

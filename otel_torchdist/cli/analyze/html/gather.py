@@ -1,4 +1,4 @@
-"""Puts a report together from a run or from dumps."""
+"""Builds a report from a run or from dumps."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _MOST_DIFFERENCES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a report is about.
+    """The subject of a report.
 
     Attributes:
         title: A few words.
-        began: When the run began, local time; ''.
+        began: Start of the run, local time; '' if unknown.
         source: Its calls.
-        conclusions: What `diagnose` says.
-        warnings: What could not be read.
+        conclusions: The conclusions of `diagnose`.
+        warnings: Unreadable parts.
     """
 
     title: str
@@ -54,10 +54,10 @@ class Subject:
 
 
 def subject_of(wanted: Target, rules: StallRules) -> Subject:
-    """Find what a report is asked for; ends the command if there is no such run."""
+    """Return the requested subject; ends the command if there is no such run."""
     if wanted.paths:
         source = timed_source_of(wanted)
-        # Archives and traces hold no state of a hang: there is nothing to judge.
+        # Archives and traces hold no state of a hang, so there is nothing to judge.
         is_judged = not all(map(is_archive, wanted.paths)) and not kinds_in(wanted.paths).traces
         conclusions, notes = conclusions_of_dumps(wanted.paths, rules) if is_judged else ([], [])
         return Subject(
@@ -71,8 +71,8 @@ def subject_of(wanted: Target, rules: StallRules) -> Subject:
 
 
 def subject_of_run(run: Run, helpers: Sequence[Run], rules: StallRules) -> Subject:
-    """A run that was recorded, and the runs of processes that its ranks have started."""
-    with reopened(run) as anew:  # a reader reads its tape once, and both the judge and the histories need it
+    """Return a recorded run as a subject, judged together with the runs of its helper processes."""
+    with reopened(run) as anew:  # a reader consumes its tape, and both the judge and the histories need the tape
         conclusions, warnings = conclusions_of_run(anew, helpers, rules)
     source = source_of_run(run)
     title = f"run {run.label}" if run.label else "a run without an id"
@@ -83,24 +83,24 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
     """Build the report; ends the command if there are no calls."""
     source = subject.source
     with without_collecting_garbage():
-        found = findings_of(source.histories, rules.threshold_ns)
-        statistics = found.analysis.statistics
+        basis = findings_of(source.histories, rules.threshold_ns)
+        statistics = basis.analysis.statistics
         if not statistics.ranks:
             fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
         named = [rank for conclusion in subject.conclusions for rank in conclusion.ranks]
         is_hung = any(conclusion.tone == "bad" for conclusion in subject.conclusions)
-        windows = windows_of(found, named, is_hung, choice, source.again, _shown)
-    world = world_of(found.analysis.graph) if found.analysis.graph is not None else None
+        windows = windows_of(basis, named, is_hung, choice, source.again, _shown)
+    world = world_of(basis.analysis.graph) if basis.analysis.graph is not None else None
     hosts = {name: place for place, name in enumerate(world.host_names)} if world is not None else {}
-    path, left_out = longest_of(found.analysis.path) if found.analysis.path is not None else (None, 0)
+    path, left_out = longest_of(basis.analysis.path) if basis.analysis.path is not None else (None, 0)
     rows, skews = calls_in(statistics.rows), skews_in(statistics.groups)
-    steps = found.recorded.steps
+    steps = basis.recorded.steps
     return RunReport(
-        heading=_heading(subject, found),
+        heading=_heading(subject, basis),
         conclusions=tuple(subject.conclusions),
-        incidents=tuple(incident_of(wait, steps, _shown) for wait in found.waits[:MOST]),
+        incidents=tuple(incident_of(wait, steps, _shown) for wait in basis.waits[:MOST]),
         world=world,
-        matrix=matrix_of(found.analysis.graph) if found.analysis.graph is not None else None,
+        matrix=matrix_of(basis.analysis.graph) if basis.analysis.graph is not None else None,
         windows=tuple(windows),
         calls=tuple(rows[:MOST_ROWS]),
         calls_left_out=max(0, len(rows) - MOST_ROWS),
@@ -111,15 +111,15 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
         steps=steps_of(steps),
         path=path,
         pieces_left_out=left_out,
-        advice=advice_results(found.analysis),
+        advice=advice_results(basis.analysis),
         notes=tuple(readable(note) for note in dict.fromkeys([*source.warnings, *subject.warnings])),
     )
 
 
-def _heading(subject: Subject, found: ReportBasis) -> Heading:
-    statistics = found.analysis.statistics
-    ended_ns = found.recorded.ended_ns
-    size = max(found.analysis.world_size, statistics.ranks[-1].rank + 1)
+def _heading(subject: Subject, basis: ReportBasis) -> Heading:
+    statistics = basis.analysis.statistics
+    ended_ns = basis.recorded.ended_ns
+    size = max(basis.analysis.world_size, statistics.ranks[-1].rank + 1)
     return Heading(
         title=subject.title,
         run=subject.source.run_id,
@@ -130,27 +130,27 @@ def _heading(subject: Subject, found: ReportBasis) -> Heading:
         made_by=f"otel-torchdist {version('otel-torchdist')}",
         world_size=size,
         known_ranks=len(statistics.ranks),
-        unknown_ranks=compress_ranks(found.analysis.unknown),
+        unknown_ranks=compress_ranks(basis.analysis.unknown),
         hosts=tuple(_hosts(statistics)),
-        calls=sum(one.calls for one in statistics.ranks),
-        lost=sum(one.lost for one in statistics.ranks),
+        calls=sum(rank.calls for rank in statistics.ranks),
+        lost=sum(rank.lost for rank in statistics.ranks),
     )
 
 
 def _hosts(statistics: Statistics) -> list[tuple[str, str]]:
-    counts = Counter(one.host for one in statistics.ranks if one.host)
+    counts = Counter(rank.host for rank in statistics.ranks if rank.host)
     return [
-        (readable(host), compress_ranks(one.rank for one in statistics.ranks if one.host == host)) for host in counts
+        (readable(host), compress_ranks(rank.rank for rank in statistics.ranks if rank.host == host)) for host in counts
     ]
 
 
-def _differences(found: Sequence[CountDifference]) -> list[str]:
-    sentences = [describe_difference(one) for one in found[:_MOST_DIFFERENCES]]
-    more = len(found) - len(sentences)
+def _differences(differences: Sequence[CountDifference]) -> list[str]:
+    sentences = [describe_difference(difference) for difference in differences[:_MOST_DIFFERENCES]]
+    more = len(differences) - len(sentences)
     return [*sentences, f"and {more:,} more; `otel-torchdist analyze --only calls` lists them"] if more else sentences
 
 
 def _shown(wall_ns: int) -> str:
-    """A time of the day to the millisecond, with its date."""
+    """Format a time with its date, to the millisecond."""
     milliseconds = wall_ns // 1_000_000
     return f"{day_and_time(wall_ns)}.{milliseconds % 1000:03d}"

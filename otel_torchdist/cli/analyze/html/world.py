@@ -1,4 +1,4 @@
-"""The parallelism graph in the words of `graph`, as a report has it."""
+"""The parallelism graph as part of a report, in the words of `analyze --only graph`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _EXAMPLES: Final = 3
 _MOST_OTHERS: Final = 40
 
 
-def world_of(found: Graph) -> World:
-    """Describe the axes, and where each rank is."""
-    names = sorted({*found.hosts.values()})
+def world_of(graph: Graph) -> World:
+    """Describe the axes and the position of each rank."""
+    names = sorted({*graph.hosts.values()})
     places = {name: place for place, name in enumerate(names)}
     return World(
-        shape=shape_of(found),
-        axes=tuple(_groups(f"axis {nth}", axis) for nth, axis in enumerate(found.axes, 1)),
-        others=tuple(_groups(span_of(one, len(found.axes)), one) for one in found.groups[:_MOST_OTHERS]),
-        coordinates=tuple(number for row in found.coordinates for number in row),
-        copies=found.copies,
-        hosts=tuple(places.get(found.hosts.get(rank, ""), -1) for rank in range(found.world_size)),
+        shape=shape_of(graph),
+        axes=tuple(_groups(f"axis {nth}", axis) for nth, axis in enumerate(graph.axes, 1)),
+        others=tuple(_groups(span_of(groups, len(graph.axes)), groups) for groups in graph.groups[:_MOST_OTHERS]),
+        coordinates=tuple(number for row in graph.coordinates for number in row),
+        copies=graph.copies,
+        hosts=tuple(places.get(graph.hosts.get(rank, ""), -1) for rank in range(graph.world_size)),
         host_names=tuple(names),
-        unknown=found.unseen,
-        remarks=tuple(remarks_of(found)),
+        unknown=graph.unseen,
+        remarks=tuple(remarks_of(graph)),
     )
 
 
@@ -37,7 +37,9 @@ def _groups(span: str, groups: ParallelGroups) -> GroupSet:
         size=len(groups.members[0]),
         count=len(groups.members),
         examples=tuple(compress_ranks(members, 32) for members in groups.members[:_EXAMPLES]),
-        purposes=tuple(Purpose(one.role.value, one.evidence, one.calls, one.sent_bytes) for one in groups.roles),
+        purposes=tuple(
+            Purpose(purpose.role.value, purpose.evidence, purpose.calls, purpose.sent_bytes) for purpose in groups.roles
+        ),
         names=groups.names[:_EXAMPLES],
         sent=groups.sent_bytes,
         across_hosts=groups.across_hosts,

@@ -1,4 +1,4 @@
-"""Writes the page."""
+"""Writes the report of `analyze --html`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from otel_torchdist.system.files.outputs import OutputError, check_output, write
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """What a page shows, and what it may replace.
+    """Options of a report.
 
     Attributes:
-        ranks: Ranks that the timeline shows; None for a choice of ours.
-        steps: First and last step that the timeline shows; None likewise.
-        threshold_s: Age from which an open operation counts as stalled; None as configured.
-        force: Whether a file that is no report is replaced.
+        ranks: Ranks in the timeline; None for automatic choice.
+        steps: First and last step in the timeline; None for automatic choice.
+        threshold_s: Age from which an open operation counts as stalled; None for the configured value.
+        force: Whether to replace a file that is not a report.
     """
 
     ranks: frozenset[int] | None
@@ -35,7 +35,7 @@ class PageOptions:
 
 
 def write_page(out: Path, wanted: Target, options: PageOptions) -> str:
-    """Write the page; returns a line on where it is. Ends the command if it cannot."""
+    """Write a report and return a line with its location. Ends the command on errors."""
     steps = options.steps
     choice = ReportChoice(options.ranks, range(steps[0], steps[1] + 1) if steps is not None else None)
     rules = StallRules.from_config(Config.from_environment(), options.threshold_s)
@@ -47,7 +47,7 @@ def write_page(out: Path, wanted: Target, options: PageOptions) -> str:
 
 
 def write_report(out: Path, subject: Subject, rules: StallRules, choice: ReportChoice) -> str:
-    """Write the report on a run or dumps; returns a line on where it is. Ends the command if it cannot."""
+    """Write the report on a run or dumps and return a line with its location. Ends the command on errors."""
     made = report_of(subject, rules, choice)
     warn(made.notes)
     if choice.steps is not None and not made.windows:
