@@ -58,7 +58,7 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
         diagnosis, histories = diagnosis_and_calls(run, StallRules.from_config(config, threshold_s))
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    judgement = diagnosis.found
+    judgement = diagnosis.post_mortem
     if judgement.verdict is None and judgement.of_agents is not None:
         no_script("the verdict is that of the agents of all nodes, and the tapes of this node do not show it")
     if judgement.verdict is None:

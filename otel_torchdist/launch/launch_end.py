@@ -175,7 +175,7 @@ def _judge(directory: Path, created_ns: int, config: Config) -> None:
     if not runs or has_announced_since(directory, max(tape.identity.realtime_ns for tape in runs[0].tapes)):
         return
     diagnosis = diagnose_run(runs[0], StallRules.from_config(config))
-    if diagnosis.found.verdict is not None and not diagnosis.found.unseen:
+    if diagnosis.post_mortem.verdict is not None and not diagnosis.post_mortem.unseen:
         _print("".join(f"{line}\n" for line in notice_lines(diagnosis.verdict_text, runs[0].run_id, directory)))
 
 

@@ -1,1 +1,1 @@
-"""`otel-torchdist diagnose`: what each rank of a run was doing last, from its tapes alone."""
+"""`otel-torchdist diagnose`: the last state of each rank of a run, from its tapes alone."""

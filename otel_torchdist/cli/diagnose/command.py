@@ -33,7 +33,7 @@ from otel_torchdist.node.job.runs.runs import Run, other_parts, whole_index
 from otel_torchdist.sources.archive.reading import is_archive
 
 LIST_WIDTH: Final = 200
-"""Width if there is no terminal."""
+"""Width without a terminal."""
 _DAMAGED: Final = "damaged"
 
 
@@ -43,7 +43,7 @@ class ListedRun(msgspec.Struct, frozen=True):
     Attributes:
         id: 32 hex digits; null if it has none.
         directory: Its job directory.
-        begun: When its first rank began.
+        begun: Start of its first rank.
         state: `running`, `finished`, `failed`, `dead` or `damaged`.
         ranks: Its ranks on this node.
         world_size: Number of its ranks.
@@ -60,7 +60,7 @@ class ListedRun(msgspec.Struct, frozen=True):
 
 
 class RunListResult(msgspec.Struct, frozen=True):
-    """What `diagnose --list --json` prints.
+    """The output of `diagnose --list --json`.
 
     Attributes:
         schema: 2.
@@ -90,9 +90,11 @@ def print_runs(runs: Iterable[Run], console: Console) -> None:
     for name in ("run", "started", "state", "ranks here", "of", "job directory"):
         table.add_column(name, no_wrap=True, justify="right" if name == "of" else "left")
     for run in runs:
-        begun, here = day_and_time(run.begun_ns), compress_ranks(run.ranks)
+        begun, local_ranks = day_and_time(run.begun_ns), compress_ranks(run.ranks)
         helps = f", helps {run.helps.label or '-'}" if run.helps is not None else ""
-        table.add_row(run.label or "-", begun, state_of(run) + helps, here, str(run.world_size), run.directory.name)
+        table.add_row(
+            run.label or "-", begun, state_of(run) + helps, local_ranks, str(run.world_size), run.directory.name
+        )
     console.print(table)
 
 
@@ -115,7 +117,7 @@ def _result(runs: Iterable[Run]) -> RunListResult:
 
 
 def state_of(run: Run) -> str:
-    """What became of a run, in a word."""
+    """Return the state of a run in a word."""
     try:
         return run.life.value
     except TapeError:
@@ -127,8 +129,8 @@ def diagnose(
         list[str] | None,
         typer.Argument(
             metavar="[RUN|PATH…]",
-            help="The first digits of a run's id; without it, the run that started last. Or what a job has left that "
-            "was not recorded: dumps of PyTorch's flight recorder, in folders, archives, or one by one.",
+            help="The first digits of a run's id; without it, the run that started last. Or, for a job that was not "
+            "recorded, dumps of PyTorch's flight recorder, in folders, archives, or one by one.",
             autocompletion=complete_target,
             show_default=False,
         ),
@@ -149,16 +151,15 @@ def diagnose(
         bool,
         typer.Option(
             "--request-dumps",
-            help="With --pid: have ranks write dumps of their flight recorders, where they have a pipe for that.",
+            help="With --pid: make ranks write dumps of their flight recorders, if they have a pipe for it.",
         ),
     ] = False,
     lists: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
     """After a hang or a crash: report what each rank was doing last, and which one held the others up.
 
-    It reads the tapes of a run, whether that is running or has ended, in whatever way. While a rank is running, the
-    verdict is about now; afterwards it is about the last moment at which one was. Of a job that was not recorded it
-    reads what lies at PATH.
+    It reads the tapes of a running or ended run. While a rank is running, the verdict is about now; afterwards it is
+    about the last moment at which a rank was running. PATH is for jobs that were not recorded.
     """
     config = Config.from_environment()
     rules = StallRules.from_config(config, threshold)
@@ -171,8 +172,8 @@ def diagnose(
     wanted = target_of(target or [], run_dir)
     if any(map(is_archive, wanted.paths)):
         fail(
-            f"{readable(str(wanted.paths[0]))}: an archive, which does not have the state of processes that a verdict "
-            "is based on; `otel-torchdist analyze` reads it",
+            f"{readable(str(wanted.paths[0]))}: an archive, which lacks the state of processes that a verdict is based "
+            "on; `otel-torchdist analyze` reads it",
             ExitCode.NOTHING_FOUND,
         )
     if wanted.paths:
@@ -202,19 +203,19 @@ def diagnose(
         raise typer.Exit(ExitCode.PROBLEM)
 
 
-def _diagnose_leftovers(found: Leftovers, as_json: bool) -> None:
-    warn(found.notes)
-    if found.is_empty:
-        fail(f"{', '.join(map(str, found.paths))}: nothing that can be read", ExitCode.NOTHING_FOUND)
+def _diagnose_leftovers(leftovers: Leftovers, as_json: bool) -> None:
+    warn(leftovers.notes)
+    if leftovers.is_empty:
+        fail(f"{', '.join(map(str, leftovers.paths))}: nothing that can be read", ExitCode.NOTHING_FOUND)
     if as_json:
-        print_json(result_of_leftovers(found))
+        print_json(result_of_leftovers(leftovers))
     else:
-        print_leftovers(found, CommandConsole())
-    if found.has_problem:
+        print_leftovers(leftovers, CommandConsole())
+    if leftovers.has_problem:
         raise typer.Exit(ExitCode.PROBLEM)
 
 
 def _diagnosed(helpers: Iterable[Run], rules: StallRules) -> Iterator[Diagnosis]:
     for helper in helpers:
-        with contextlib.suppress(TapeError):  # damaged: what can be read of the run itself is still shown
+        with contextlib.suppress(TapeError):  # damaged: the readable rest of the run is still shown
             yield diagnose_run(helper, rules)

@@ -1,4 +1,4 @@
-"""What is known about a run: the last known state of its ranks, and the verdict on them."""
+"""The diagnosis of a run: the last known state of its ranks, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 
 MEASURED_S: Final = 0.5
-"""For how long it is measured whether the ranks of a live run work."""
+"""Length of the measurement of whether the ranks of a live run use the CPU."""
 
 
 class IdleStanding(NamedTuple):
-    """A run whose ranks call nothing.
+    """The common place of ranks that wait outside operations.
 
     Attributes:
-        text: Where they stand, and for how long; '' if they do not.
-        is_long: Whether that is unusually long for this run.
-        since_ns: Since when, by the wall clock.
+        text: Their place and the duration; '' if they do not stand still.
+        is_long: Whether the duration is unusually long for this run.
+        since_ns: Start, by the wall clock.
     """
 
     text: str = ""
@@ -61,27 +61,27 @@ class IdleStanding(NamedTuple):
 NOT_STANDING: Final = IdleStanding()
 
 
-def standing_of(found: PostMortem, rules: StallRules, identities: Sequence[TapeIdentity]) -> IdleStanding:
-    """Return how a run stands still at its last moment, from the stall timeout on.
+def standing_of(post_mortem: PostMortem, rules: StallRules, identities: Sequence[TapeIdentity]) -> IdleStanding:
+    """Return the place where all ranks stand still at the last moment, if they do so for the stall timeout.
 
     Args:
-        found: What else is known about it.
-        rules: What is long.
-        identities: Its tapes.
+        post_mortem: The state of the run.
+        rules: Defines long times.
+        identities: Identities of its tapes.
     """
-    world = found.moment.world
+    world = post_mortem.moment.world
     stands = {view.nonce: stand for view in world.ranks.values() if (stand := stand_of(view)) is not None}
-    idle = None if found.has_verdict else idle_of(world, stands)
+    idle = None if post_mortem.has_verdict else idle_of(world, stands)
     lasted_ns = world.taken_ns - idle.since_ns if idle is not None else 0
-    if idle is None or lasted_ns < rules.threshold_ns or (found.moment.is_now and _work(identities)):
+    if idle is None or lasted_ns < rules.threshold_ns or (post_mortem.moment.is_now and _work(identities)):
         return NOT_STANDING
-    text = describe_idle(idle, lasted_ns / 1e9, not found.moment.is_now)
+    text = describe_idle(idle, lasted_ns / 1e9, not post_mortem.moment.is_now)
     wall_offset_ns = next(iter(world.ranks.values())).wall_offset_ns
     return IdleStanding(text, idle.is_long(lasted_ns, rules.idle_ns), idle.since_ns + wall_offset_ns)
 
 
 def _work(identities: Sequence[TapeIdentity]) -> bool:
-    """Whether one of these processes works, with those that it has started; of others that is not known."""
+    """Return whether a process, or one of its descendants, uses the CPU. Ignores processes of other PID namespaces."""
     within_reach = [identity.pid for identity in identities if shares_pids(identity)]
     before = [ticks_of_tree(pid) for pid in within_reach]
     time.sleep(MEASURED_S)
@@ -91,20 +91,20 @@ def _work(identities: Sequence[TapeIdentity]) -> bool:
 
 
 BETWEEN_CHECKS_S: Final = 0.1
-"""Seconds between two checks of silent ranks: a thread that waits for the GIL wakes up every 5 ms."""
+"""Seconds between two checks of silent ranks. A thread that waits for the GIL wakes up every 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankAccount:
-    """One rank as it was at the last moment.
+    """One rank at the last moment.
 
     Attributes:
-        view: What its tape shows.
-        life: What became of it.
+        view: Its state according to its tape.
+        life: Its fate.
         sign_ns: Its last sign of life, on the monotonic clock.
-        stack: Where its stack was, if it has written one since its last record; None otherwise.
+        stack: Its place by its stack, if written since its last record; None otherwise.
         pid: Its process id within its own PID namespace.
-        tape: Its tape's path.
+        tape: Path of its tape.
     """
 
     view: RankView
@@ -126,19 +126,19 @@ class Diagnosis(ReportedMoment):
 
     Attributes:
         run: The run.
-        found: The verdict on it, and what that rests on.
+        post_mortem: The verdict and the state that it is based on.
         wall_offset_ns: Wall clock minus monotonic clock.
         threshold_s: Minimum age in seconds at which an open operation counts as stalled.
         ranks: Ranks that have a tape here, ascending.
-        warnings: What could not be read.
-        findings: What is wrong without a stall, such as values that are not finite, a sentence each.
-        past_findings: What an agent has found and no longer held at the last moment, a sentence each.
-        standing: How its ranks stand still outside of operations, if they do; if that is long, it is a finding.
-        helpers: Diagnoses of the runs of processes that its ranks have started.
+        warnings: Unreadable parts.
+        findings: Findings other than stalls, such as values that are not finite, a sentence each.
+        past_findings: Findings of an agent that no longer hold at the last moment, a sentence each.
+        standing: The common place of ranks that stand still outside operations. A finding if they do so for long.
+        helpers: Diagnoses of the runs of helper processes that its ranks have started.
     """
 
     run: Run
-    found: PostMortem
+    post_mortem: PostMortem
     wall_offset_ns: int
     threshold_s: float
     ranks: tuple[RankAccount, ...]
@@ -151,49 +151,51 @@ class Diagnosis(ReportedMoment):
     @property
     def moment_ns(self) -> int:
         """The last moment, on this node's monotonic clock."""
-        return self.found.moment.world.taken_ns
+        return self.post_mortem.moment.world.taken_ns
 
     @property
     def is_now(self) -> bool:
         """Whether that moment is now, because a rank is alive."""
-        return self.found.moment.is_now
+        return self.post_mortem.moment.is_now
 
     @property
     def has_problem(self) -> bool:
         """Whether there is a verdict or a finding, or a rank has failed or died, here or among the helpers."""
-        found = self.found
-        has_own = found.has_verdict or found.has_deaths or bool(self.stuck_calls or self.findings)
+        post_mortem = self.post_mortem
+        has_own = post_mortem.has_verdict or post_mortem.has_deaths or bool(self.stuck_calls or self.findings)
         return has_own or any(helper.has_problem for helper in self.helpers)
 
     @property
     def stuck_calls(self) -> tuple[str, ...]:
-        """Why remote procedure calls that have been open for the threshold cannot go on, a sentence each."""
+        """Reasons why remote procedure calls open for the threshold cannot go on, a sentence each."""
         return tuple(
-            one.kind.with_next_step(one.text)
-            for one in troubled_calls(self.found.moment.world)
-            if one.kind is not FindingKind.DEAD and self.before_s(one.since_ns) >= self.threshold_s
+            finding.kind.with_next_step(finding.text)
+            for finding in troubled_calls(self.post_mortem.moment.world)
+            if finding.kind is not FindingKind.DEAD and self.before_s(finding.since_ns) >= self.threshold_s
         )
 
     @property
     def has_long_wait(self) -> bool:
-        """Whether a rank has waited somewhere for the threshold or longer, be that a stall or not."""
-        waits = [one.waiting_since_ns for account in self.ranks for one in account.view.open]
+        """Whether a rank has waited in an operation for the threshold or longer, stalled or not."""
+        waits = [operation.waiting_since_ns for account in self.ranks for operation in account.view.open]
         return any(self.before_s(since_ns) >= self.threshold_s for since_ns in waits if since_ns is not None)
 
     @property
     def verdict_text(self) -> str:
         """The verdict as a sentence; '' without one."""
-        found = self.found
-        if found.of_agents is not None:
-            return found.of_agents.text
-        return sentence(found.verdict, found.age_ns / 1e9) if found.verdict is not None else ""
+        post_mortem = self.post_mortem
+        if post_mortem.of_agents is not None:
+            return post_mortem.of_agents.text
+        if post_mortem.verdict is None:
+            return ""
+        return sentence(post_mortem.verdict, post_mortem.age_ns / 1e9)
 
     @property
     def undecided_text(self) -> str:
-        """Why there is no verdict on deaths; '' if there are none, or if these tapes show all ranks."""
-        if not self.found.is_undecided:
+        """Reason for the missing verdict on deaths; '' if there are none, or if these tapes show all ranks."""
+        if not self.post_mortem.is_undecided:
             return ""
-        unseen = self.found.unseen
+        unseen = self.post_mortem.unseen
         verb, them = ("has", "it") if len(unseen) == 1 else ("have", "them")
         return f"{name_ranks(unseen)} {verb} no tape on this node, and ranks here may have ended because of {them}"
 
@@ -202,7 +204,7 @@ class Diagnosis(ReportedMoment):
         return monotonic_ns + self.wall_offset_ns
 
     def before_s(self, monotonic_ns: int) -> float:
-        """Return how long before the last moment a monotonic time was, in seconds."""
+        """Return the seconds from a monotonic time to the last moment."""
         return max(self.moment_ns - monotonic_ns, 0) / 1e9
 
 
@@ -216,39 +218,39 @@ def diagnose_run(
 
     Args:
         run: The run.
-        rules: What counts as a stall.
-        keep: Gets all that is read, for purposes of its own.
-        meets: Runs whose processes are in a world with processes of this one: they are judged together, under the
-            largest of them. And what may be other parts of its launch: see `with_other_parts`, `with_other_sizes`.
+        rules: Defines a stall.
+        keep: Called with every batch of records.
+        meets: Runs that share a world with this one, judged together under the largest of them; and candidates for
+            other parts of its launch: see `with_other_parts`, `with_other_sizes`.
 
     Raises:
         TapeError: None of its tapes can be read any more.
     """
     runs = (run, *meets)
-    followers = {tape.identity.nonce: TapeFollower(tape) for one in runs for tape in one.tapes}
+    followers = {tape.identity.nonce: TapeFollower(tape) for read in runs for tape in read.tapes}
     for follower in followers.values():
         _read_on(follower, keep)
-    now_ns = _see_who_runs(followers.values())
+    now_ns = _time_after_checks(followers.values())
     warnings: list[str] = []
-    seen = {place: _views_of(one, followers, keep, now_ns, warnings) for place, one in enumerate(runs)}
-    together = joined({place: ranks for place, ranks in seen.items() if ranks})
-    own = {view.nonce for view in seen[0].values()}
-    place = next((at for at, ranks in together.items() if own & {view.nonce for view in ranks.values()}), None)
+    by_run = {place: _views_of(read, followers, keep, now_ns, warnings) for place, read in enumerate(runs)}
+    together = joined({place: ranks for place, ranks in by_run.items() if ranks})
+    nonces = {view.nonce for view in by_run[0].values()}
+    place = next((at for at, ranks in together.items() if nonces & {view.nonce for view in ranks.values()}), None)
     if place is None:
         raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
     ranks = with_other_sizes(with_other_parts(together))[place]
     run, views = runs[place], [view for _, view in sorted(left_alone(ranks).items())]
     written = read_agents_verdict(run.directory, run.run_id)
-    found = examine(run.run_id, run.world_size, views, rules, now_ns, written)
-    tapes = {tape.identity.nonce: tape for one in runs for tape in one.tapes}
-    standing = standing_of(found, rules, [tape.identity for tape in run.tapes])
-    findings, past_findings = _findings(run, found, standing)
+    post_mortem = examine(run.run_id, run.world_size, views, rules, now_ns, written)
+    tapes = {tape.identity.nonce: tape for read in runs for tape in read.tapes}
+    standing = standing_of(post_mortem, rules, [tape.identity for tape in run.tapes])
+    findings, past_findings = _findings(run, post_mortem, standing)
     return Diagnosis(
         run=run,
-        found=found,
+        post_mortem=post_mortem,
         wall_offset_ns=views[0].wall_offset_ns,
         threshold_s=rules.threshold_s,
-        ranks=tuple(_account(found.moment, view, tapes[view.nonce]) for view in views),
+        ranks=tuple(_account(post_mortem.moment, view, tapes[view.nonce]) for view in views),
         warnings=tuple(warnings),
         findings=findings,
         past_findings=past_findings,
@@ -263,11 +265,11 @@ def _views_of(
     now_ns: int,
     warnings: list[str],
 ) -> dict[int, RankView]:
-    """Return the ranks of a run as they are now, and warn of what cannot be read."""
+    """Return the current ranks of a run, and add warnings about unreadable tapes."""
     views: dict[int, RankView] = {}
     for tape in run.tapes:
         follower = followers[tape.identity.nonce]
-        _read_on(follower, keep)  # of a rank that ends just now, its last records count
+        _read_on(follower, keep)  # a rank that is just ending has written its last records
         view = follower.view(now_ns)
         if view is None:
             warnings.append(f"{tape.path}: damaged")
@@ -284,25 +286,25 @@ def _views_of(
     return views
 
 
-def _findings(run: Run, found: PostMortem, standing: IdleStanding) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What agents report without a stall: what still holds at the last moment, and what did before.
+def _findings(run: Run, post_mortem: PostMortem, standing: IdleStanding) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return findings other than stalls: first those that hold at the last moment, then past ones.
 
-    As far as the tapes show it, and otherwise as this node's agent has written it down.
+    Findings that the tapes no longer show come from the notes of this node's agent.
     """
-    watch, judged = FindingWatch(), JudgedWorld(found.moment.world, run.run_id)
-    cause = found.verdict.mismatch if found.verdict is not None else None
-    events = watch.compare(judged, cause) if found.moment.is_now else watch.conclude(judged, cause=cause)
-    shown = [one for one in events if isinstance(one, Finding)]
-    known = {(one.kind.value, compress_ranks(one.ranks)) for one in shown}
+    watch, judged = FindingWatch(), JudgedWorld(post_mortem.moment.world, run.run_id)
+    cause = post_mortem.verdict.mismatch if post_mortem.verdict is not None else None
+    events = watch.compare(judged, cause) if post_mortem.moment.is_now else watch.conclude(judged, cause=cause)
+    shown = [event for event in events if isinstance(event, Finding)]
+    known = {(finding.kind.value, compress_ranks(finding.ranks)) for finding in shown}
     if cause is not None:
         known.add((FindingKind.MISMATCHED.value, compress_ranks(cause.ranks)))
-    kept = [one for one in read_kept_findings(run.directory, run.run_id) if (one.kind, one.ranks) not in known]
-    if standing.is_long:  # which says for how long in all
-        kept = [one for one in kept if one.kind != FindingKind.IDLE.value or 0 < one.until_ns < standing.since_ns]
-    holding = [*(one.sentence for one in shown), *(one.text for one in kept if not one.until_ns)]
+    kept = [note for note in read_kept_findings(run.directory, run.run_id) if (note.kind, note.ranks) not in known]
+    if standing.is_long:  # its sentence covers the whole time
+        kept = [note for note in kept if note.kind != FindingKind.IDLE.value or 0 < note.until_ns < standing.since_ns]
+    holding = [*(finding.sentence for finding in shown), *(note.text for note in kept if not note.until_ns)]
     if standing.is_long:
         holding.append(FindingKind.IDLE.with_next_step(standing.text))
-    return tuple(holding), tuple(f"until {time_of_day(one.until_ns)}: {one.text}" for one in kept if one.until_ns)
+    return tuple(holding), tuple(f"until {time_of_day(note.until_ns)}: {note.text}" for note in kept if note.until_ns)
 
 
 def _read_on(follower: TapeFollower, keep: Callable[[TapeReader, Batch], None] | None) -> None:
@@ -312,8 +314,8 @@ def _read_on(follower: TapeFollower, keep: Callable[[TapeReader, Batch], None] |
             keep(follower.reader, batch)
 
 
-def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
-    """Check twice if heartbeats are missing: the kernel's counts show which ranks run; returns the time after that."""
+def _time_after_checks(followers: Iterable[TapeFollower]) -> int:
+    """Check ranks with missing heartbeats twice, as the kernel's counts show who runs. Return the time afterwards."""
     now_ns = time.monotonic_ns()
     views = [follower.view(now_ns) for follower in followers]
     if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in views):
@@ -322,7 +324,7 @@ def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
 
 
 def _has_holes(tape: TapeReader) -> bool:
-    """Whether records are missing that the ring has not overwritten in normal operation."""
+    """Return whether records are missing for another reason than the ring's normal overwriting."""
     return tape.lost > 0 and tape.words[LiveWord.NEXT_NUMBER] <= tape.capacity
 
 

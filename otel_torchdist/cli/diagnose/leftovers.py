@@ -1,4 +1,4 @@
-"""What a job that was not recorded has left: dumps of flight recorders and texts of other tools, as one diagnosis."""
+"""The diagnosis of a job that was not recorded, from dumps of flight recorders and texts of other tools."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ NO_EVIDENCE: Final = Evidence()
 
 @dataclass(frozen=True, slots=True)
 class JudgedDumps(ReportedMoment):
-    """The dumps of a job, and the verdicts on it.
+    """The dumps of a job and the verdicts on them.
 
     Attributes:
         dumps: One for each rank, ascending.
-        moment: The job as they show it.
+        moment: The job according to the dumps.
         verdicts: The verdict with places, and others of its kind that name other ranks; empty if nothing had stalled.
     """
 
@@ -53,51 +53,51 @@ class JudgedDumps(ReportedMoment):
 
     @property
     def is_now(self) -> bool:
-        """Whether the moment is now: never, for dumps."""
+        """False: the moment of dumps is always past."""
         return False
 
     @property
     def moment_ns(self) -> int:
-        """The moment that ages refer to, since the epoch."""
+        """The moment that ages refer to, in nanoseconds since the epoch."""
         return self.moment.world.taken_ns
 
     @property
     def bound(self) -> str:
-        """How ages are to be read, since PyTorch's dumps do not say when they were written; '' if they are exact."""
+        """The bound that ages are; '' if they are exact. PyTorch's dumps do not state when they were written."""
         return BOUNDS[self.moment.kind]
 
     @property
     def ranks(self) -> list[RankView]:
-        """The ranks that have a dump, ascending."""
+        """Ranks with a dump, ascending."""
         return self.moment.world.in_order
 
     def before_s(self, monotonic_ns: int) -> float:
-        """Return how long before the moment a time was, in seconds."""
+        """Return the seconds from a time to the moment."""
         return max(self.moment_ns - monotonic_ns, 0) / 1e9
 
     def wall_ns(self, monotonic_ns: int) -> int:
-        """Return a time as nanoseconds since the epoch, which it is already."""
+        """Return a time unchanged: times in dumps are nanoseconds since the epoch."""
         return monotonic_ns
 
     def age_ns(self, verdict: Verdict) -> int:
-        """How long the first rank of a verdict had waited."""
+        """Return the time that the first rank of a verdict had waited."""
         return max(self.moment_ns - verdict.since_ns, 0)
 
     def text_of(self, verdict: Verdict) -> str:
-        """A verdict as a sentence."""
+        """Return a verdict as a sentence."""
         return sentence(verdict, self.age_ns(verdict) / 1e9, self.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What was found at the paths that a user named.
+    """The content of paths that a user named.
 
     Attributes:
-        paths: Those paths.
+        paths: The paths.
         dumps: Dumps of flight recorders; None if there are none.
-        texts: What texts of other tools say; None if there are none.
+        texts: Texts of other tools; None if there are none.
         threshold_s: Minimum age in seconds at which an open operation counts as stalled.
-        notes: What was left out, and why.
+        notes: Reasons for parts that were left out.
     """
 
     paths: tuple[Path, ...]
@@ -115,25 +115,25 @@ class Leftovers:
     def has_problem(self) -> bool:
         """Whether there is a verdict, or a text reports a failure."""
         has_verdict = self.dumps is not None and bool(self.dumps.verdicts)
-        return has_verdict or (self.texts is not None and self.texts.said.has_problem)
+        return has_verdict or (self.texts is not None and self.texts.judgement.has_problem)
 
 
 def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int = 0) -> Leftovers:
-    """Read whatever lies at some paths, and judge it.
+    """Read all files at paths, and judge them.
 
     Args:
         paths: Folders, files and archives.
-        rules: What counts as a stall.
-        world_size: Ranks of the job, if the user states it; else 0.
+        rules: Defines a stall.
+        world_size: Number of ranks given by the user, or 0.
     """
-    found = read_dumps(paths)
-    evidence = read_files(found.others)
-    notes = [*found.notes, *evidence.warnings]
+    read = read_dumps(paths)
+    evidence = read_files(read.others)
+    notes = [*read.notes, *evidence.warnings]
     if evidence.unrecognized:
         count = len(evidence.unrecognized)
         files = "1 other file" if count == 1 else f"{count:,} other files"
         notes.append(f"{files} that no reader here recognizes, such as {evidence.unrecognized[0]}")
-    dumps = judged(found.dumps, rules, world_size, evidence) if found.dumps else None
+    dumps = judged(read.dumps, rules, world_size, evidence) if read.dumps else None
     if dumps is not None:
         notes += contradictions(evidence, rules, dumps.verdicts)
     return Leftovers(tuple(paths), dumps, read_texts(evidence, rules), rules.threshold_s, tuple(notes))
@@ -142,13 +142,13 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
 def judged(
     dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int, evidence: Evidence = NO_EVIDENCE
 ) -> JudgedDumps:
-    """Judge dumps of a job.
+    """Judge the dumps of a job.
 
     Args:
         dumps: One for each rank; at least one.
-        rules: What counts as a stall.
-        world_size: Ranks of the job, if that is known; else 0.
-        evidence: Stacks of ranks, from which verdicts take places.
+        rules: Defines a stall.
+        world_size: Number of ranks in the job, or 0 if unknown.
+        evidence: Stacks of ranks, which give verdicts their places.
     """
     moment = moment_of(dumps, world_size)
     world = with_stacks(moment.world, evidence)
@@ -156,7 +156,7 @@ def judged(
 
 
 SHOWN_EACH: Final = 8
-"""A report on at most this many ranks shows each of them separately."""
+"""Largest number of ranks that a report shows separately."""
 MOMENTS: Final = {
     MomentKind.FIRST_TIMEOUT: "when the first timeout runs out: the time of the dumps is not recorded",
     MomentKind.NEWEST_TIME: "the newest time in them: the time of the dumps is not recorded",
@@ -164,22 +164,22 @@ MOMENTS: Final = {
 }
 
 
-def print_leftovers(found: Leftovers, console: Console) -> None:
+def print_leftovers(leftovers: Leftovers, console: Console) -> None:
     """Print a diagnosis."""
-    for line in lines_of(found):
+    for line in lines_of(leftovers):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def lines_of(found: Leftovers) -> Iterator[Text]:
+def lines_of(leftovers: Leftovers) -> Iterator[Text]:
     """Yield the report."""
-    if found.dumps is not None:
-        yield from _of_dumps(found.dumps, found.threshold_s)
-    if found.texts is None:
+    if leftovers.dumps is not None:
+        yield from _of_dumps(leftovers.dumps, leftovers.threshold_s)
+    if leftovers.texts is None:
         return
-    if found.dumps is not None:
+    if leftovers.dumps is not None:
         yield Text()
-    yield Text(found.texts.title, style="bold")
-    yield from lines_of_texts(found.texts.said)
+    yield Text(leftovers.texts.title, style="bold")
+    yield from lines_of_texts(leftovers.texts.judgement)
 
 
 def _of_dumps(dumps: JudgedDumps, threshold_s: float) -> Iterator[Text]:
@@ -202,9 +202,11 @@ def _heading(dumps: JudgedDumps) -> Iterator[Text]:
 
 
 def _kind(dumps: JudgedDumps) -> str:
-    libraries = sorted({called_name(call.entry.profiling_name).library for one in dumps.dumps for call in one.calls})
-    versions = sorted({one.dump.version for one in dumps.dumps})
-    built = sorted({one.dump.library_version for one in dumps.dumps} - {""})
+    libraries = sorted(
+        {called_name(call.entry.profiling_name).library for condensed in dumps.dumps for call in condensed.calls}
+    )
+    versions = sorted({condensed.dump.version for condensed in dumps.dumps})
+    built = sorted({condensed.dump.library_version for condensed in dumps.dumps} - {""})
     formats = ", ".join(f"{major}.{minor}" for major, minor in versions)
     return f"{' '.join([*libraries, *built]) or 'no calls'}, format {formats}"
 
@@ -219,10 +221,10 @@ def _verdicts(dumps: JudgedDumps, threshold_s: float) -> Iterator[Text]:
 
 
 def _rank(dumps: JudgedDumps, alike: Sequence[RankView]) -> Iterator[Text]:
-    """Describe the first of several ranks that do the same."""
+    """Describe the first of several ranks in the same state."""
     view = alike[0]
     if len(alike) > 1:
-        ranks = [one.rank for one in alike]
+        ranks = [rank.rank for rank in alike]
         yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
     nothing = "" if view.open else "  nothing is open"
     yield Text.assemble((f"rank {view.rank}", "bold"), nothing)
@@ -230,16 +232,16 @@ def _rank(dumps: JudgedDumps, alike: Sequence[RankView]) -> Iterator[Text]:
 
 
 def _crowds(dumps: JudgedDumps) -> list[list[RankView]]:
-    """Group ranks that do the same; those that verdicts name come first."""
+    """Group ranks in the same state. Groups that verdicts name come first."""
     named = {rank for verdict in dumps.verdicts for rank in verdict.ranks}
     ordered = sorted(dumps.ranks, key=lambda view: (view.rank not in named, view.rank))
     if len(ordered) <= SHOWN_EACH:
         return [[view] for view in ordered]
-    found: dict[Hashable, list[RankView]] = {}
+    groups: dict[Hashable, list[RankView]] = {}
     for view in ordered:
         last = _shown_alike(view.last) if view.last is not None and not view.open else None
-        found.setdefault((view.rank in named, tuple(map(_shown_alike, view.open)), last), []).append(view)
-    return [sorted(alike, key=_waiting_since) for alike in found.values()]
+        groups.setdefault((view.rank in named, tuple(map(_shown_alike, view.open)), last), []).append(view)
+    return [sorted(alike, key=_waiting_since) for alike in groups.values()]
 
 
 def _shown_alike(operation: OperationView) -> Hashable:
@@ -248,5 +250,5 @@ def _shown_alike(operation: OperationView) -> Hashable:
 
 
 def _waiting_since(view: RankView) -> tuple[int, int]:
-    since = [one.waiting_since_ns for one in view.open if one.waiting_since_ns is not None]
+    since = [operation.waiting_since_ns for operation in view.open if operation.waiting_since_ns is not None]
     return min(since, default=1 << 63), view.rank

@@ -42,14 +42,14 @@ class LiveProcessResult(msgspec.Struct, frozen=True):
         rank: Global rank.
         local_rank: Rank on this node.
         pid: Its process id.
-        command: How it was started.
+        command: Its command line.
         state: The state letter of its main thread, as in `/proc`.
         call: The system call that this thread is in; `running` if it is in none.
-        waits_in: The function of the kernel in which this thread sleeps.
+        waits_in: The kernel function in which this thread sleeps.
         threads: Number of its threads.
-        running_threads: Number of threads that run.
+        running_threads: Number of its threads that run.
         children: Number of its children.
-        oom_kills: Kills for memory that its cgroup has counted.
+        oom_kills: Kills for memory counted by its cgroup.
     """
 
     rank: int | None
@@ -66,20 +66,20 @@ class LiveProcessResult(msgspec.Struct, frozen=True):
 
 
 class LiveJobResult(msgspec.Struct, frozen=True):
-    """What `diagnose --pid --json` prints: a live job that was not recorded.
+    """The output of `diagnose --pid --json`: a live job that was not recorded.
 
     Attributes:
         schema: 2.
         source: `live processes`.
         world_size: Number of the job's ranks.
-        verdict: As of texts.
-        silent: As of texts.
-        stacks: As of texts.
-        findings: As of texts: what stacks show.
+        verdict: As in texts.
+        silent: As in texts.
+        stacks: As in texts.
+        findings: As in texts, from stacks.
         ranks: The processes.
-        elsewhere: Ranks of the job that were not seen here.
-        warnings: What could not be seen, and why.
-        recorded: What flight recorders of these ranks show.
+        elsewhere: Ranks of the job without a process on this node.
+        warnings: Reasons for processes that could not be inspected.
+        recorded: The diagnosis from these ranks' flight recorders.
     """
 
     schema: int
@@ -96,43 +96,43 @@ class LiveJobResult(msgspec.Struct, frozen=True):
 
 
 def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_for_dumps: bool) -> None:
-    """Look at the ranks that processes are, or have started, and print what is seen.
+    """Inspect processes that are ranks or have started ranks, and print a report.
 
     Args:
-        pids: Processes of this node.
-        rules: Which waits are stalls.
+        pids: Processes on this node.
+        rules: Defines a stall.
         as_json: Whether to print one JSON document.
         asks_for_dumps: Whether to request dumps of the flight recorder.
     """
     job = look_at(pids, asks_for_dumps)
-    found = _recorded(job, rules)
-    warn((*job.warnings, *found.notes))
+    leftovers = _recorded(job, rules)
+    warn((*job.warnings, *leftovers.notes))
     if not job.ranks:
         fail("none of these processes can be looked at", ExitCode.NOTHING_FOUND)
-    said = judge_texts(job.statements, rules)
+    texts = judge_texts(job.statements, rules)
     if as_json:
-        print_json(_result(job, said, found))
+        print_json(_result(job, texts, leftovers))
     else:
         console = CommandConsole()
-        for line in _lines(job, said):
+        for line in _lines(job, texts):
             console.print(line, soft_wrap=True, highlight=False)
-        if found.dumps is not None:
+        if leftovers.dumps is not None:
             console.print()
-            print_leftovers(found, console)
-    if found.has_problem:
+            print_leftovers(leftovers, console)
+    if leftovers.has_problem:
         raise typer.Exit(ExitCode.PROBLEM)
 
 
 def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
-    """What the flight recorders of the ranks show, with the stacks that were taken beside them."""
-    found = read_dumps(job.dumps)
-    by_rank = {one.rank: _as_written(one) for one in found.dumps}
-    notes = [*found.notes]
+    """Return the diagnosis from the ranks' flight recorders, with the stacks taken at the same time."""
+    read = read_dumps(job.dumps)
+    by_rank = {condensed.rank: _as_written(condensed) for condensed in read.dumps}
+    notes = [*read.notes]
     for rank, content in job.answers.items():
         try:
             dump = condense(decode(content, rank, f"the debug server's answer for rank {rank}").dump)
-            is_here = any(one.process.rank == rank for one in job.ranks)  # and its times are by this node's clock
-            by_rank[rank] = dump.up_to(job.asked_ns) if is_here else dump
+            is_local = any(local.process.rank == rank for local in job.ranks)  # its times are by this node's clock
+            by_rank[rank] = dump.up_to(job.asked_ns) if is_local else dump
         except DumpError as error:
             notes.append(f"the debug server's answer for rank {rank}: {error}")
     dumps = tuple(by_rank[rank] for rank in sorted(by_rank))
@@ -142,7 +142,7 @@ def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
 
 
 def _as_written(dump: CondensedDump) -> CondensedDump:
-    """A dump that a rank of this node has written, with its moment: when its file was written."""
+    """Return a dump of a rank on this node, with the modification time of its file as its moment if it has none."""
     if dump.dump.until_ns is not None:
         return dump
     try:
@@ -151,13 +151,13 @@ def _as_written(dump: CondensedDump) -> CondensedDump:
         return dump
 
 
-def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:
-    here, size = len(job.ranks), job.world_size
-    processes = "1 process" if here == 1 else f"{here} processes"
-    yield Text(f"a live job without tapes: {f'{here} of {size} ranks' if size else processes} on this node")
-    if said.findings:
+def _lines(job: LiveJob, texts: TextFindings) -> Iterator[Text]:
+    local, size = len(job.ranks), job.world_size
+    processes = "1 process" if local == 1 else f"{local} processes"
+    yield Text(f"a live job without tapes: {f'{local} of {size} ranks' if size else processes} on this node")
+    if texts.findings:
         yield Text()
-        yield from lines_of_texts(said)
+        yield from lines_of_texts(texts)
     yield Text()
     for rank in job.ranks:
         yield Text.assemble((_name(rank), "bold"), f"  pid {rank.process.pid}  {rank.kernel.text}")
@@ -172,15 +172,15 @@ def _name(rank: LiveRank) -> str:
     return f"rank {rank.process.rank}" if rank.process.rank is not None else "rank unknown"
 
 
-def _result(job: LiveJob, said: TextFindings, recorded: Leftovers) -> LiveJobResult:
+def _result(job: LiveJob, texts: TextFindings, recorded: Leftovers) -> LiveJobResult:
     return LiveJobResult(
         schema=SCHEMA,
         source="live processes",
         world_size=job.world_size or None,
-        verdict=text_verdict(said),
-        silent=said.silent,
-        stacks=stacked_ranks(said),
-        findings=tool_findings(said),
+        verdict=text_verdict(texts),
+        silent=texts.silent,
+        stacks=stacked_ranks(texts),
+        findings=tool_findings(texts),
         ranks=tuple(map(_process, job.ranks)),
         elsewhere=job.elsewhere,
         warnings=job.warnings,

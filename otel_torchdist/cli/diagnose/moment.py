@@ -1,4 +1,4 @@
-"""The moment that a diagnosis is about."""
+"""The moment of a diagnosis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from otel_torchdist.cli.output.text import iso_time, length, time_of_day
 
 
 class ReportedMoment(ABC):
-    """The moment that a diagnosis is about, on the clock of the records."""
+    """The moment of a diagnosis, on the clock of the records."""
 
     __slots__ = ()
 
@@ -19,25 +19,25 @@ class ReportedMoment(ABC):
 
     @abstractmethod
     def before_s(self, monotonic_ns: int) -> float:
-        """Return how long before the moment a time was, in seconds."""
+        """Return the seconds from a time to the moment."""
 
     @abstractmethod
     def wall_ns(self, monotonic_ns: int) -> int:
         """Convert a time to nanoseconds since the epoch."""
 
     def time_of(self, monotonic_ns: int) -> str:
-        """Return a time in UTC."""
+        """Format a time in UTC."""
         return iso_time(self.wall_ns(monotonic_ns))
 
     def ago(self, monotonic_ns: int) -> str:
-        """Return how long before the moment a time was: `8.1 s earlier`."""
+        """Format the distance from a time to the moment: `8.1 s earlier`."""
         return f"{length(self.before_s(monotonic_ns))} {'ago' if self.is_now else 'earlier'}"
 
     def when(self, monotonic_ns: int) -> str:
-        """Return a time of day, and how long before the moment it was: `12:46:05.1 (8.1 s earlier)`."""
+        """Format a time of day, with its distance to the moment: `12:46:05.1 (8.1 s earlier)`."""
         return f"{time_of_day(self.wall_ns(monotonic_ns))} ({self.ago(monotonic_ns)})"
 
 
 def rounded(seconds: float) -> float:
-    """Return seconds to the millisecond."""
+    """Round seconds to the millisecond."""
     return round(seconds, 3)

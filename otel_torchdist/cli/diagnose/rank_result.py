@@ -1,4 +1,4 @@
-"""The result of `diagnose` on a rank: structs whose encoding is its JSON."""
+"""The result of `diagnose` on a rank: structs that are encoded as JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class DeathResult(msgspec.Struct, frozen=True):
     """The end of a process, as an agent saw it.
 
     Attributes:
-        time: When it ended.
+        time: Time of the end.
         signal: The signal that ended it.
         exit_code: Its exit code.
         error: Type and first line of the exception, from torchelastic's error file.
-        out_of_memory: What counted a kill for memory at that moment: `cgroup` or `node`.
+        out_of_memory: Counter of a kill for memory at that moment: `cgroup` or `node`.
         exact: False if the time was derived from the tape's lock.
     """
 
@@ -42,7 +42,7 @@ class OperationResult(msgspec.Struct, frozen=True):
         operation: Name of the operation.
         sequence: Its sequence.
         group: Its group.
-        label: What the program calls it.
+        label: The program's name for it.
         peers: Ranks that take part in it.
         tag: The tag of a send or receive.
         entered: When the rank entered it.
@@ -51,7 +51,7 @@ class OperationResult(msgspec.Struct, frozen=True):
         ended: When it ended.
         exception: Type of the exception that ended it.
         call_site: The line that called it.
-        call_path: The frames that led to it, innermost first; those of libraries are one.
+        call_path: The frames that led to it, innermost first. Consecutive frames of libraries are merged.
     """
 
     operation: str
@@ -87,10 +87,10 @@ class RemoteCallResult(msgspec.Struct, frozen=True):
     """A remote procedure call.
 
     Attributes:
-        function: The function that is called.
+        function: The called function.
         peer: The other worker.
         served: Whether this rank runs it.
-        age_s: For how long.
+        age_s: Time since it began.
         call_site: The line that called it.
     """
 
@@ -106,8 +106,8 @@ class WorkerResult(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of the worker.
-        joining_s: For how long it has waited in `init_rpc`; null if it does not.
-        leaving_s: For how long it has waited in `rpc.shutdown`; null if it does not.
+        joining_s: Time that it has waited in `init_rpc`; null if it is not there.
+        leaving_s: Time that it has waited in `rpc.shutdown`; null if it is not there.
         calls: Its open calls.
     """
 
@@ -122,19 +122,19 @@ class RankResult(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: Global rank.
-        life: `running`, `finished`, `failed` or `dead`; null, as most of the following, of a dump.
+        life: `running`, `finished`, `failed` or `dead`. For a dump, null like most of the following.
         exception: Type of the exception with which it failed.
         pid: Its process id.
         tape: Path of its tape.
         dump: Path of its dump.
         step: Its step.
         death: The end of its process; null unless an agent saw it.
-        last_sign_of_life: When it was last seen to live.
+        last_sign_of_life: Time of its last sign of life.
         silent_s: Time since then.
         open: Its open operations, first those in which it waits.
         last_finished: The operation that it finished last.
         stack: Its place in its code.
-        worker: What it is as a worker of RPC.
+        worker: Its state as a worker of RPC.
     """
 
     rank: int
@@ -154,7 +154,7 @@ class RankResult(msgspec.Struct, frozen=True):
 
 
 def recorded_rank(diagnosis: Diagnosis, account: RankAccount) -> RankResult:
-    """Return the result on a rank that has a tape."""
+    """Return the result on a rank with a tape."""
     view = account.view
     return RankResult(
         rank=view.rank,
@@ -175,7 +175,7 @@ def recorded_rank(diagnosis: Diagnosis, account: RankAccount) -> RankResult:
 
 
 def dumped_rank(dumps: JudgedDumps, view: RankView, path: str) -> RankResult:
-    """Return the result on a rank that has left a dump, which does not say what became of it."""
+    """Return the result on a rank with a dump, which does not record the rank's fate."""
     return RankResult(
         rank=view.rank,
         life=None,

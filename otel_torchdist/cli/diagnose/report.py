@@ -1,6 +1,6 @@
 """Prints a diagnosis for people. A terminal and a pipe get the same lines; only a terminal gets colors.
 
-Ranks that do the same are shown together, as most of them do in a large job.
+Ranks in the same state are shown together: in a large job, most ranks are.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from otel_torchdist.model.rescue import RescueState
 from otel_torchdist.model.units import seconds
 
 MAX_OPEN: Final = 8
-"""Open operations shown of a rank."""
+"""Upper bound on the open operations shown of a rank."""
 MAX_CALLS: Final = 4
-"""Remote procedure calls shown of a rank, of each side."""
+"""Upper bound on the remote procedure calls shown of a rank, in each direction."""
 
 
 def operation_lines(
     moment: ReportedMoment, still_open: Sequence[OperationView], last: OperationView | None
 ) -> Iterator[Text]:
-    """Yield what a rank has open, and what it has finished last."""
+    """Yield the open operations of a rank, and the last one that it finished."""
     for operation in still_open[:MAX_OPEN]:
         yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(moment, operation)}")
         if operation.record.is_blocking and len(operation.path) > 1:
@@ -48,7 +48,7 @@ def operation_lines(
 
 
 def call_lines(moment: ReportedMoment, worker: WorkerView | None) -> Iterator[Text]:
-    """Yield which remote procedure calls a worker has open, and whether it waits for all others."""
+    """Yield the open remote procedure calls of a worker, and its wait for all other workers."""
     if worker is None:
         return
     for name, since_ns in (("init_rpc", worker.joins_since_ns), ("rpc.shutdown", worker.leaves_since_ns)):
@@ -112,13 +112,13 @@ def lines_of(diagnosis: Diagnosis) -> Iterator[Text]:
     yield from _heading(diagnosis)
     yield Text()
     yield from _verdict(diagnosis)
-    for alike in crowds(diagnosis.ranks, {*diagnosis.found.named}):
+    for alike in crowds(diagnosis.ranks, {*diagnosis.post_mortem.named}):
         yield Text()
         yield from _rank(diagnosis, alike)
-    if diagnosis.found.unseen:
+    if diagnosis.post_mortem.unseen:
         yield Text()
-        verb = "has" if len(diagnosis.found.unseen) == 1 else "have"
-        yield Text(f"{name_ranks(diagnosis.found.unseen)}  unknown: {verb} no tape on this node", style="yellow")
+        verb = "has" if len(diagnosis.post_mortem.unseen) == 1 else "have"
+        yield Text(f"{name_ranks(diagnosis.post_mortem.unseen)}  unknown: {verb} no tape on this node", style="yellow")
     for helper in diagnosis.helpers:
         yield Text()
         yield from _helper(helper)
@@ -126,13 +126,14 @@ def lines_of(diagnosis: Diagnosis) -> Iterator[Text]:
 
 def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
     run = diagnosis.run
-    own = [one for one in diagnosis.ranks if not isinstance(one.view.rank, MemberRank)]
-    others = len(diagnosis.ranks) - len(own)
+    members = [account for account in diagnosis.ranks if not isinstance(account.view.rank, MemberRank)]
+    others = len(diagnosis.ranks) - len(members)
     met = f", and {others} process{'es' * (others != 1)} of other runs that they meet" if others else ""
     of = f", helper processes of run {run.helps.label}" if run.helps is not None else ""
     yield Text.assemble(
         (f"run {run.label}" if run.label else "a run without an id", "bold"),
-        f"{of}, started {day_and_time(run.begun_ns)} on {run.host}, {len(own)} of {run.world_size} ranks report{met}",
+        f"{of}, started {day_and_time(run.begun_ns)} on {run.host}, "
+        f"{len(members)} of {run.world_size} ranks report{met}",
     )
     yield Text(str(run.directory), style="dim")
     how = captured(tape.identity for tape in run.tapes)
@@ -143,18 +144,18 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
     if not diagnosis.is_now:
         ago = length(max(time.time_ns() - moment_ns, 0) / 1e9)
         when = f"as of the last sign of life, {day_and_time(moment_ns)}, {ago} ago"
-    first_gone_first = sorted(diagnosis.ranks, key=lambda one: one.sign_ns)
-    yield Text(f"{when}: {'; '.join(fates(one.view for one in first_gone_first))}")
+    first_gone_first = sorted(diagnosis.ranks, key=lambda account: account.sign_ns)
+    yield Text(f"{when}: {'; '.join(fates(account.view for account in first_gone_first))}")
 
 
 def _helper(helper: Diagnosis) -> Iterator[Text]:
-    """Describe processes that these ranks have started; the details are under the id of their own run."""
+    """Describe helper processes of these ranks. Details are under the id of the helpers' own run."""
     label = helper.run.label
     yield Text.assemble(
         (f"helper processes of {name_ranks(helper.run.ranks)}", "bold"), f", run {label or 'without an id'}: ",
-        "; ".join(fates(one.view for one in helper.ranks)),
+        "; ".join(fates(account.view for account in helper.ranks)),
     )  # fmt: skip
-    if helper.found.has_verdict:
+    if helper.post_mortem.has_verdict:
         yield from _verdict(helper)
     if helper.has_problem and label:
         yield Text(f"  what each was doing last: otel-torchdist diagnose {label}")
@@ -163,29 +164,29 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     title, text, *more = conclusion_of(diagnosis)
     yield Text.assemble((title, "bold white on red" if title == VERDICT else "bold"), f"  {text}")
-    yield from (Text(f"  and    {one}") for one in (*more, *diagnosis.stuck_calls))
-    if diagnosis.found.verdict is not None:
-        yield from (Text(f"  hint   {hint}", style="dim") for hint in timeout_hints(diagnosis.found.verdict))
-    yield from (Text.assemble(("finding", "bold"), f"  {one}") for one in diagnosis.findings)
-    yield from (Text(f"finding  {one}", style="dim") for one in diagnosis.past_findings)
+    yield from (Text(f"  and    {line}") for line in (*more, *diagnosis.stuck_calls))
+    if diagnosis.post_mortem.verdict is not None:
+        yield from (Text(f"  hint   {hint}", style="dim") for hint in timeout_hints(diagnosis.post_mortem.verdict))
+    yield from (Text.assemble(("finding", "bold"), f"  {finding}") for finding in diagnosis.findings)
+    yield from (Text(f"finding  {finding}", style="dim") for finding in diagnosis.past_findings)
 
 
 def _rescue(diagnosis: Diagnosis) -> list[str]:
-    """What the ranks have saved, if they were asked to."""
-    rescues = {one.view.rank: one.view.rescued for one in diagnosis.ranks}
+    """Return a sentence on the rescued state, if a rescue was requested."""
+    rescues = {account.view.rank: account.view.rescued for account in diagnosis.ranks}
     was_begun = any(rescue.state not in (RescueState.NONE, RescueState.DEAD) for rescue in rescues.values())
     return [describe_rescue(rescues, diagnosis.run.world_size)] if was_begun else []
 
 
 def conclusion_of(diagnosis: Diagnosis) -> list[str]:
-    """What comes of it: `VERDICT` or another title, the sentence, and what there is to add."""
-    found = diagnosis.found
-    if found.ended_together is not None:
-        return ["ended together", describe_together(found.ended_together, not found.unseen)]
-    if found.has_verdict:
-        hung = () if found.hung_ns is None else (_how_it_ended(diagnosis, found.hung_ns),)
+    """Return the conclusion: `VERDICT` or another title, the sentence, and further lines."""
+    post_mortem = diagnosis.post_mortem
+    if post_mortem.ended_together is not None:
+        return ["ended together", describe_together(post_mortem.ended_together, not post_mortem.unseen)]
+    if post_mortem.has_verdict:
+        hung = () if post_mortem.hung_ns is None else (_how_it_ended(diagnosis, post_mortem.hung_ns),)
         return [VERDICT, diagnosis.verdict_text, *hung, *_beyond_the_sentence(diagnosis), *_rescue(diagnosis)]
-    if found.is_undecided:
+    if post_mortem.is_undecided:
         return ["undecided", diagnosis.undecided_text]
     standing = diagnosis.standing
     if standing.text and not standing.is_long:
@@ -195,15 +196,15 @@ def conclusion_of(diagnosis: Diagnosis) -> list[str]:
 
 
 def _how_it_ended(diagnosis: Diagnosis, hung_ns: int) -> str:
-    how = describe_end([one.view for one in diagnosis.ranks])
+    how = describe_end([account.view for account in diagnosis.ranks])
     return how or f"the job was ended while it hung, after {seconds(hung_ns / 1e9)}"
 
 
 def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the verdict's source, and parties of a mismatch and ranks of a circle that do not fit into the sentence."""
-    if diagnosis.found.of_agents is not None:
-        yield f"reported by the agents of all nodes, as of {time_of_day(diagnosis.found.of_agents.at_ns)}"
-    verdict = diagnosis.found.verdict
+    if diagnosis.post_mortem.of_agents is not None:
+        yield f"reported by the agents of all nodes, as of {time_of_day(diagnosis.post_mortem.of_agents.at_ns)}"
+    verdict = diagnosis.post_mortem.verdict
     if verdict is None:
         return
     if verdict.mismatch is not None:
@@ -215,12 +216,12 @@ def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
-    """Describe the first of several ranks that do the same."""
+    """Describe the first of several ranks in the same state."""
     account = alike[0]
     view = account.view
     life = account.life.value + (f" with {view.failure}" if view.failure else "")
     if len(alike) > 1:
-        ranks = [one.view.rank for one in alike]
+        ranks = [same.view.rank for same in alike]
         yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
     way = describe_way(view.end) if view.end is not None else ""
     ended = f"  {way} {diagnosis.when(view.death.at_ns)}" if view.death is not None and way else ""
@@ -237,26 +238,26 @@ def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
 
 
 SHOWN_EACH: Final = 8
-"""A report on at most this many ranks shows each of them separately."""
+"""Largest number of ranks that a report shows separately."""
 
 
 def crowds(ranks: Sequence[RankAccount], named: Collection[int]) -> list[list[RankAccount]]:
-    """Group ranks that do the same, the longest wait first; groups named by the verdict come before all others."""
+    """Group ranks in the same state, the longest wait first. Groups named by the verdict come before all others."""
     ordered = sorted(ranks, key=lambda account: (account.view.rank not in named, account.view.rank))
     if len(ordered) <= SHOWN_EACH:
         return [[account] for account in ordered]
-    found: dict[Hashable, list[RankAccount]] = {}
+    groups: dict[Hashable, list[RankAccount]] = {}
     for account in ordered:
         is_named = account.view.rank in named
-        found.setdefault((is_named, *_doing(account)), []).append(account)
-    return [sorted(alike, key=_waiting_since_ns) for alike in found.values()]
+        groups.setdefault((is_named, *_doing(account)), []).append(account)
+    return [sorted(alike, key=_waiting_since_ns) for alike in groups.values()]
 
 
 def _doing(account: RankAccount) -> tuple[Hashable, ...]:
-    """What a rank does: everything a report shows about it except times and process id."""
+    """Return the state of a rank: everything that a report shows about it except times and process id."""
     view = account.view
     frame = account.stack.frame if account.stack is not None else None
-    waits = tuple((_shown_alike(one), one.record.is_blocking) for one in account.open)
+    waits = tuple((_shown_alike(operation), operation.record.is_blocking) for operation in account.open)
     last = (_shown_alike(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
     way = describe_way(view.death) if view.death is not None else ""
     return account.life, view.failure, way, view.step, waits, last, frame, _calls(view.worker)
@@ -273,5 +274,6 @@ def _shown_alike(operation: OperationView) -> tuple[Hashable, ...]:
 
 
 def _waiting_since_ns(account: RankAccount) -> tuple[int, int]:
-    since = [one.waiting_since_ns for one in account.open if one.waiting_since_ns is not None]
+    opened = [operation.waiting_since_ns for operation in account.open]
+    since = [since_ns for since_ns in opened if since_ns is not None]
     return min(since, default=1 << 63), account.view.rank

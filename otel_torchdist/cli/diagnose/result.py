@@ -1,4 +1,4 @@
-"""The result of `diagnose`: structs whose encoding is its JSON. Keys are only ever added within a schema.
+"""The result of `diagnose`: structs that are encoded as JSON. Within a schema, keys are only ever added.
 
 Times are ISO 8601 in UTC, ages are seconds before `moment.time`; unknown values are null.
 """
@@ -24,11 +24,11 @@ FLIGHT_RECORDER: Final = "flight recorder"
 
 
 class RecordedBy(msgspec.Struct, frozen=True):
-    """Ranks that are recorded alike.
+    """Ranks with the same recorder.
 
     Attributes:
-        kernel: `native` or `python`; null if that is not known.
-        torch: The version of their torch; null if that is not known.
+        kernel: `native` or `python`; null if unknown.
+        torch: The version of their torch; null if unknown.
         ranks: The ranks, ascending.
     """
 
@@ -42,11 +42,11 @@ class DiagnosedRun(msgspec.Struct, frozen=True):
 
     Attributes:
         id: 32 hex digits; null if it has none.
-        directory: Its job directory, or the paths that were named.
-        host: This node; null of dumps.
-        begun: When its first rank began.
+        directory: Its job directory, or the named paths.
+        host: This node; null for dumps.
+        begun: Start of its first rank.
         world_size: Number of its ranks.
-        capture: What records the ranks, an entry for each difference between them.
+        capture: The recorders of its ranks, one entry for each distinct recorder.
     """
 
     id: str | None
@@ -58,11 +58,11 @@ class DiagnosedRun(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Which ranks are seen here.
+    """The ranks covered by a diagnosis.
 
     Attributes:
         reporting: Ranks that have a tape or a dump here.
-        unknown: Ranks that have none.
+        unknown: All other ranks of the run.
     """
 
     reporting: tuple[int, ...]
@@ -70,12 +70,12 @@ class Coverage(msgspec.Struct, frozen=True):
 
 
 class DiagnosedMoment(msgspec.Struct, frozen=True):
-    """The moment that a diagnosis is about.
+    """The moment of a diagnosis.
 
     Attributes:
         time: The moment; null if there are neither tapes nor dumps.
-        is_now: False if no rank is alive: then it is the newest sign of life.
-        bound: `up to` or `at least` where all ages are known no better, as in dumps of a flight recorder; else null.
+        is_now: False if no rank is alive: then the moment is the newest sign of life.
+        bound: `up to` or `at least` if ages are only bounds, as in dumps of a flight recorder; else null.
     """
 
     time: str | None
@@ -84,49 +84,49 @@ class DiagnosedMoment(msgspec.Struct, frozen=True):
 
 
 class EndedTogether(msgspec.Struct, frozen=True):
-    """Ranks that something ended at the same moment: none of them is blamed.
+    """Ranks that were ended from outside at the same moment: none of them is blamed.
 
     Attributes:
-        sentence: Which ranks, and when.
+        sentence: The ranks and the time.
     """
 
     sentence: str
 
 
 class DiagnosisSections(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What else than tapes and dumps was read.
+    """Sources other than tapes and dumps.
 
     Attributes:
-        texts: What texts of other tools say; absent if there are none.
+        texts: Texts of other tools; absent if there are none.
     """
 
     texts: TextsResult | None = None
 
 
 class DiagnosisResult(msgspec.Struct, frozen=True):
-    """A diagnosis of a run, or of what a job that was not recorded has left.
+    """A diagnosis of a run, or of the dumps and texts of a job that was not recorded.
 
     Attributes:
         schema: 2.
         run: The run.
-        coverage: Which ranks are seen here.
-        moment: The moment that it is about.
+        coverage: The ranks covered.
+        moment: The moment of the diagnosis.
         problem: Whether there is a verdict or a finding, or a rank or one of its helpers has failed or died; the same
             as exit code 1.
         threshold_s: Minimum age at which an open operation counts as stalled.
         verdict: The verdict.
         verdicts: The verdict and, from dumps of a flight recorder, all others of its kind that name other ranks.
-        undecided: Why there is no verdict on ranks that have died here: others have no tape on this node.
-        ended_together: Ranks that something ended at the same moment.
+        undecided: Reason for the missing verdict on ranks that have died here: others have no tape on this node.
+        ended_together: Ranks that were ended from outside at the same moment.
         ranks: Each rank that reports, ascending.
-        stuck_calls: Why remote procedure calls cannot go on, a sentence each.
-        findings: What is wrong without a stall (values that are not finite, replicas that differ, failed checkpoints,
-            slow ranks), a sentence each, as far as the tapes still show it or this node's agent has written it down.
-        past_findings: What the agent has found and no longer held at that moment, a sentence each; no `problem`.
-        warnings: Tapes or other files that could not be read, and why.
+        stuck_calls: Reasons why remote procedure calls cannot go on, a sentence each.
+        findings: Findings other than stalls (values that are not finite, replicas that differ, failed checkpoints,
+            slow ranks), a sentence each, from the tapes or the notes of this node's agent.
+        past_findings: Findings of the agent that no longer held at that moment, a sentence each; no `problem`.
+        warnings: Tapes or other files that could not be read, with reasons.
         helps: Id of the run whose ranks have started the processes of this one.
         helpers: The same for each run of processes that these ranks have started.
-        sections: What else was read.
+        sections: Other sources.
     """
 
     schema: int
@@ -162,7 +162,7 @@ def result_of(diagnosis: Diagnosis) -> DiagnosisResult:
             world_size=run.world_size,
             capture=_capture(run),
         ),
-        coverage=Coverage(tuple(account.view.rank for account in diagnosis.ranks), tuple(diagnosis.found.unseen)),
+        coverage=Coverage(tuple(account.view.rank for account in diagnosis.ranks), tuple(diagnosis.post_mortem.unseen)),
         moment=DiagnosedMoment(diagnosis.time_of(diagnosis.moment_ns), diagnosis.is_now, None),
         problem=diagnosis.has_problem,
         threshold_s=diagnosis.threshold_s,
@@ -190,28 +190,29 @@ def _capture(run: Run) -> tuple[RecordedBy, ...]:
 
 
 def _verdict(diagnosis: Diagnosis) -> VerdictResult | None:
-    found = diagnosis.found
-    if found.of_agents is not None:
-        return agents_verdict_result(found.of_agents, tuple(found.named), found.hung_ns)
-    if found.verdict is None:
+    post_mortem = diagnosis.post_mortem
+    if post_mortem.of_agents is not None:
+        return agents_verdict_result(post_mortem.of_agents, tuple(post_mortem.named), post_mortem.hung_ns)
+    if post_mortem.verdict is None:
         return None
-    return verdict_result(diagnosis, found.verdict, found.age_ns, diagnosis.verdict_text, "tapes", found.hung_ns)
+    text, hung_ns = diagnosis.verdict_text, post_mortem.hung_ns
+    return verdict_result(diagnosis, post_mortem.verdict, post_mortem.age_ns, text, "tapes", hung_ns)
 
 
 def _together(diagnosis: Diagnosis) -> EndedTogether | None:
-    first = diagnosis.found.ended_together
-    return EndedTogether(describe_together(first, not diagnosis.found.unseen)) if first is not None else None
+    first = diagnosis.post_mortem.ended_together
+    return EndedTogether(describe_together(first, not diagnosis.post_mortem.unseen)) if first is not None else None
 
 
-def result_of_leftovers(found: Leftovers) -> DiagnosisResult:
-    """Return the result of a diagnosis of leftovers, which do not show whether processes live, or on which hosts."""
-    dumps = found.dumps
+def result_of_leftovers(leftovers: Leftovers) -> DiagnosisResult:
+    """Return the result of a diagnosis of leftovers, which show neither living processes nor hosts."""
+    dumps = leftovers.dumps
     verdicts = _verdicts_on(dumps) if dumps is not None else ()
     return DiagnosisResult(
         schema=SCHEMA,
         run=DiagnosedRun(
             id=None,
-            directory=", ".join(map(str, found.paths)),
+            directory=", ".join(map(str, leftovers.paths)),
             host=None,
             begun=_begun(dumps) if dumps is not None else None,
             world_size=dumps.moment.world_size if dumps is not None else None,
@@ -222,8 +223,8 @@ def result_of_leftovers(found: Leftovers) -> DiagnosisResult:
             tuple(dumps.moment.unseen) if dumps is not None else (),
         ),
         moment=_moment_of(dumps) if dumps is not None else DiagnosedMoment(None, False, None),
-        problem=found.has_problem,
-        threshold_s=found.threshold_s,
+        problem=leftovers.has_problem,
+        threshold_s=leftovers.threshold_s,
         verdict=verdicts[0] if verdicts else None,
         verdicts=verdicts,
         undecided=None,
@@ -232,10 +233,10 @@ def result_of_leftovers(found: Leftovers) -> DiagnosisResult:
         stuck_calls=(),
         findings=(),
         past_findings=(),
-        warnings=found.notes,
+        warnings=leftovers.notes,
         helps=None,
         helpers=(),
-        sections=DiagnosisSections(texts_result(found.texts) if found.texts is not None else None),
+        sections=DiagnosisSections(texts_result(leftovers.texts) if leftovers.texts is not None else None),
     )
 
 
@@ -247,7 +248,7 @@ def _verdicts_on(dumps: JudgedDumps) -> tuple[VerdictResult, ...]:
 
 
 def _begun(dumps: JudgedDumps) -> str | None:
-    begun_ns = min((one.oldest_ns for one in dumps.dumps if one.oldest_ns), default=0)
+    begun_ns = min((condensed.oldest_ns for condensed in dumps.dumps if condensed.oldest_ns), default=0)
     return iso_time(begun_ns) if begun_ns else None
 
 
@@ -256,5 +257,5 @@ def _moment_of(dumps: JudgedDumps) -> DiagnosedMoment:
 
 
 def _ranks_of(dumps: JudgedDumps) -> tuple[RankResult, ...]:
-    paths = {one.rank: one.dump.path for one in dumps.dumps}
+    paths = {condensed.rank: condensed.dump.path for condensed in dumps.dumps}
     return tuple(dumped_rank(dumps, view, paths[view.rank]) for view in dumps.ranks)

@@ -1,4 +1,4 @@
-"""What texts of other tools say about a job: a verdict, where they suffice for one, and findings; as text and JSON."""
+"""The diagnosis from texts of other tools: findings, and a verdict if they suffice for one; as text and JSON."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from otel_torchdist.sources.evidence.statements import Evidence, Statement
 from otel_torchdist.sources.evidence.world import snapshot_of
 
 MAX_SHOWN: Final = 200
-"""Findings that a report shows."""
+"""Upper bound on the findings in a report."""
 _WIDTH: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class TextFindings:
-    """What texts say.
+    """The diagnosis from texts.
 
     Attributes:
-        verdict: The verdict with places; None if they do not suffice for one.
-        age_s: How long the first rank had waited; 0 without a verdict.
+        verdict: The verdict with places; None if the texts do not suffice for one.
+        age_s: Time that the first rank had waited; 0 without a verdict.
         silent: Ranks below the highest one that wrote nothing about the operation that timed out.
-        findings: Everything else that they say.
-        outside: Ranks whose stacks show no operation of torch.distributed, where those of others do.
-        inside: Those others.
+        findings: All other findings.
+        outside: Ranks whose stacks show no operation of torch.distributed, while other ranks' stacks do.
+        inside: These other ranks.
     """
 
     verdict: Verdict | None
@@ -57,23 +57,23 @@ class TextFindings:
 
     @property
     def has_problem(self) -> bool:
-        """Whether there is a verdict, or anything says that something has gone wrong."""
+        """Whether there is a verdict, or a text reports that something has gone wrong."""
         return self.verdict is not None or any(finding.kind.is_failure for finding in self.findings)
 
 
 def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindings:
-    """Judge what texts say.
+    """Judge statements from texts.
 
     Args:
-        statements: With ranks as far as they are known.
-        rules: Which waits are stalls.
+        statements: Statements, with the ranks that are known.
+        rules: Defines a stall.
     """
     world = snapshot_of(statements)
-    found = stalled_verdict(world, rules) if world is not None else None
+    stall = stalled_verdict(world, rules) if world is not None else None
     verdict = (
-        locate(world, found) if world is not None and found is not None and found.kind.traits.needs_no_silence else None
+        locate(world, stall) if world is not None and stall is not None and stall.kind.traits.needs_no_silence else None
     )
-    group = found.group if found is not None else None
+    group = stall.group if stall is not None else None
     silent = () if group is None or world is None else tuple(sorted(group.members - world.ranks.keys()))
     outside, inside = outside_of_collectives(statements)
     return TextFindings(
@@ -88,39 +88,39 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
 
 @dataclass(frozen=True, slots=True)
 class ReadTexts:
-    """Texts of other tools that were read from files.
+    """Texts of other tools, read from files.
 
     Attributes:
-        said: What they say.
+        judgement: Their diagnosis.
         files: Number of these files.
         unrecognized: Files that no reader recognizes.
     """
 
-    said: TextFindings
+    judgement: TextFindings
     files: int
     unrecognized: tuple[str, ...]
 
     @property
     def title(self) -> str:
-        """The heading over what they say."""
+        """The heading of the report on these texts."""
         return f"logs and stacks of other tools, {'1 file' if self.files == 1 else f'{self.files:,} files'}"
 
 
 def read_texts(evidence: Evidence, rules: StallRules) -> ReadTexts | None:
-    """Judge texts that were read from files; None if they say nothing.
+    """Judge texts read from files; returns None if no reader recognizes anything in them.
 
     Args:
-        evidence: What was read of them.
-        rules: Which waits are stalls.
+        evidence: Statements from the files.
+        rules: Defines a stall.
     """
     if not evidence.statements:
         return None
-    files = len({one.source.path for one in evidence.statements})
+    files = len({statement.source.path for statement in evidence.statements})
     return ReadTexts(judge_texts(evidence.statements, rules), files, tuple(evidence.unrecognized))
 
 
 def with_stacks(world: WorldSnapshot, evidence: Evidence) -> WorldSnapshot:
-    """Return a snapshot in which ranks have the stacks that other tools have taken, so that verdicts show places."""
+    """Add the stacks taken by other tools to the ranks of a snapshot, so that verdicts show places."""
     stacks = stacks_by_rank(evidence.statements)
     views = {
         rank: dataclasses.replace(view, stacks=Stacks(world.taken_ns, (stacks[rank],))) if rank in stacks else view
@@ -133,9 +133,9 @@ def contradictions(evidence: Evidence, rules: StallRules, verdicts: Sequence[Ver
     """Return a line if the watchdogs' lines name other ranks than the dumps do.
 
     Args:
-        evidence: What was read of texts.
-        rules: Which waits are stalls.
-        verdicts: Those on the dumps.
+        evidence: Statements from texts.
+        rules: Defines a stall.
+        verdicts: Verdicts on the dumps.
     """
     by_texts = judge_texts(evidence.statements, rules).verdict
     named = sorted({rank for verdict in verdicts for rank in verdict.ranks})
@@ -147,23 +147,23 @@ def contradictions(evidence: Evidence, rules: StallRules, verdicts: Sequence[Ver
     ]
 
 
-def lines_of_texts(said: TextFindings) -> Iterator[Text]:
+def lines_of_texts(texts: TextFindings) -> Iterator[Text]:
     """Yield the report."""
-    if said.verdict is not None:
-        yield Text.assemble(("verdict", "bold white on red"), f"  {said.sentence}")
+    if texts.verdict is not None:
+        yield Text.assemble(("verdict", "bold white on red"), f"  {texts.sentence}")
         yield Text("  and    this is what the watchdogs of the ranks have written")
-    if said.silent:
-        yield Text(f"  and    {name_ranks(said.silent)} {have(said.silent)} written nothing about it", style="yellow")
-    if said.outside:
-        verb = "is" if len(said.outside) == 1 else "are"
-        others = f"{name_ranks(said.inside)} {'is' if len(said.inside) == 1 else 'are'}"
+    if texts.silent:
+        yield Text(f"  and    {name_ranks(texts.silent)} {have(texts.silent)} written nothing about it", style="yellow")
+    if texts.outside:
+        verb = "is" if len(texts.outside) == 1 else "are"
+        others = f"{name_ranks(texts.inside)} {'is' if len(texts.inside) == 1 else 'are'}"
         yield Text.assemble(
-            ("stacks", "bold"), f"  {name_ranks(said.outside)} {verb} in no operation of torch.distributed; {others}"
+            ("stacks", "bold"), f"  {name_ranks(texts.outside)} {verb} in no operation of torch.distributed; {others}"
         )
-    for finding in said.findings[:MAX_SHOWN]:
+    for finding in texts.findings[:MAX_SHOWN]:
         yield _line(finding)
-    if len(said.findings) > MAX_SHOWN:
-        yield Text(f"and {len(said.findings) - MAX_SHOWN} more; --json shows all")
+    if len(texts.findings) > MAX_SHOWN:
+        yield Text(f"and {len(texts.findings) - MAX_SHOWN} more; --json shows all")
 
 
 def _line(finding: ToolFinding) -> Text:
@@ -178,16 +178,16 @@ def _line(finding: ToolFinding) -> Text:
 
 
 class TextVerdict(msgspec.Struct, frozen=True):
-    """A verdict on what the watchdogs of the ranks have written.
+    """A verdict from lines of the ranks' watchdogs.
 
     Attributes:
         kind: As of any verdict.
-        ranks: The ranks that it names.
-        waiting: The ranks that wait.
+        ranks: The named ranks.
+        waiting: The waiting ranks.
         operation: The operation in which they wait.
         sequence: Sequence of that operation.
         group: Name of its group.
-        age_s: For how long the first rank had waited.
+        age_s: Time that the first rank had waited.
         sentence: The verdict in a sentence.
         source: `watchdogs`.
     """
@@ -204,11 +204,11 @@ class TextVerdict(msgspec.Struct, frozen=True):
 
 
 class StackedRanks(msgspec.Struct, frozen=True):
-    """Ranks by what their stacks show.
+    """Ranks by the place that their stacks show.
 
     Attributes:
         outside: Ranks in no operation of torch.distributed.
-        inside: Ranks in one.
+        inside: Ranks in an operation.
     """
 
     outside: tuple[int, ...]
@@ -216,16 +216,16 @@ class StackedRanks(msgspec.Struct, frozen=True):
 
 
 class ToolFindingResult(msgspec.Struct, frozen=True):
-    """The same message of some ranks.
+    """A message that several ranks may have written.
 
     Attributes:
-        kind: What it is about.
-        ranks: The ranks.
-        others: Speakers whose rank is not known: `process 12`, `local rank 3`, …
+        kind: Its topic.
+        ranks: Its ranks.
+        others: Its writers without a known rank: `process 12`, `local rank 3`, …
         text: The message.
         call_site: A line of the job's code that belongs to it.
-        source: Where the first of these messages is written.
-        count: How many there are.
+        source: File and line of its first occurrence.
+        count: Number of its occurrences.
         first: Whether a launcher observed this failure before all others.
     """
 
@@ -240,13 +240,13 @@ class ToolFindingResult(msgspec.Struct, frozen=True):
 
 
 class TextsResult(msgspec.Struct, frozen=True):
-    """What texts of other tools say.
+    """The diagnosis from texts of other tools.
 
     Attributes:
-        verdict: The verdict, if they suffice for one.
+        verdict: The verdict, if the texts suffice for one.
         silent: Ranks that wrote nothing about the operation that timed out.
-        stacks: Ranks by what their stacks show; null if that is the same for all.
-        findings: Everything else.
+        stacks: Ranks by the place that their stacks show; null if that is the same for all.
+        findings: All other findings.
         unrecognized: Files that no reader recognizes.
     """
 
@@ -258,20 +258,20 @@ class TextsResult(msgspec.Struct, frozen=True):
 
 
 def texts_result(read: ReadTexts) -> TextsResult:
-    """Return the result on texts that were read from files."""
-    said = read.said
+    """Return the result on texts read from files."""
+    judgement = read.judgement
     return TextsResult(
-        verdict=text_verdict(said),
-        silent=said.silent,
-        stacks=stacked_ranks(said),
-        findings=tool_findings(said),
+        verdict=text_verdict(judgement),
+        silent=judgement.silent,
+        stacks=stacked_ranks(judgement),
+        findings=tool_findings(judgement),
         unrecognized=read.unrecognized,
     )
 
 
-def text_verdict(said: TextFindings) -> TextVerdict | None:
+def text_verdict(texts: TextFindings) -> TextVerdict | None:
     """Return the verdict on texts; None if they do not suffice for one."""
-    verdict = said.verdict
+    verdict = texts.verdict
     if verdict is None:
         return None
     return TextVerdict(
@@ -281,20 +281,20 @@ def text_verdict(said: TextFindings) -> TextVerdict | None:
         operation=verdict.operation,
         sequence=verdict.operation_id.sequence,
         group=verdict.group.label if verdict.group is not None else None,
-        age_s=rounded(said.age_s),
-        sentence=said.sentence,
+        age_s=rounded(texts.age_s),
+        sentence=texts.sentence,
         source="watchdogs",
     )
 
 
-def stacked_ranks(said: TextFindings) -> StackedRanks | None:
-    """Return which ranks are inside of operations, by their stacks; None if that is the same for all."""
-    return StackedRanks(said.outside, said.inside) if said.outside else None
+def stacked_ranks(texts: TextFindings) -> StackedRanks | None:
+    """Return the ranks inside and outside operations by their stacks; None if that is the same for all."""
+    return StackedRanks(texts.outside, texts.inside) if texts.outside else None
 
 
-def tool_findings(said: TextFindings) -> tuple[ToolFindingResult, ...]:
-    """Return the results on everything else that texts say."""
-    return tuple(map(_tool_finding, said.findings))
+def tool_findings(texts: TextFindings) -> tuple[ToolFindingResult, ...]:
+    """Return the results on all other findings."""
+    return tuple(map(_tool_finding, texts.findings))
 
 
 def _tool_finding(finding: ToolFinding) -> ToolFindingResult:

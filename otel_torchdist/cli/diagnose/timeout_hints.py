@@ -1,7 +1,7 @@
-"""What the settings of PyTorch that end a wait mean for the operation of a verdict.
+"""Hints on PyTorch's timeout settings for the operation of a verdict.
 
-Only what matters to the verdict is shown, and nothing where the timeout is unknown. Defaults are those of torch 2.8 to
-2.15.
+Hints are shown only for settings that affect the verdict, and only if the timeout is known. Defaults are those of torch
+2.8 to 2.15.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
 def timeout_hints(verdict: Verdict) -> list[str]:
-    """One sentence for each setting that matters to the operation of a verdict."""
+    """Return a sentence for each setting that matters to the operation of a verdict."""
     waits = [operation for _, operation in sorted(verdict.roll.waits.items()) if known_timeout(operation) is not None]
     if not waits or verdict.kind.traits.is_final or is_about_failure(verdict):
         return []
-    # The operations of one verdict are of one group; the first one to end is the one with the shortest timeout.
+    # The operations of one verdict share a group. The operation with the shortest timeout ends first.
     first = min(waits, key=lambda operation: _name(operation).timeout_ms)
     name = _name(first)
     label = first.group.label if first.group is not None else ""

@@ -1,4 +1,4 @@
-"""The result of `diagnose` on a verdict: structs whose encoding is its JSON."""
+"""The result of `diagnose` on a verdict: structs that are encoded as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_torchdist.node.job.kept_results import AgentsVerdict
 
 
 class MismatchParty(msgspec.Struct, frozen=True):
-    """Ranks that agree.
+    """Ranks with the same value.
 
     Attributes:
         value: Their value.
@@ -35,7 +35,7 @@ class MismatchResult(msgspec.Struct, frozen=True):
         field: `operation`, `dtype`, `shape`, `reduce op`, `root`, `split sizes`, `dimensions`, `group name` or `group
             members`.
         sequence: Sequence of the call in question.
-        parties: Those who agree, the largest first.
+        parties: Ranks by value, the largest party first.
     """
 
     field: str
@@ -44,18 +44,18 @@ class MismatchResult(msgspec.Struct, frozen=True):
 
 
 class CircleLink(msgspec.Struct, frozen=True):
-    """A rank of a circle, which waits for the next one; the last waits for the first.
+    """A rank in a circle. Each rank waits for the next, and the last waits for the first.
 
     Attributes:
         rank: The rank.
         operation: The operation in which it waits.
         sequence: Sequence of that operation.
         group: Its group.
-        label: What the program calls it.
-        call: The remote procedure call for which it waits instead.
+        label: The program's name for it.
+        call: The remote procedure call that it waits for instead.
         call_site: The line that called it.
-        ranks: Ranks that wait there with it.
-        waits_for: The rank for which they wait.
+        ranks: Ranks that wait in the same operation.
+        waits_for: The rank that they wait for.
     """
 
     rank: int
@@ -75,7 +75,7 @@ class SharedCall(msgspec.Struct, frozen=True):
     Attributes:
         operation: Name of the operation.
         call_site: The line that called it.
-        caller: What its thread runs.
+        caller: The function that its thread runs.
     """
 
     operation: str
@@ -87,7 +87,7 @@ class SharingResult(msgspec.Struct, frozen=True):
     """The use of one group by two threads at once.
 
     Attributes:
-        ranks: Ranks of which it is seen.
+        ranks: Ranks on which it was seen.
         calls: Two such calls.
     """
 
@@ -96,11 +96,11 @@ class SharingResult(msgspec.Struct, frozen=True):
 
 
 class FirstDeathResult(msgspec.Struct, frozen=True):
-    """How a death is known to be the first.
+    """Evidence that a death was the first.
 
     Attributes:
         order: `seen` by an agent, or `inferred`.
-        lead_s: Time from it to the next death; null if there was none, or if it is not known.
+        lead_s: Time from it to the next death; null if there was none, or if unknown.
         is_silence: Whether the ranks only fell silent long before the others: they died or were stopped, or native
             code did not release their GILs.
     """
@@ -111,14 +111,14 @@ class FirstDeathResult(msgspec.Struct, frozen=True):
 
 
 class DeadlineResult(msgspec.Struct, frozen=True):
-    """When the backend first ends a wait.
+    """The earliest timeout of the backend.
 
     Attributes:
-        rank: The rank whose wait it is.
+        rank: The rank whose wait it ends.
         backend: Name of the backend.
-        then: What it does: `raises`, `ends`, `aborts` or `nothing`.
-        timeout_s: Its timeout.
-        time: When that ends; it may have passed.
+        then: The backend's reaction: `raises`, `ends`, `aborts` or `nothing`.
+        timeout_s: Length of the timeout.
+        time: When it expires; may be in the past.
     """
 
     rank: int
@@ -129,30 +129,30 @@ class DeadlineResult(msgspec.Struct, frozen=True):
 
 
 class VerdictResult(msgspec.Struct, frozen=True):
-    """A verdict. Of an agent's, only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s` are known.
+    """A verdict. A verdict of an agent has only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s`.
 
     Attributes:
         kind: `shared_group`, `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
             `stuck`, `transport` or `unknown`; an agent's may also be `unreachable`.
-        ranks: The ranks that it names.
-        waiting: The ranks that wait.
+        ranks: The named ranks.
+        waiting: The waiting ranks.
         operation: The operation in which they wait.
         sequence: Sequence of that operation.
         group: Its group.
-        label: What the program calls it.
+        label: The program's name for it.
         since: When the first rank began to wait.
-        age_s: For how long.
-        doubt: Why the verdict is less than certain; null if it is certain.
-        reporting: Number of the group's members that are seen.
+        age_s: Time since then.
+        doubt: Reason why the verdict is less than certain; null if it is certain.
+        reporting: Number of the group's members seen.
         members: Number of the group's members.
         sentence: The verdict in a sentence.
-        mismatch: The difference between the calls, if that is the verdict.
-        circle: The ranks of a circle, if that is the verdict.
-        sharing: The use of one group by two threads, if that is the verdict.
-        death: How a death is known to be the first, if that is the verdict.
-        hung_s: For how long the job hung before it was ended; null if it was not.
-        deadline: When the backend first ends a wait.
-        hints: Sentences on PyTorch's own timeouts, as far as they matter to the verdict.
+        mismatch: The difference between the calls, for a verdict on one.
+        circle: The ranks of a circle, for a verdict on one.
+        sharing: The use of one group by two threads, for a verdict on it.
+        death: Evidence that a death was the first, for a verdict on it.
+        hung_s: Time that the job hung before it was ended; null if it was not.
+        deadline: The earliest timeout of the backend.
+        hints: Sentences on PyTorch's timeout settings that matter to the verdict.
         source: `tapes`, `flight recorder`, or `agents` if ranks have no tape here and the agents of all nodes have
             reported more than these tapes show.
     """
@@ -186,12 +186,12 @@ def verdict_result(
     """Return the result on a verdict.
 
     Args:
-        moment: The moment that it is about.
+        moment: The moment of the diagnosis.
         verdict: The verdict.
-        age_ns: How long the first rank had waited.
+        age_ns: Time that the first rank had waited.
         text: The verdict as a sentence.
-        source: What it is based on.
-        hung_ns: How long the job hung before it was ended; None if it was not.
+        source: Its source.
+        hung_ns: Time that the job hung before it was ended; None if it was not.
     """
     return VerdictResult(
         kind=verdict.kind.value,
@@ -219,7 +219,7 @@ def verdict_result(
 
 
 def agents_verdict_result(verdict: AgentsVerdict, named: tuple[int, ...], hung_ns: int | None) -> VerdictResult:
-    """Return the result on the verdict of the agents of all nodes, which names `named`."""
+    """Return the result on the verdict of the agents of all nodes, naming the ranks `named`."""
     return VerdictResult(
         kind=verdict.kind,
         ranks=named,
@@ -280,8 +280,8 @@ def _link(link: Link) -> CircleLink:
 
 
 def _sharing(sharing: Sharing) -> SharingResult:
-    one = sharing.example
-    calls = zip(one.operations, one.call_sites, one.callers, strict=True)
+    example = sharing.example
+    calls = zip(example.operations, example.call_sites, example.callers, strict=True)
     return SharingResult(
         tuple(sharing.ranks),
         tuple(SharedCall(operation, call_site(site), caller or None) for operation, site, caller in calls),
@@ -289,10 +289,10 @@ def _sharing(sharing: Sharing) -> SharingResult:
 
 
 def group_ref(group: GroupView | None) -> GroupRef | None:
-    """Return a group for a result."""
+    """Convert a group to its form in results."""
     return GroupRef(group.key, group.label, len(group.members)) if group is not None else None
 
 
 def call_site(frame: CallSiteName | None) -> CallSite | None:
-    """Return a line of code for a result."""
+    """Convert a line of code to its form in results."""
     return CallSite(frame.function, frame.file, frame.line) if frame is not None else None

@@ -65,7 +65,7 @@ def _judge_run(wanted: Target, config: Config, rules: StallRules) -> JobEnd:
             diagnosis = diagnose_run(anew, rules)
     except TapeError:
         return JobEnd(source, None, None, None)  # reading the same tapes reports why
-    verdict, moment_ns = diagnosis.found.verdict, diagnosis.wall_ns(diagnosis.moment_ns)
+    verdict, moment_ns = diagnosis.post_mortem.verdict, diagnosis.wall_ns(diagnosis.moment_ns)
     if verdict is None:
         return JobEnd(source, None, moment_ns, moment_ns)
     incident = _incident(verdict, diagnosis.verdict_text)

@@ -79,14 +79,14 @@ def pair_of(
     finally:
         job.kill()
         job.close()
-    original = diagnosis.found.verdict
+    original = diagnosis.post_mortem.verdict
     assert original is not None
     origin = ScriptOrigin("a test", diagnosis.verdict_text, size, "a test")
-    script = plan(original, diagnosis.found.moment.world, histories, origin)
+    script = plan(original, diagnosis.post_mortem.moment.world, histories, origin)
     source = source_of(script, "hang.py")
     with _running(python, base / "copy", folder / "copy", source, len(script.steps)) as torchrun:
         at = original.operation, script.sequence
-        copy = verdict_in(base / "copy", kind, script.named, at=at)[0].found.verdict
+        copy = verdict_in(base / "copy", kind, script.named, at=at)[0].post_mortem.verdict
         assert copy is not None
         if kind == "dead":
             torchrun.wait(MOST_S)
@@ -143,7 +143,7 @@ def verdict_in(
             with contextlib.suppress(TapeError), contextlib.closing(index_of([directory])) as index:
                 for run in index.runs:
                     diagnosis, histories = diagnosis_and_calls(run, _RULES)
-                    verdict = diagnosis.found.verdict
+                    verdict = diagnosis.post_mortem.verdict
                     if verdict is not None:
                         where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
                         place = verdict.operation, where.sequence

@@ -52,7 +52,7 @@ def test_rank_that_dies_as_soon_as_it_has_joined(tapes: Path) -> None:
     with contextlib.closing(index_of(tapes.glob("job-*"))) as index:
         [run] = index.runs
         assert run.ranks == tuple(range(RANKS))
-        verdict = diagnose_run(run, StallRules.from_config(Config.from_environment({}), 1.0)).found.verdict
+        verdict = diagnose_run(run, StallRules.from_config(Config.from_environment({}), 1.0)).post_mortem.verdict
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (1,))
 

@@ -47,7 +47,7 @@ def _of(diagnosis: Diagnosis) -> Conclusion:
         title=title,
         sentence=sentence,
         more=tuple(more),
-        ranks=diagnosis.found.named,
+        ranks=diagnosis.post_mortem.named,
         details=_plain(lines_of(diagnosis)),
     )
 
