@@ -1,4 +1,4 @@
-"""The settings of a process, and the actions that some of them list."""
+"""The settings of a process, and the actions that some settings list."""
 
 from otel_torchdist.config.accepted import (
     ALL_RANKS,

@@ -29,7 +29,7 @@ class CaptureKernel(Enum):
     AUTO = "auto"
     """The native library if there is one for this torch and Python, else Python."""
     NATIVE = "native"
-    """The same, with a warning if there is none."""
+    """The native library, with a warning if there is none."""
     PYTHON = "python"
 
 
@@ -40,7 +40,7 @@ class NumericsMode(Enum):
     SAMPLED = "sampled"
     """Statistics and checksums of a sample."""
     ALL = "all"
-    """The same, and whether all inputs of all operations are finite."""
+    """The same, and a check of all inputs of all operations for values that are not finite."""
 
 
 class PageAccess(Enum):
@@ -48,7 +48,7 @@ class PageAccess(Enum):
 
     OFF = "off"
     LOOPBACK = "loopback"
-    """Users of this machine, each the jobs of their own."""
+    """Users of this machine. Each sees only their own jobs."""
     ON = "on"
     """Everyone who reaches the port of `/metrics`."""
 
@@ -67,8 +67,8 @@ class Accepted(Generic[T]):
     """The values that a setting accepts.
 
     Attributes:
-        wording: How a warning describes it.
-        parse: Turns stripped, non-empty text into the value; raises ValueError if it is not accepted.
+        wording: Description for warnings.
+        parse: Converts stripped, non-empty text to the value; raises ValueError for other text.
     """
 
     wording: str
@@ -77,11 +77,11 @@ class Accepted(Generic[T]):
 
 @dataclass(frozen=True)
 class Parameter(Generic[T]):
-    """A row of the table.
+    """The environment variable of a setting, its accepted values and its default.
 
     Attributes:
         variable: The environment variable.
-        accepted: What it accepts.
+        accepted: The accepted values.
         default: The default, as text in the same form.
     """
 
@@ -94,7 +94,7 @@ class Parameter(Generic[T]):
         return self.accepted.parse(self.default)
 
     def value_in(self, environ: Mapping[str, str]) -> T:
-        """Return the value from an environment; warn and return the default if it cannot be used."""
+        """Return the value from an environment; warns and returns the default if the text is not accepted."""
         text = environ.get(self.variable, "").strip()
         if not text:
             return self.default_value()
@@ -108,7 +108,7 @@ class Parameter(Generic[T]):
 
 
 def one_of(choices: Mapping[str, T]) -> Accepted[T]:
-    """Accept one of these words, in upper or lower case."""
+    """Accept one of these words, in any case."""
 
     def parse(text: str) -> T:
         if text.lower() not in choices:
@@ -136,7 +136,7 @@ def integer(least: int, most: int | None = None, unit: str = "") -> Accepted[int
 
 
 def milliseconds(least: int) -> Accepted[float]:
-    """Parse a duration in milliseconds with a minimum; the value is in seconds."""
+    """Accept a duration in milliseconds with a minimum; the value is in seconds."""
     whole = integer(least, _LONGEST_MILLISECONDS, unit=" of milliseconds")
     return Accepted(whole.wording, lambda text: whole.parse(text) / 1000)
 
@@ -168,7 +168,7 @@ def list_of_names() -> Accepted[frozenset[str]]:
 
 
 def list_of_patterns() -> Accepted[tuple[str, ...]]:
-    """Patterns, in this order."""
+    """Accept patterns, in this order."""
 
     def parse(text: str) -> tuple[str, ...]:
         return tuple(pattern for part in text.split(",") if (pattern := part.strip()))
@@ -186,14 +186,14 @@ def list_of_signals() -> Accepted[frozenset[signal.Signals]]:
 
 
 def _signal(name: str) -> signal.Signals:
-    known = {one.name: one for one in signal.Signals}
+    known = {name.name: name for name in signal.Signals}
     if name not in known:
         raise ValueError(name)
     return known[name]
 
 
 def list_of_targets() -> Accepted[tuple[str, ...]]:
-    """Functions, as `module:name`."""
+    """Accept functions, as `module:name`."""
 
     def parse(text: str) -> tuple[str, ...]:
         targets = list_of_patterns().parse(text)
@@ -209,27 +209,27 @@ ALL_RANKS: Final = "all"
 
 
 def list_of_ranks() -> Accepted[tuple[range, ...]]:
-    """Ranks; empty for all of them."""
+    """Accept ranks and ranges of ranks; empty for all."""
 
     def parse(text: str) -> tuple[range, ...]:
         if text.lower() == ALL_RANKS:
             return ()
-        found: list[range] = []
+        ranges: list[range] = []
         for part in text.split(","):
             match = _RANKS.fullmatch(part.strip())
             if match is None or int(match[2] or match[1]) < int(match[1]):
                 raise ValueError(text)
-            found.append(range(int(match[1]), int(match[2] or match[1]) + 1))
-        return tuple(found)
+            ranges.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+        return tuple(ranges)
 
     return Accepted("all, or a list of ranks such as 0,8-15", parse)
 
 
 def trace_url_template() -> Accepted[str]:
-    """Accept an address with a place for the trace id; empty for none."""
+    """Accept an address with a placeholder for the trace id; empty for none."""
 
     def parse(text: str) -> str:
-        # It becomes a link on a page: `javascript:` and the like must never.
+        # The address becomes a link on a page, so `javascript:` and other schemes must be refused.
         if text and (not _WEB_ADDRESS.fullmatch(text) or TRACE_ID_PLACE not in text):
             raise ValueError(text)
         return text

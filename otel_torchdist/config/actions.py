@@ -1,4 +1,4 @@
-"""Actions on stalls and findings, and the lists of them in settings."""
+"""Actions on stalls and findings, and their lists in settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Final, NamedTuple
 
 TARGET: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""A function, as `module:name`."""
+"""Matches a function, as `module:name`."""
 
 
 class ActionKind(enum.Enum):
@@ -40,12 +40,12 @@ class Action(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether every node performs it; other actions are performed once for the run."""
+        """Whether every node performs it. Other actions are performed once for the run."""
         return self.kind in (ActionKind.DUMP, ActionKind.ABORT, ActionKind.RESCUE)
 
 
 def parse_actions(text: str) -> tuple[Action, ...]:
-    """Read a list such as `dump,abort` or `callback:alarm:ring,command:/usr/bin/page --team training, infra`.
+    """Parse a list such as `dump,abort` or `callback:alarm:ring,command:/usr/bin/page --team training, infra`.
 
     Raises:
         ValueError: A word is not an action, a function is not `module:function`, a command is empty, or ranks would be
@@ -66,10 +66,10 @@ def parse_actions(text: str) -> tuple[Action, ...]:
 
 
 def parse_finding_actions(text: str) -> tuple[Action, ...]:
-    """Read a list of actions on findings: as on stalls, but without `rescue`, for which ranks must wait.
+    """Parse a list of actions on findings: as on stalls, but without `rescue`, which requires waiting ranks.
 
     Raises:
-        ValueError: As for `parse_actions`, or ranks should be rescued.
+        ValueError: As for `parse_actions`, or the list contains `rescue`.
     """
     actions = parse_actions(text)
     if any(action.kind is ActionKind.RESCUE for action in actions):

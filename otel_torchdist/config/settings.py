@@ -1,6 +1,6 @@
 """The settings, read once from the environment.
 
-``Config`` is the table: for each setting its variable, what it accepts, and its default as written in the
+``Config`` is the table: for each setting its variable, its accepted values, and its default as written in the
 environment. Their meaning is documented in ``environment_variables``. Neither torch nor OpenTelemetry is imported
 here, because ``capture`` needs the settings too.
 """
@@ -68,50 +68,50 @@ def _setting(variable: str, accepted: Accepted[T], default: str) -> T:
 class Config:
     """The settings of one process; immutable.
 
-    `Config.from_environment()` reads them from the environment variables; `Config()` has the defaults, and keyword
-    arguments replace single ones. Durations are in seconds here and in milliseconds in the environment. The variable of
-    a field is `OTEL_PYTHON_TORCHDIST_` and its name in capital letters, unless another one is given.
+    `Config.from_environment()` reads them from the environment variables. `Config()` has the defaults, and keyword
+    arguments replace single settings. Durations are in seconds here and in milliseconds in the environment. The
+    variable of a field is `OTEL_PYTHON_TORCHDIST_` and its name in capital letters, unless another one is given.
 
-    `TorchDistInstrumentor().instrument(config=...)` uses a configuration as it is. With `reader` at its default it
+    `TorchDistInstrumentor().instrument(config=...)` uses a configuration unchanged. With `reader` at its default it
     starts an agent, which uses neither the program's providers nor its `on_stall`; `ReaderHome.THREAD` uses both.
 
     Attributes:
         enabled: Whether the environment switches the instrumentation on; see `switched_on`.
-        reader: Where the tapes are read: in an agent (the default), in a thread of each rank, or nowhere.
-        capture: What records the calls: the native library where there is one (the default), or Python.
+        reader: Reader of the tapes: an agent (the default), a thread of each rank, or none.
+        capture: Recorder of the calls: the native library if there is one (the default), or Python.
         agent_linger: Seconds for which the agent keeps running after the last rank.
         stall_timeout: Age in seconds at which an open operation is stalled.
-        idle_after: After so many stall timeouts without any call a whole job stands still at the earliest; 0 for never.
-        hooks: Functions or `Hooks`, as `module:name`, that are called around operations.
-        numerics: Which operations' tensors are looked at.
-        numerics_every: One in so many operations is sampled, of large messages fewer.
-        numerics_ranks: Ranks that look at their tensors; empty for all.
-        compare_parameters: Parameters of DDP's replicas are compared before each so-many-th step; 0 for never.
+        idle_after: Number of stall timeouts without any call after which a whole job stands still; 0 for never.
+        hooks: Functions or `Hooks`, as `module:name`, called around operations.
+        numerics: Operations whose tensors are checked.
+        numerics_every: Every N-th operation is sampled. Large messages are sampled less often.
+        numerics_ranks: Ranks that check their tensors; empty for all.
+        compare_parameters: Parameters of DDP's replicas are compared before every N-th step; 0 for never.
         synchronize: Whether devices are synchronised around collectives, for debugging.
         abort_hooks: Whether backends report that they give up an operation.
-        stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
+        stall_ignore: Patterns (`*`, `?`) of operations never reported as stalled: names, groups, call sites.
         compare_calls: Whether calls are compared between ranks while nothing stalls.
-        critical_path: Whether an agent finds the critical path of the newest steps from time to time.
+        critical_path: Whether an agent analyses the critical path of the newest steps from time to time.
         announce: Whether stalls and crashes are announced on the job's standard error.
         on_stall: Actions on a stall, in addition to a warning in the log.
-        on_finding: Actions on a finding without a stall, in addition to a warning in the log.
-        on_stall_grace: Seconds for which a verdict must have stood before they are run.
-        rescue_timeout: Seconds that the function of `rescue` may take.
+        on_finding: Actions on a finding other than a stall, in addition to a warning in the log.
+        on_stall_grace: Seconds for which a verdict must have stood before these actions run.
+        rescue_timeout: Upper bound in seconds on the function of `rescue`.
         preemption_signals: Signals that announce the end of the job.
-        dump_dir: Directory of the bundles of evidence that the action `dump` writes.
+        dump_dir: Directory for the bundles of evidence of the action `dump`.
         exchange: Whether agents of different nodes exchange data.
         exchange_host: Address on which an agent listens for its peers; '' to determine it automatically.
         span_budget: Spans per second and rank.
         tape_dir: The base directory of the tapes.
-        tape_on_disk: Whether that directory may be outside of tmpfs.
-        tape_records: Records in a tape, of 128 bytes each.
-        machine: Whether the agent reads the machine: memory, pressure, links, processes, GPUs.
-        describe_launch: Whether command line and commit are passed on.
+        tape_on_disk: Whether that directory may be outside tmpfs.
+        tape_records: Number of records in a tape, of 128 bytes each.
+        machine: Whether the agent reads the machine's state: memory, pressure, links, processes, GPUs.
+        describe_launch: Whether command line and commit are exported.
         keep_runs: Number of job directories of ended runs that are kept.
-        keep_bytes: Bytes that they may take in total.
+        keep_bytes: Upper bound on their total size.
         archive: Directory into which whole runs are archived; None for no archive.
-        archive_bytes: Bytes that the archive of one run may take for each node.
-        page: Who may see the live page.
+        archive_bytes: Upper bound on the size of a run's archive on each node.
+        page: Users who may see the live page.
         trace_url: Address of a trace, with `{trace_id}` in it; '' for none.
         docs_url: Address of the pages on verdicts and findings; '' for those that the agent serves.
         prometheus_host: Address of `/metrics`; `OTEL_EXPORTER_PROMETHEUS_HOST`.
@@ -181,10 +181,10 @@ class Config:
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Config:
         """Read every setting from environment variables.
 
-        A value that cannot be used is logged as a warning, and the default is used instead; nothing is raised.
+        A value that is not accepted is logged as a warning and replaced by the default; nothing is raised.
 
         Args:
-            environ: The variables; those of this process if not given.
+            environ: The variables; None for those of this process.
         """
         source = os.environ if environ is None else environ
         values: dict[str, Any] = {
@@ -194,7 +194,7 @@ class Config:
 
     @property
     def observes_tensors(self) -> bool:
-        """Whether a setting asks for something to look at the tensors of operations, or of the model."""
+        """Whether a setting requires checks of tensors, of operations or of the model."""
         has_numerics = self.numerics is not NumericsMode.OFF or self.compare_parameters > 0
         return has_numerics or self.synchronize or bool(self.hooks)
 

@@ -1,1 +1,1 @@
-"""The live page: what the reader publishes while there are visitors, and the document made of it."""
+"""The live page: snapshots that the reader publishes while there are visitors, and the document built from them."""

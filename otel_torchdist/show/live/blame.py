@@ -1,4 +1,4 @@
-"""The ongoing stall of a run: which ranks hold it up, in which operation, and where in their code."""
+"""The ongoing stall of a run: the ranks that hold it up, the operation, and their places in the code."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from otel_torchdist.show.live.texts import MAX_SENTENCE, shown, shown_group, sho
 from otel_torchdist.telemetry import semconv
 
 MAX_STACKS: Final = 4
-"""Ranks whose stack is shown; those of the others are in the trace of the stall."""
+"""Ranks whose stack is shown. The stacks of other ranks are in the trace of the stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStall:
-    """What is known of an ongoing stall, by whichever agent judges.
+    """An ongoing stall, judged by this agent or another one.
 
     Attributes:
-        kind: The verdict; None for one that this version does not know.
-        ranks: The ranks that it names.
+        kind: The kind of verdict; None if this version does not know it.
+        ranks: The named ranks.
         operation_id: The operation that is held up.
         operation: Its name.
         group: Name of its group.
-        since_ns: Since when, by the monotonic clock; None if that is not known here.
+        since_ns: Start of the stall, by the monotonic clock; None if unknown here.
     """
 
     kind: VerdictKind | None
@@ -50,7 +50,7 @@ class KnownStall:
 
 
 def blame_of(verdict: Verdict) -> KnownStall:
-    """Return what a verdict says."""
+    """Convert a verdict of this agent."""
     return KnownStall(
         verdict.kind,
         frozenset(verdict.ranks),
@@ -62,14 +62,14 @@ def blame_of(verdict: Verdict) -> KnownStall:
 
 
 def blame_in(seen: RunSeen) -> KnownStall | None:
-    """Return what is known of the ongoing stall; None if there is none."""
+    """Return the ongoing stall of a run; None if there is none."""
     verdict, ruling = seen.verdict, seen.ruling
     if verdict is not None:
         return blame_of(verdict)
     if ruling is None:
         return None
-    found = ruling.attributes
-    group = found.get(semconv.GROUP_DESCRIPTION) or found.get(semconv.GROUP_HASH, "")
+    attributes = ruling.attributes
+    group = attributes.get(semconv.GROUP_DESCRIPTION) or attributes.get(semconv.GROUP_HASH, "")
     return KnownStall(
         ruling.kind,
         frozenset(listed_ranks(ruling.ranks)),
@@ -81,22 +81,22 @@ def blame_in(seen: RunSeen) -> KnownStall | None:
 
 
 def _since(world: WorldSnapshot, operation_id: OperationId) -> int | None:
-    """Since when the first of the ranks that are seen here waits in an operation."""
+    """Return the time at which the first of the ranks seen here began to wait in an operation."""
     waits = (view.at(operation_id) for view in world.ranks.values())
     return min((wait.waiting_since_ns for wait in waits if wait and wait.waiting_since_ns), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class StackPart:
-    """Where one rank is.
+    """The place of one rank.
 
     Attributes:
         rank: The rank.
         host: Its node.
         line: The line of its code, or ''.
-        stack: Its whole stack, outermost frame first; '' if it has given none.
-        source: How the place is known.
-        age_s: How old the stack is; None without one.
+        stack: Its whole stack, outermost frame first; '' if it has written none.
+        source: Source of the place.
+        age_s: Age of the stack; None without one.
     """
 
     rank: int
@@ -114,15 +114,15 @@ class StallPart:
     Attributes:
         text: The verdict as a sentence, with the current age.
         kind: The verdict's name.
-        ranks: The ranks that it names, such as `0-7,16`.
+        ranks: The named ranks, such as `0-7,16`.
         operation: The operation that is held up.
         group: Name of its group.
-        age_s: For how long; None if that is not known here.
+        age_s: Time since its start; None if unknown here.
         trace_id: Id of the stall's trace, in hex.
-        trace_url: Where that trace can be looked at; '' if no such address is configured.
+        trace_url: Address of that trace; '' if no such address is configured.
         docs_url: Address of the page on this kind of verdict; '' for a kind that this version does not know.
-        stacks: Where the named ranks are, or the first that waits if the verdict names none.
-        left_out: Named ranks whose stacks are not among these.
+        stacks: Places of the named ranks, or of the first that waits if the verdict names none.
+        left_out: Number of named ranks whose stacks are left out.
     """
 
     text: str
@@ -139,7 +139,7 @@ class StallPart:
 
 
 def stall_part(seen: RunSeen, blame: KnownStall | None, facts: AgentFacts, now_ns: int) -> StallPart | None:
-    """Describe the ongoing stall of a run and what it is blamed on; None if there is none."""
+    """Describe the ongoing stall of a run; returns None if there is none."""
     ruling = seen.ruling
     if ruling is None or blame is None:
         return None
@@ -159,7 +159,7 @@ def stall_part(seen: RunSeen, blame: KnownStall | None, facts: AgentFacts, now_n
         trace_url=facts.trace_url.replace(TRACE_ID_PLACE, trace_id),
         docs_url="" if ruling.kind is None else f"{facts.docs_url}/verdicts/{ruling.kind.value}",
         stacks=stacks,
-        left_out=len(blame.ranks - {one.rank for one in stacks}),
+        left_out=len(blame.ranks - {part.rank for part in stacks}),
     )
 
 
@@ -173,7 +173,7 @@ def _operation(blame: KnownStall) -> str:
 
 
 def _located(world: WorldSnapshot, verdict: Verdict | None) -> Verdict | None:
-    """Return this agent's verdict with the current places; None if not all of its ranks are seen any more."""
+    """Add the current places to this agent's verdict; returns None if some of its ranks are no longer seen."""
     if verdict is None or not verdict.roll.standings.keys() <= world.ranks.keys():
         return None
     return locate(world, verdict)

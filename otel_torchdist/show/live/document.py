@@ -18,9 +18,9 @@ from otel_torchdist.show.live.texts import MAX_SENTENCE, shown, shown_group
 from otel_torchdist.show.live.timeline import MAX_LANES, LiveTimeline, timeline_of
 
 MAX_LISTED: Final = 64
-"""Runs in the list."""
+"""Upper bound on the runs in the list."""
 MAX_LATE: Final = 8
-"""Ranks that came last, listed for each group."""
+"""Upper bound on the ranks listed as latecomers of a group, and on the groups listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class RunItem:
     """A run in the list.
 
     Attributes:
-        key: Names it in the address of the page.
-        run: First digits of its id; '' while there is none.
-        owner: Id of the user that it belongs to.
+        key: Identifies the run in the address of the page.
+        run: First digits of its id; '' until known.
+        owner: Id of its user.
         directory: Name of its job directory on this node.
         world_size: Number of its ranks on all nodes.
-        ranks: How many of its ranks are seen.
+        ranks: Number of its ranks seen.
         state: `stalled`, `running` or `ended`.
     """
 
@@ -52,7 +52,7 @@ class LateRank:
 
     Attributes:
         rank: The rank.
-        calls: In how many calls it came last.
+        calls: Number of calls in which it came last.
         late_s: Seconds for which the others waited for it alone.
     """
 
@@ -63,12 +63,12 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class GroupLateness:
-    """Which ranks came last in the calls of a group, since they are compared.
+    """The ranks that came last in the calls of a group, since calls are compared.
 
     Attributes:
         group: Its name.
         calls: Number of compared calls.
-        late: The ranks for which the others waited longest.
+        late: The ranks that the others waited for longest.
     """
 
     group: str
@@ -78,16 +78,16 @@ class GroupLateness:
 
 @dataclass(frozen=True, slots=True)
 class FindingPart:
-    """A finding that is not a stall.
+    """A finding other than a stall.
 
     Attributes:
-        kind: Its verdict, as in `torchdist_finding_info`: `mismatched`, `straggler`, …
-        ranks: The ranks that it names.
+        kind: Its kind, as in `torchdist_finding_info`: `mismatched`, `straggler`, …
+        ranks: The named ranks.
         operation: The operation.
         group: Name of its group.
         trace_id: Id of its trace, in hex.
         text: The finding in a sentence.
-        trace_url: Where that trace can be looked at; '' if no such address is configured.
+        trace_url: Address of that trace; '' if no such address is configured.
         docs_url: Address of the text on this kind of finding.
     """
 
@@ -103,7 +103,7 @@ class FindingPart:
 
 @dataclass(frozen=True, slots=True)
 class JudgePart:
-    """The agent that judges, if it is another one.
+    """Another agent that judges the run.
 
     Attributes:
         node: Its node.
@@ -119,19 +119,19 @@ class RunPart:
     """The chosen run.
 
     Attributes:
-        item: What the list shows of it.
+        item: Its entry in the list.
         judge: The agent that judges; None if it is this one.
         missing: Ranks of the run that are not seen here.
-        hosts: Its nodes, as far as they are seen.
+        hosts: Its nodes with ranks that are seen.
         stall: The ongoing stall; None if there is none.
-        crowds: Ranks that do the same.
+        crowds: Ranks in the same state.
         ranks: Each rank; cut after 4096.
         groups: Its process groups.
-        groups_left_out: Groups that are not among these.
+        groups_left_out: Number of groups left out.
         timeline: The last minute.
-        lateness: Which ranks came last.
-        findings: Mismatches, stragglers, and what is slow.
-        records_lost: Records of its ranks that were not written or not read.
+        lateness: Ranks that came last.
+        findings: Mismatches, stragglers, and slow parts.
+        records_lost: Number of records of its ranks that were not written or not read.
     """
 
     item: RunItem
@@ -151,18 +151,18 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class LiveAnswer:
-    """What `/live.json` answers.
+    """The response of `/live.json`.
 
     Attributes:
         instance: Distinguishes this agent from its predecessors on the same port.
         host: Name of the agent's node.
-        at: Seconds since 1970 at which everything was so; 0 while nothing has been published yet.
+        at: Time of the snapshot, in seconds since 1970; 0 if there is none yet.
         threshold_s: Age at which an operation stalls.
         watches: Whether this process watches the ranks; if not, another process of the node does.
         runs: The runs that this visitor may see.
         hidden: Number of runs that this visitor may not see.
-        run: The chosen run; the one that needs attention most if none is chosen; None if there is none.
-        spans_dropped: Spans that could not be exported so far.
+        run: The chosen run; without a choice, the run that needs attention most; None if there is none.
+        spans_dropped: Number of spans that could not be exported so far.
     """
 
     instance: str
@@ -177,21 +177,21 @@ class LiveAnswer:
 
 
 def no_document(facts: AgentFacts) -> LiveAnswer:
-    """The document before anything has been published."""
+    """Return the document before the first snapshot."""
     return LiveAnswer(facts.instance, shown(facts.host), 0.0, facts.threshold_s, True, (), 0, None, 0)
 
 
 def document_of(
     snapshot: LiveSnapshot, facts: AgentFacts, user: int | None, key: str = "", lanes: Collection[int] = ()
 ) -> LiveAnswer:
-    """Describe what one visitor may see.
+    """Build the document for one visitor.
 
     Args:
         snapshot: The snapshot.
-        facts: What does not change.
+        facts: Constant facts about the agent.
         user: Id of the user whose runs may be seen; 0 or None for all.
         key: The run that the visitor has chosen; '' for none.
-        lanes: The ranks whose operations the visitor wants to see one by one; empty for those that matter.
+        lanes: Ranks whose operations the visitor wants to see; empty for the ranks that matter most.
     """
     allowed = [run for run in snapshot.runs if not user or run.owner == user]
     items = {run.key: _item(run) for run in allowed}
@@ -218,8 +218,8 @@ def _item(run: LiveRun) -> RunItem:
     state = "stalled" if run.seen.ruling is not None else "running"
     if all(view.is_over for view in world.ranks.values()):
         state = "ended"
-    own = sum(not isinstance(rank, MemberRank) for rank in world.ranks)  # others are of runs that it meets
-    return RunItem(run.key, run_label(world.run), run.owner, shown(run.directory), run.world_size, own, state)
+    members = sum(not isinstance(rank, MemberRank) for rank in world.ranks)  # without ranks of runs that it meets
+    return RunItem(run.key, run_label(world.run), run.owner, shown(run.directory), run.world_size, members, state)
 
 
 def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts, lanes: Collection[int]) -> RunPart:
@@ -227,7 +227,7 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
     blame = blame_in(seen)
     stall = stall_part(seen, blame, facts, now_ns)
     names = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
-    places = {one.rank: one.line for one in stall.stacks} if stall is not None else {}
+    places = {part.rank: part.line for part in stall.stacks} if stall is not None else {}
     rows = rank_rows(world, blame, places, facts.threshold_s, snapshot.samples, now_ns)
     stalled = seen.ruling.operation_id.channel.group if seen.ruling is not None else ""
     groups, left_out = group_rows(world, stalled)
@@ -243,7 +243,9 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
         ranks=tuple(rows[:MAX_RANKS]),
         groups=groups,
         groups_left_out=left_out,
-        timeline=timeline_of(world, list(lanes) or _that_matter(rows), snapshot.bars, snapshot.samples, names, now_ns),
+        timeline=timeline_of(
+            world, list(lanes) or _default_lanes(rows), snapshot.bars, snapshot.samples, names, now_ns
+        ),
         lateness=_lateness(run, names),
         findings=_findings(run, names, facts),
         records_lost=sum(snapshot.records_lost.get(view.nonce, 0) for view in world.ranks.values()),
@@ -255,13 +257,13 @@ def _judge(judge: JudgingAgent) -> JudgePart:
 
 
 _PAGE: Final = re.compile(r"http://[A-Za-z0-9._:\[\]-]{1,256}/")
-"""Another agent names its page, and it becomes a link on ours."""
+"""Matches the address of another agent's page. It becomes a link, so nothing else may pass."""
 _MOST_RANKS: Final = 1 << 16
-"""A tape may claim any world size."""
+"""Upper bound on the world size that a tape may claim."""
 
 
-def _that_matter(rows: Sequence[RankRow]) -> list[int]:
-    """The ranks whose operations are shown while the visitor has chosen none: all if they are few enough."""
+def _default_lanes(rows: Sequence[RankRow]) -> list[int]:
+    """Return the ranks to show in lanes unless the visitor has chosen some: all if they are few enough."""
     if len(rows) <= MAX_LANES:
         return [row.rank for row in rows]
     named = [row.rank for row in rows if row.named][: MAX_LANES // 2]
@@ -270,30 +272,30 @@ def _that_matter(rows: Sequence[RankRow]) -> list[int]:
 
 
 def chosen_lanes(text: str) -> tuple[int, ...]:
-    """Read the ranks that a visitor has chosen, such as `0-7,16`; what cannot be read is left out."""
+    """Parse the ranks that a visitor has chosen, such as `0-7,16`; invalid parts are ignored."""
     return tuple(listed_ranks(text[:256])[:MAX_LANES])
 
 
 def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[GroupLateness, ...]:
-    found: list[GroupLateness] = []
+    groups: list[GroupLateness] = []
     for group, counts in run.findings.arrivals.items():
-        worst = sorted(counts.late_s.items(), key=lambda one: -one[1])[:MAX_LATE]
+        worst = sorted(counts.late_s.items(), key=lambda entry: -entry[1])[:MAX_LATE]
         late = tuple(LateRank(rank, counts.last[rank], seconds) for rank, seconds in worst)
-        found.append(GroupLateness(names.get(group, shown(group)), counts.calls, late))
-    return tuple(sorted(found, key=lambda one: -max((late.late_s for late in one.late), default=0.0))[:MAX_LATE])
+        groups.append(GroupLateness(names.get(group, shown(group)), counts.calls, late))
+    return tuple(sorted(groups, key=lambda row: -max((late.late_s for late in row.late), default=0.0))[:MAX_LATE])
 
 
 def _findings(run: LiveRun, names: Mapping[str, str], facts: AgentFacts) -> tuple[FindingPart, ...]:
     return tuple(
         FindingPart(
-            kind=one.verdict,
-            ranks=one.ranks,
-            operation=shown(one.operation),
-            group=names.get(one.group, shown(one.group)),
-            trace_id=one.trace_id,
-            text=readable(one.text, MAX_SENTENCE),
-            trace_url=facts.trace_url.replace(TRACE_ID_PLACE, one.trace_id),
-            docs_url=f"{facts.docs_url}/findings#{one.verdict}",
+            kind=finding.verdict,
+            ranks=finding.ranks,
+            operation=shown(finding.operation),
+            group=names.get(finding.group, shown(finding.group)),
+            trace_id=finding.trace_id,
+            text=readable(finding.text, MAX_SENTENCE),
+            trace_url=facts.trace_url.replace(TRACE_ID_PLACE, finding.trace_id),
+            docs_url=f"{facts.docs_url}/findings#{finding.verdict}",
         )
-        for one in run.findings.findings
+        for finding in run.findings.findings
     )

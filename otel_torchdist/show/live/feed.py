@@ -1,6 +1,6 @@
-"""Between the reader and the visitors of the live page: snapshots one way, the fact that there are visitors the other.
+"""The exchange between the reader and visitors of the live page: snapshots, and whether there are any visitors.
 
-While there are none, the reader looks at one number in each turn, and that is all.
+Without visitors, the reader only reads one number in each turn.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import RankTimes, RunFindings
 
 MAX_BARS: Final = 16_384
-"""Bars of all ranks together, which bounds the memory."""
+"""Upper bound on the bars of all ranks together, which bounds the memory."""
 MOST_OF_A_RANK: Final = 512
 LEAST_OF_A_RANK: Final = 16
 CATCH_UP_S: Final = 0.01
 """Processor time after which the past of further ranks is left to the next turn."""
 SAMPLE_NS: Final = 900_000_000
-"""Time between two samples, at least; snapshots come twice a second."""
+"""Minimum time between two samples; snapshots are taken twice a second."""
 MAX_SAMPLES: Final = 68
-"""A little more than a minute."""
+"""Samples of a little more than a minute."""
 
 
 class _RecentOfRank:
@@ -51,19 +51,19 @@ class _RecentOfRank:
 
 
 class RecentPast:
-    """The last minute of all ranks whose tapes are read. Belongs to the reader's thread."""
+    """The last minute of all ranks whose tapes are read. Used only by the reader's thread."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _RecentOfRank] = {}
 
     def observe(self, tape: TapeReader, batch: Batch) -> None:
-        """Add what a poll has found, unless it will be read with the tape's past."""
+        """Add the records of a poll, unless they will be read with the tape's past."""
         known = self._ranks.get(tape.identity.nonce)
         if known is not None and batch.ended:
             known.add(batch.ended)
 
     def catch_up(self, tapes: Iterable[TapeReader], most_s: float = CATCH_UP_S) -> None:
-        """Read the past of tapes that are new here, as far as there is time for it, and forget those that are gone."""
+        """Read the past of new tapes within a time limit, and forget closed tapes."""
         by_nonce = {tape.identity.nonce: tape for tape in tapes}
         for nonce in self._ranks.keys() - by_nonce.keys():
             del self._ranks[nonce]
@@ -83,17 +83,17 @@ class RecentPast:
 
     @property
     def bars(self) -> Mapping[int, tuple[Bar, ...]]:
-        """By nonce, the newest operations that have ended."""
+        """Newest ended operations, by nonce."""
         return {nonce: tuple(rank.bars) for nonce, rank in self._ranks.items()}
 
     @property
     def samples(self) -> Mapping[int, tuple[Sample, ...]]:
-        """By nonce, the samples."""
+        """Samples, by nonce."""
         return {nonce: tuple(rank.samples) for nonce, rank in self._ranks.items()}
 
 
 def _newest(tape: TapeReader, most: int) -> list[Operation]:
-    """Return the operations that ended among the newest records of a tape, up to where its reader has come."""
+    """Return the operations that ended among the newest records of a tape, up to its reader's position."""
     cursor = tape.cursor
     past = tape.another()
     past.resume(TapeCursor(max(cursor.next_number - most, 1), (), 0))
@@ -101,29 +101,29 @@ def _newest(tape: TapeReader, most: int) -> list[Operation]:
 
 
 WATCHED_S: Final = 10.0
-"""How long after the last visit snapshots are still published: a page in the background asks less often."""
+"""Time after the last visit in which snapshots are still published: a page in the background polls less often."""
 PUBLISH_S: Final = 0.45
-"""Seconds between two snapshots, which bounds the cost whatever the number of visitors."""
+"""Seconds between two snapshots. Bounds the cost for any number of visitors."""
 MAX_RUNS: Final = 256
 
 
 class LiveFeed:
-    """Hands snapshots from the reader's thread to those of visitors.
+    """Passes snapshots from the reader thread to HTTP handler threads.
 
     Attributes:
-        facts: What does not change.
+        facts: Constant facts about the agent.
         is_watched: Whether there was a visitor in the last seconds, as of the last turn.
     """
 
     def __init__(
         self, facts: AgentFacts, clock: Callable[[], float] = time.monotonic, catch_up_s: float = CATCH_UP_S
     ) -> None:
-        """Publish nothing until there is a visitor.
+        """Create a feed. It publishes nothing until there is a visitor.
 
         Args:
-            facts: Facts about the agent that do not change.
+            facts: Constant facts about the agent.
             clock: Returns the monotonic time in seconds.
-            catch_up_s: Seconds of processor time after which a turn leaves the past of further ranks to the next one.
+            catch_up_s: Seconds of processor time after which a turn leaves the past of further ranks to the next turn.
         """
         self.facts = facts
         self._clock = clock
@@ -136,21 +136,21 @@ class LiveFeed:
         self._unwatched: list[Callable[[], None]] = []
 
     def when_unwatched(self, forget: Callable[[], None]) -> None:
-        """Have something called, on the reader's thread, when there have been no visitors for a while."""
+        """Register a function that the reader's thread calls once there have been no visitors for a while."""
         self._unwatched.append(forget)
 
     def visit(self) -> LiveSnapshot | None:
-        """Return the latest snapshot, on any thread; None if there is none yet. Call it again a little later."""
+        """Return the latest snapshot, on any thread; None if there is none yet, so that the caller must retry."""
         self._visited_at = self._clock()
         return self._snapshot
 
     def observe(self, tape: TapeReader, batch: Batch) -> None:
-        """Process what a poll has found, on the reader's thread; called only while `is_watched`."""
+        """Process the records of a poll, on the reader's thread; called only while `is_watched`."""
         if self._past is not None:
             self._past.observe(tape, batch)
 
     def end_turn(self, watch: StallWatch, tapes: list[TapeReader], metrics: NodeMetrics, watches: bool) -> None:
-        """Publish a snapshot if there are visitors and it is time for one, on the reader's thread."""
+        """Publish a snapshot if there are visitors and the last one is old enough, on the reader's thread."""
         now = self._clock()
         was_watched, self.is_watched = self.is_watched, now - self._visited_at < WATCHED_S
         if not self.is_watched:
@@ -171,7 +171,7 @@ def _snapshot(
 ) -> LiveSnapshot:
     by_nonce = {tape.identity.nonce: tape for tape in tapes}
     times, now_ns = metrics.times(), time.monotonic_ns()
-    runs = tuple(run for one in seen if (run := _run(one, by_nonce, metrics)) is not None)[-MAX_RUNS:]
+    runs = tuple(run for state in seen if (run := _run(state, by_nonce, metrics)) is not None)[-MAX_RUNS:]
     for run in runs:
         for view in run.seen.world.ranks.values():
             if view.nonce in times:
@@ -183,13 +183,13 @@ def _snapshot(
         bars=past.bars,
         samples=past.samples,
         spans_dropped=metrics.spans_dropped,
-        records_lost={nonce: one.records_lost for nonce, one in times.items() if one.records_lost},
+        records_lost={nonce: rank.records_lost for nonce, rank in times.items() if rank.records_lost},
         watches=watches,
     )
 
 
 def _run(seen: RunSeen, tapes: Mapping[int, TapeReader], metrics: NodeMetrics) -> LiveRun | None:
-    """Return a run with what its tapes show; None if none of them is read any more."""
+    """Return a run with facts from its tapes; None if none of its tapes is read any more."""
     world = seen.world
     tape = next((tapes[view.nonce] for view in world.ranks.values() if view.nonce in tapes), None)
     if tape is None:

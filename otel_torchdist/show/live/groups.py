@@ -1,4 +1,4 @@
-"""The process groups of a run, and how far their members have come."""
+"""The process groups of a run, and the progress of their members."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MAX_RANKS_TEXT: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One group.
+    """A process group.
 
     Attributes:
         key: Eight hex digits, the same on all members.
-        name: What it is for.
+        name: Its purpose.
         backend: Name of its backend.
         members: Its ranks, such as `0-7,16`.
-        size: How many they are.
-        seen: How many of them are seen here.
-        first: The newest collective that all members that are seen have entered.
+        size: Number of its ranks.
+        seen: Number of its ranks seen here.
+        first: The newest collective that all members seen have entered.
         last: The newest collective that any of them has entered.
-        ended: The newest collective that has ended on all of them, as far as that is known.
+        ended: The newest collective known to have ended on all of them.
         behind: The members that are at `first`; '' if all are at the same one, or are not comparable.
         stalled: Whether an operation of it is held up.
     """
@@ -48,14 +48,14 @@ class GroupRow:
 
 
 def group_rows(world: WorldSnapshot, stalled: str) -> tuple[tuple[GroupRow, ...], int]:
-    """Describe the groups of a run: one that is held up first, then the largest.
+    """Describe the groups of a run: a group that is held up first, then by decreasing size.
 
     Args:
         world: The ranks.
         stalled: Key of the group whose operation is held up; '' for none.
 
     Returns:
-        The rows, and the number of groups that were left out for lack of room.
+        The rows, and the number of groups left out.
     """
     members: dict[str, list[RankView]] = {}
     groups: dict[str, GroupView] = {}
@@ -69,17 +69,17 @@ def group_rows(world: WorldSnapshot, stalled: str) -> tuple[tuple[GroupRow, ...]
 
 
 def _groups_of(view: RankView) -> Iterator[tuple[str, GroupView]]:
-    """Return the groups of which a rank is a member; ranks of other nodes list those of their node."""
+    """Return the groups of a rank. The view of a rank on another node also lists other groups of that node."""
     return ((key, group) for key, group in view.groups.items() if view.rank in group.members)
 
 
 def _row(group: GroupView, seen: list[RankView], stalled: bool) -> GroupRow:
     channel = Channel(RecordKind.OPERATION, group.key)
     progress = {view.rank: view.progress.get(channel, _NOTHING) for view in seen}
-    first, last = _bounds(one.entered for one in progress.values())
-    ended, _ = _bounds(one.completed for one in progress.values())
-    is_comparable = group.name.aligned and all(one.aligned for one in progress.values())
-    behind = [rank for rank, one in progress.items() if one.entered == first]
+    first, last = _bounds(rank.entered for rank in progress.values())
+    ended, _ = _bounds(rank.completed for rank in progress.values())
+    is_comparable = group.name.aligned and all(rank.aligned for rank in progress.values())
+    behind = [rank for rank, reached in progress.items() if reached.entered == first]
     return GroupRow(
         key=group.key,
         name=shown_group(group),
@@ -99,5 +99,5 @@ _NOTHING: Final = Progress()
 
 
 def _bounds(numbers: Iterable[int]) -> tuple[int, int]:
-    found = list(numbers)
-    return min(found, default=0), max(found, default=0)
+    known = list(numbers)
+    return min(known, default=0), max(known, default=0)

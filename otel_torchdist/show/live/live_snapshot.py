@@ -1,4 +1,4 @@
-"""What the reader publishes for the live page, while there are visitors. Frozen data only."""
+"""The snapshots that the reader publishes for the live page while there are visitors. Frozen data only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from otel_torchdist.telemetry.metrics.snapshots import RunFindings
 
 
 class Bar(NamedTuple):
-    """One operation of the recent past.
+    """An operation of the recent past.
 
     Attributes:
         name: `all_reduce`, `send`, …
-        group: `GroupView.key` of its group; '' if it is not known.
-        begin_ns: When its rank arrived at it.
-        end_ns: When it ended.
+        group: `GroupView.key` of its group; '' if unknown.
+        begin_ns: Time at which its rank arrived.
+        end_ns: Time at which it ended.
     """
 
     name: str
@@ -30,11 +30,10 @@ class Sample(NamedTuple):
     """The counters of one rank at one moment.
 
     Attributes:
-        at_ns: That moment.
-        step: Its step.
-        communicating_ns: Time with an operation in flight, since it began.
-        blocked_ns: Time with a thread blocked in a call or wait.
-        overhead_ns: Time that our own code took on its threads.
+        at_ns: The moment.
+        communicating_ns: Total time with an operation in flight.
+        blocked_ns: Total time with a thread blocked in a call or wait.
+        overhead_ns: Total time that our own code took on its threads.
     """
 
     at_ns: int
@@ -46,7 +45,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentFacts:
-    """What does not change while a reader runs.
+    """Constant facts about a reader.
 
     Attributes:
         instance: Distinguishes it from its predecessors on the same port.
@@ -67,15 +66,15 @@ class AgentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """One run.
+    """A run.
 
     Attributes:
-        key: Names it in the page's address.
+        key: Identifies the run in the page's address.
         owner: Id of the user that its ranks run as.
         directory: Name of its job directory on this node.
         world_size: Number of its ranks on all nodes.
-        seen: What was seen of it in the last pass.
-        findings: Mismatches, stragglers, what is slow, and which ranks came last.
+        seen: Its state in the last pass.
+        findings: Mismatches, stragglers, slow parts, and ranks that came last.
     """
 
     key: str
@@ -93,11 +92,10 @@ class LiveSnapshot:
     Attributes:
         taken_ns: Monotonic time.
         wall_ns: The same moment by the wall clock.
-        runs: The runs.
-        bars: By nonce of the tape, its newest operations that have ended, oldest first.
-        samples: By nonce, the counters of the last minute, oldest first.
-        spans_dropped: Spans that could not be exported so far.
-        records_lost: By nonce, records that were not written or not read.
+        bars: Newest ended operations, oldest first, by nonce of the tape.
+        samples: Counters of the last minute, oldest first, by nonce.
+        spans_dropped: Number of spans that could not be exported so far.
+        records_lost: Number of records that were not written or not read, by nonce.
         watches: Whether this process judges or follows; if not, another process of the node does.
     """
 

@@ -1,4 +1,4 @@
-"""What each rank of a run does now, one by one and in crowds that do the same."""
+"""The current state of each rank of a run, one by one and in crowds of ranks in the same state."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from otel_torchdist.show.live.live_snapshot import Sample
 from otel_torchdist.show.live.texts import shown, shown_group, shown_line, shown_way
 
 WAITS_NS: Final = 1_000_000_000
-"""An operation that is open for less is not a wait; its rank runs."""
+"""Minimum age of an open operation that counts as a wait; before that its rank is running."""
 RATES_OVER_NS: Final = 10_000_000_000
 MAX_RANKS: Final = 4096
-"""Ranks that are listed one by one; beyond them only crowds are shown, which cover all."""
+"""Upper bound on the ranks listed one by one. Crowds cover all ranks."""
 MAX_CROWDS: Final = 64
 
 
 class RankState(enum.Enum):
-    """What a rank is doing, in a word. Those that need attention come first."""
+    """The state of a rank. States that need attention come first."""
 
     DEAD = "dead"
     STOPPED = "stopped"
     """The kernel does not let its process run."""
     ABSENT = "absent"
-    """It is alive, and the others wait for it elsewhere than it is."""
+    """It is alive, and not in the operation where the others wait for it."""
     UNREACHABLE = "unreachable"
     """The agent of its node does not answer."""
     FAILED = "failed"
@@ -47,7 +47,7 @@ class RankState(enum.Enum):
     STARTING = "starting"
     """It has no tape yet."""
     FOLLOWED = "followed"
-    """Dead as well, but not the one that the verdict names."""
+    """It is dead as well, but not named by the verdict."""
     FINISHED = "finished"
 
 
@@ -64,22 +64,22 @@ OVER: Final = frozenset({*_ENDS.values(), RankState.FOLLOWED})
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank.
+    """The row of a rank.
 
     Attributes:
         rank: Global rank.
         host: Its node.
-        state: What it does, a word of `RankState`: `running`, `waiting`, `stalled`, …
+        state: A value of `RankState`: `running`, `waiting`, `stalled`, …
         named: Whether the verdict on the ongoing stall names it.
-        operation: The operation that it waits in, or that it is missing in; '' if there is none.
+        operation: The operation that it waits in or is missing in; '' if there is none.
         group: Name of that operation's group.
-        age_s: For how long; None without an operation.
-        line: The line of its code that led there, and what has led to that; or ''.
+        age_s: Age of the wait; None without an operation.
+        line: The line of its code that called the operation, and its call path; or ''.
         step: Its step.
-        heartbeat_s: Seconds since its Python threads last ran, as far as its heartbeat shows; None once it is over.
+        heartbeat_s: Seconds since its heartbeat last showed that its Python threads run; None once it has ended.
         communicating: Share of the last seconds with an operation in flight, from 0 to 1; None if it is not measured
             here, as on another node.
-        blocked: Share of the last seconds with a thread blocked by one.
+        blocked: Share of the last seconds with a thread blocked in an operation.
         overhead: Share of the last seconds that our own code took on its threads.
         steps_per_s: Steps per second; None if it is not measured here.
     """
@@ -102,14 +102,14 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Ranks that do the same.
+    """Ranks in the same state.
 
     Attributes:
-        ranks: Which, such as `0-7,16`.
-        count: How many.
-        state: What they do, see `RankState`.
+        ranks: The ranks, such as `0-7,16`.
+        count: Number of ranks.
+        state: A value of `RankState`.
         named: Whether the verdict on the ongoing stall names them.
-        operation: The operation that they wait in, or that they are missing in; '' if there is none.
+        operation: The operation that they wait in or are missing in; '' if there is none.
         group: Name of that operation's group.
         age_s: The highest of their ages; None without an operation.
         steps: Their lowest and highest step.
@@ -138,19 +138,21 @@ def rank_rows(
     Args:
         world: The ranks.
         blame: The ongoing stall; None if there is none.
-        places: By rank, the line of code of those that the stall is blamed on.
+        places: Lines of code of the blamed ranks, by rank.
         threshold_s: Age at which an operation stalls.
-        samples: By nonce, samples of the counters.
+        samples: Samples of the counters, by nonce.
         now_ns: Monotonic time.
     """
     rows: list[RankRow] = []
     for view in world.ranks.values():
-        own = blame if blame is not None and view.rank in blame.ranks else None
-        doing = _doing(view, own, places.get(view.rank, ""), now_ns)
-        state = _state(view, own, doing, threshold_s, now_ns)
-        if state is RankState.DEAD and blame is not None and blame.ranks and own is None:
+        blamed_for = blame if blame is not None and view.rank in blame.ranks else None
+        doing = _doing(view, blamed_for, places.get(view.rank, ""), now_ns)
+        state = _state(view, blamed_for, doing, threshold_s, now_ns)
+        if state is RankState.DEAD and blame is not None and blame.ranks and blamed_for is None:
             state = RankState.FOLLOWED
-        rows.append(_row(view, state, own is not None, doing, _Rates.of(samples.get(view.nonce, ()), now_ns), now_ns))
+        rows.append(
+            _row(view, state, blamed_for is not None, doing, _Rates.of(samples.get(view.nonce, ()), now_ns), now_ns)
+        )
     rows += [_unseen(rank, host, blame) for rank, host in world.unreachable.items() if rank not in world.ranks]
     return sorted(rows, key=lambda row: row.rank)
 
@@ -164,13 +166,13 @@ class _Doing:
     age_s: float | None = None
     line: str = ""
     remote: RankState | None = None
-    """What it does as a worker of RPC that is in no operation."""
+    """Its state as a worker of RPC outside operations."""
 
 
 def _doing(view: RankView, blame: KnownStall | None, place: str, now_ns: int) -> _Doing:
-    """Return what a rank waits in; `blame` and `place` only if it is blamed for the ongoing stall."""
-    waits = [one for one in view.open if one.waiting_since_ns is not None]
-    wait = min(waits, key=lambda one: one.waiting_since_ns or 0, default=None)
+    """Return the operation that a rank waits in or is missing in; `blame` and `place` are given for blamed ranks."""
+    waits = [operation for operation in view.open if operation.waiting_since_ns is not None]
+    wait = min(waits, key=lambda operation: operation.waiting_since_ns or 0, default=None)
     if wait is None and blame is not None and blame.names_the_missing:
         missing = f"{NOT_IN}{_called(blame.operation, blame.operation_id.sequence)}"
         return _Doing(missing, blame.group, _age_s(blame.since_ns, now_ns), place)
@@ -184,7 +186,7 @@ def _doing(view: RankView, blame: KnownStall | None, place: str, now_ns: int) ->
 
 
 def _remote(worker: WorkerView | None, now_ns: int) -> _Doing | None:
-    """Return what a worker of RPC does that is in no operation: the oldest call that it has made, or else serves."""
+    """Return the state of a worker of RPC outside operations: its oldest open call, or else the call that it serves."""
     if worker is None:
         return None
     for name, since_ns in (("init_rpc", worker.joins_since_ns), ("rpc.shutdown", worker.leaves_since_ns)):
@@ -236,7 +238,7 @@ def _unseen(rank: int, host: str, blame: KnownStall | None) -> RankRow:
 
 
 def _state(view: RankView, blame: KnownStall | None, doing: _Doing, threshold_s: float, now_ns: int) -> RankState:
-    """Return a rank's state; `blame` only if it names this rank."""
+    """Return a rank's state; `blame` is given if it names this rank."""
     life = life_in(view)
     if life in _ENDS:
         return _ENDS[life]
@@ -264,8 +266,8 @@ class _Rates:
 
     @classmethod
     def of(cls, samples: Sequence[Sample], now_ns: int) -> _Rates:
-        """Compare the newest sample with one of some seconds ago."""
-        first = next((one for one in samples if one.at_ns >= now_ns - RATES_OVER_NS), None)
+        """Compare the newest sample with a sample from some seconds ago."""
+        first = next((sample for sample in samples if sample.at_ns >= now_ns - RATES_OVER_NS), None)
         last = samples[-1] if samples else None
         if first is None or last is None or last.at_ns <= first.at_ns:
             return cls()
@@ -283,13 +285,13 @@ def _share(part_ns: int, whole_ns: int) -> float:
 
 
 def crowds(rows: Iterable[RankRow]) -> tuple[Crowd, ...]:
-    """Put ranks that do the same together: what needs attention first, then the largest crowds."""
-    found: dict[tuple[bool, str, str, str], list[RankRow]] = {}
+    """Group ranks in the same state. Crowds that need attention come first, then the largest."""
+    members_by_state: dict[tuple[bool, str, str, str], list[RankRow]] = {}
     for row in rows:
         waits = row.state != RankState.RUNNING.value
         key = row.named, row.state, row.operation if waits else "", row.group if waits else ""
-        found.setdefault(key, []).append(row)
-    ordered = sorted(found.items(), key=lambda one: (not one[0][0], _ORDER[one[0][1]], -len(one[1])))
+        members_by_state.setdefault(key, []).append(row)
+    ordered = sorted(members_by_state.items(), key=lambda crowd: (not crowd[0][0], _ORDER[crowd[0][1]], -len(crowd[1])))
     return tuple(_crowd(key, members) for key, members in ordered[:MAX_CROWDS])
 
 

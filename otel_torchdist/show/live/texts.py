@@ -1,4 +1,4 @@
-"""Texts of jobs as the page shows them: printable, and short. The page puts them into text nodes and nowhere else."""
+"""Texts of jobs for the page: printable, and short. The page puts them into text nodes and nowhere else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_STACK: Final = 16_384
 
 
 def shown(text: str) -> str:
-    """Return a name that a job has chosen."""
+    """Return a name from a job, printable and shortened."""
     return readable(text, MAX_NAME)
 
 
 def shown_group(group: GroupView | None, label: str = "") -> str:
-    """Return the name of a group, '' if it is not known, behind what an operation of it is for."""
+    """Return the label of an operation followed by the name of its group; '' if unknown."""
     return shown(", ".join(filter(None, [label, group.title if group is not None else ""])))
 
 
@@ -31,10 +31,10 @@ def shown_line(frame: CallSiteName | None) -> str:
 
 
 def shown_way(frame: CallSiteName | None, path: Sequence[str]) -> str:
-    """Return a line of code, and the lines that have led to it: `train.py:42 step ← train.py:80 main`."""
+    """Return a line of code and its callers: `train.py:42 step ← train.py:80 main`."""
     return shown(" ← ".join([shown_line(frame), *path[1:]])) if frame is not None else ""
 
 
 def shown_stack(text: str) -> str:
-    """Return a stack, line by line; the innermost frames, which come last, matter most."""
+    """Return a stack, line by line, shortened at its outer end: the innermost frames, which come last, matter most."""
     return "\n".join(readable(line) for line in text[-MAX_STACK:].splitlines())

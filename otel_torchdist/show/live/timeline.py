@@ -1,4 +1,4 @@
-"""The last minute: each operation of a few ranks, or for each second of many ranks how much of it was communication."""
+"""The last minute: each operation of a few ranks, and for many ranks the share of communication in each second."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from otel_torchdist.show.live.texts import shown
 SECONDS: Final = 60
 UNIT_NS: Final = 10_000
 MAX_LANES: Final = 16
-"""Ranks whose operations are shown one by one."""
+"""Upper bound on the ranks whose operations are shown."""
 MAX_OPEN: Final = 64
-"""Operations in flight that are shown of one rank, the oldest."""
+"""Upper bound on the operations in flight shown of one rank, oldest first."""
 UNKNOWN: Final = "."
 OPEN: Final = -1
 _DIGITS: Final = "0123456789"
@@ -31,8 +31,8 @@ class LiveLane:
     Attributes:
         rank: The rank.
         since: Begin of its first bar, in units of 10 µs before now.
-        bars: For each operation how much later than the bar before it began, how long it took (-1: it has not ended),
-            both in these units, and its place in the names; by begin. Small numbers compress well.
+        bars: By begin: the distance to the begin of the previous bar, the length (-1 if open), both in these units, and
+            the index in `names`. Small numbers compress well.
     """
 
     rank: int
@@ -42,11 +42,11 @@ class LiveLane:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """How much of each of the last seconds a rank spent in communication.
+    """The share of communication in each of the last seconds of a rank.
 
     Attributes:
         rank: The rank.
-        cells: A digit for each second, the oldest first: 0 for none to 9 for all of it, or `.` if it is not known.
+        cells: A digit for each second, the oldest first: 0 for none to 9 for all of it, or `.` if unknown.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class LiveTimeline:
 
     Attributes:
         names: Operation and group of the bars.
-        lanes: Ranks whose operations are shown one by one.
+        lanes: Ranks whose operations are shown.
         strips: All ranks.
     """
 
@@ -81,9 +81,9 @@ def timeline_of(
     Args:
         world: The ranks.
         chosen: Ranks that should have a lane, the most important first.
-        bars: By nonce, the newest operations that have ended, oldest first.
-        samples: By nonce, the samples of the last minute, oldest first.
-        groups: Names of groups, by their keys.
+        bars: Newest ended operations, oldest first, by nonce.
+        samples: Samples of the last minute, oldest first, by nonce.
+        groups: Names of groups, by key.
         now_ns: Monotonic time.
     """
     shown_ranks = [rank for rank in dict.fromkeys(chosen) if rank in world.ranks][:MAX_LANES]
@@ -99,7 +99,7 @@ def timeline_of(
 
 
 class _Names:
-    """The names of bars: each is written once."""
+    """A list of distinct names of bars."""
 
     def __init__(self, groups: Mapping[str, str]) -> None:
         self._groups = groups
@@ -133,13 +133,13 @@ def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> L
 
 
 def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_ns: int) -> str:
-    """Describe each second: from the counters, or before the first of them from the operations."""
+    """Fill the cells of a rank: from the counters, or from operations before the first sample."""
     begin_ns = now_ns - SECONDS * _SECOND_NS
     cells = [UNKNOWN] * SECONDS
     sampled_from = samples[0].at_ns if samples else now_ns
     if sampled_from > begin_ns:
         _fill_from_operations(cells, view, ended, sampled_from, begin_ns)
-    # 60 times for each rank: plain arithmetic, because calls of min, max and round would take most of the time.
+    # Runs 60 times for each rank. Calls of min, max and round would take most of the time.
     for before, after in pairwise(samples):
         length_ns = after.at_ns - before.at_ns or 1
         busy = (9 * (after.communicating_ns - before.communicating_ns) + length_ns // 2) // length_ns
@@ -153,8 +153,9 @@ def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_
 
 
 def _fill_from_operations(cells: list[str], view: RankView, ended: Sequence[Bar], until_ns: int, begin_ns: int) -> None:
-    """Describe what came before the counters, as far back as operations are known."""
-    open_ns = min((one.waiting_since_ns for one in view.open if one.waiting_since_ns), default=until_ns)
+    """Fill the cells before the first sample, back to the oldest known operation."""
+    waits_ns = (operation.waiting_since_ns for operation in view.open if operation.waiting_since_ns)
+    open_ns = min(waits_ns, default=until_ns)
     known_ns = min(ended[0].begin_ns if ended else until_ns, open_ns)
     intervals = [(bar.begin_ns, min(bar.end_ns, until_ns)) for bar in ended if bar.begin_ns < until_ns]
     busy_ns = [0] * SECONDS
@@ -167,7 +168,7 @@ def _fill_from_operations(cells: list[str], view: RankView, ended: Sequence[Bar]
 
 
 def _seconds(from_ns: int, until_ns: int, begin_ns: int) -> Iterable[tuple[int, int]]:
-    """Cut an interval into the seconds after `begin_ns`: which one, and how much of it."""
+    """Split an interval at seconds after `begin_ns`. Yields the index of each second and the part inside it, in ns."""
     at_ns = max(from_ns, begin_ns)
     until_ns = min(until_ns, begin_ns + SECONDS * _SECOND_NS)
     while at_ns < until_ns:

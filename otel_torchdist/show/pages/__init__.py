@@ -1,1 +1,1 @@
-"""What pages for browsers have in common: their look, drawing modules in plain JavaScript, and how they are built."""
+"""The base of all pages for browsers: style, drawing modules in plain JavaScript, and assembly."""

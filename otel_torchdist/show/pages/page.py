@@ -1,6 +1,6 @@
-"""Puts a page together: one document with its style and scripts in it, and a policy that allows nothing else.
+"""Assembles a page: one document that contains its style and scripts, and a policy that allows nothing else.
 
-Nothing of a job may stand in `body`: it is markup of ours. What comes from a job is data, which scripts insert as text.
+`body` is our own markup and must not contain anything from a job. Data from a job is inserted by scripts as text.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Page:
     """A page.
 
     Attributes:
-        title: Of the window. Any text: it is escaped.
-        body: Markup of the body, which must hold nothing that comes from a job.
-        scripts: Sources in JavaScript that follow `SHARED_SCRIPTS`; all of them share one scope. None for a page
+        title: Title of the window. Any text: it is escaped.
+        body: Markup of the body. Must not contain anything from a job.
+        scripts: JavaScript sources that follow `SHARED_SCRIPTS`; all of them share one scope. None for a page
             without any script.
-        data: JSON that the scripts read with `pageData()`; None if they get it elsewhere.
-        style: CSS that follows the shared one.
-        connects: Whether scripts may ask the page's own server for more.
+        data: JSON that the scripts read with `pageData()`; None if the page has none.
+        style: CSS that follows the shared style.
+        connects: Whether scripts may send requests to the page's own server.
     """
 
     title: str
@@ -51,12 +51,12 @@ class Page:
 
 
 def shared(name: str) -> str:
-    """Return the source of one of the shared assets."""
+    """Return the source of a shared asset."""
     return (resources.files("otel_torchdist.show.pages") / "assets" / name).read_text(encoding="utf-8")
 
 
 def policy_of(page: Page) -> str:
-    """Return the page's Content-Security-Policy: its own style and script, and nothing from elsewhere."""
+    """Return the page's Content-Security-Policy: only its own style and script are allowed."""
     parts = [
         "default-src 'none'",
         *([] if page.scripts is None else [f"script-src {_hashed(_script(page.scripts))}"]),
@@ -75,7 +75,7 @@ def html_of(page: Page, marker: str = "") -> str:
 
     Args:
         page: The page.
-        marker: A comment of ours in its second line, by which its files are recognized.
+        marker: A comment in the second line that identifies our files.
     """
     comment = f"<!-- {marker} -->\n" if marker else ""
     script = "" if page.scripts is None else f"<script>{_script(page.scripts)}</script>\n"
@@ -95,13 +95,13 @@ def _style(page: Page) -> str:
 
 
 def _script(scripts: Sequence[str]) -> str:
-    """All scripts in a scope of their own."""
+    """Return all scripts, wrapped in one scope."""
     sources = "\n".join((*(shared(name) for name in SHARED_SCRIPTS), *scripts))
     return f'"use strict";\n{{\n{sources}\n}}\n'
 
 
 def _data(page: Page) -> str:
-    """The data in an element that no browser runs; base64 has no letter that could end it."""
+    """Return the data in an element that browsers do not run. Base64 cannot contain its end tag."""
     if page.data is None:
         return ""
     packed = base64.b64encode(gzip.compress(page.data, compresslevel=9, mtime=0)).decode("ascii")

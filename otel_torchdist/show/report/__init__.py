@@ -1,1 +1,1 @@
-"""The report on a run: one document, and one page for browsers that shows it. Pure."""
+"""The report on a run: a document, and a page for browsers that draws it. Pure functions."""

@@ -1,4 +1,4 @@
-"""Builds the report from the histories of all ranks: each is reduced to columns before the next one is taken."""
+"""Builds the report from the histories of all ranks. Each history is reduced to columns before the next one is read."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MOST_MARKS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class ReportChoice:
-    """What a report shows in its timeline.
+    """The user's choice for the timeline of a report.
 
     Attributes:
-        ranks: The ranks that were asked for; None for a choice of our own.
-        steps: The steps that were asked for; None likewise.
+        ranks: Requested ranks; None for automatic choice.
+        steps: Requested steps; None for automatic choice.
     """
 
     ranks: Collection[int] | None = None
@@ -36,11 +36,11 @@ class ReportChoice:
 
 @dataclass(frozen=True, slots=True)
 class ReportBasis:
-    """What the histories of all ranks add up to.
+    """The data of a report, from the histories of all ranks.
 
     Attributes:
         recorded: All ranks, in columns.
-        analysis: What the calls of all ranks add up to.
+        analysis: The analysis of all calls.
         waits: Long waits that have ended, the longest first.
     """
 
@@ -54,7 +54,7 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> ReportBa
 
     Args:
         histories: One for each rank, in any order.
-        threshold_ns: How long a wait is at least that counts as an incident.
+        threshold_ns: Minimum length of a wait that counts as an incident.
     """
     analyzer = Analyzer(Scope())
     steps: dict[int, RankSteps] = {}
@@ -68,25 +68,25 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> ReportBa
 
 
 def windows_of(
-    found: ReportBasis,
+    basis: ReportBasis,
     named: Collection[int],
     is_hung: bool,
     choice: ReportChoice,
     again: Callable[[Collection[int]], Iterator[RankHistory]],
     shown: Callable[[int], str],
 ) -> list[TimeWindow]:
-    """What the timeline shows.
+    """Return the windows of the timeline.
 
     Args:
-        found: All ranks.
+        basis: All ranks.
         named: Ranks that verdicts name.
-        is_hung: Whether there is a verdict, so that what came after the last step matters.
-        choice: What was asked for.
-        again: Reads the histories of some ranks once more.
+        is_hung: Whether there is a verdict. The window then includes the time after the last step.
+        choice: The user's choice.
+        again: Reads the histories of some ranks again.
         shown: Formats nanoseconds since the epoch.
     """
-    recorded, long_waits = found.recorded, found.waits
-    totals = found.analysis.statistics.ranks
+    recorded, long_waits = basis.recorded, basis.waits
+    totals = basis.analysis.statistics.ranks
     late = [wait.late.rank for wait in long_waits]
     ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
     spans = spans_of(recorded, ranks, long_waits, is_hung, choice.steps)
@@ -100,11 +100,12 @@ def windows_of(
     names = labels_of(rank.groups for rank in recorded.calls.values())
     for history in again(ranks):
         calls = RankCalls(history)
-        for one in lanes:
-            one.add(calls, names)
+        for window_lanes in lanes:
+            window_lanes.add(calls, names)
+    marks = [[*_arrival(span, long_waits, recorded), *_marks(span, ranks, recorded)] for span in spans]
     return [
-        _window(span, one, ranks, found, [*_arrival(span, long_waits, recorded), *_marks(span, ranks, recorded)], shown)
-        for span, one in zip(spans, lanes, strict=True)
+        _window(span, window_lanes, ranks, basis, span_marks, shown)
+        for span, window_lanes, span_marks in zip(spans, lanes, marks, strict=True)
     ]
 
 
@@ -112,7 +113,7 @@ def _window(
     span: WindowSpan,
     lanes: Lanes,
     ranks: Sequence[int],
-    found: ReportBasis,
+    basis: ReportBasis,
     marks: Sequence[Mark],
     shown: Callable[[int], str],
 ) -> TimeWindow:
@@ -125,14 +126,14 @@ def _window(
         groups=tuple(lanes.groups),
         marks=tuple(marks),
         ranks=len(ranks),
-        remarks=tuple(_remarks(lanes, ranks, found.recorded)),
+        remarks=tuple(_remarks(lanes, ranks, basis.recorded)),
         incident=span.incident,
-        path=tuple(_path(span, found.analysis.path, ranks, found.recorded)),
+        path=tuple(_path(span, basis.analysis.path, ranks, basis.recorded)),
     )
 
 
 def _path(span: WindowSpan, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
-    """The critical path of steady steps, if times of all ranks can be compared, as far as its ranks are shown."""
+    """Yield the pieces of the critical path on shown ranks, if the times of all ranks are comparable."""
     if path is not None and path.has_steps and recorded.alignment.is_bounded and span.incident is None:
         pieces = pieces_in(path, recorded.alignment.wall_offset_ns, span.from_ns, span.until_ns)
         yield from (piece for piece in pieces if piece.rank in ranks)
@@ -146,7 +147,7 @@ def _arrival(span: WindowSpan, waits: Sequence[LongWait], recorded: Recorded) ->
 
 
 def _marks(span: WindowSpan, ranks: Sequence[int], recorded: Recorded) -> Iterator[Mark]:
-    """The ends of steps on the first rank that has any; others end theirs at nearly the same time."""
+    """Yield the ends of steps on the first rank with any. Other ranks end their steps at nearly the same time."""
     for rank in ranks:
         steps = recorded.steps[rank]
         ended = [(step, recorded.wall_ns(rank, at)) for step, at in zip(steps.steps, steps.ended, strict=True)]

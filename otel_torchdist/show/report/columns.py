@@ -1,4 +1,4 @@
-"""The parts of a report that have many entries, in columns: the timeline, all ranks, all steps."""
+"""The parts of a report with many entries, in columns: the timeline, all ranks, all steps."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import msgspec
 
 
 class BarLane(msgspec.Struct, frozen=True):
-    """Bars of one rank that do not overlap. Columns, for there are many.
+    """Bars of one rank that do not overlap, in columns.
 
     Attributes:
         rank: The rank.
         group: Index of the group's name; -1 for activities.
-        kind: By bar, index of its kind.
-        begin: By bar, its begin, as the distance to the one before.
-        length: By bar, how long it lasted; -1 if it is open.
-        waited: By bar, how long of that it only waited for others; -1 if that is not known.
-        sequence: By bar, its position in its group.
-        step: By bar, its step; -1 if that is not known.
-        loose: Places of bars whose end is known no better than to tens of milliseconds.
+        kind: Index of the kind, by bar.
+        begin: Distance from the begin of the previous bar, by bar.
+        length: Length, by bar; -1 if it is open.
+        waited: Part of the length spent waiting for other ranks, by bar; -1 if unknown.
+        sequence: Position in the group, by bar.
+        step: Step, by bar; -1 if unknown.
+        loose: Indices of bars whose end is known only to tens of milliseconds.
     """
 
     rank: int
@@ -32,13 +32,13 @@ class BarLane(msgspec.Struct, frozen=True):
 
 
 class BarKind(msgspec.Struct, frozen=True):
-    """What calls have in common.
+    """The common properties of bars.
 
     Attributes:
         name: `all_reduce`, …
-        family: Which collective it is a form of: `all_gather` for `all_gather_into_tensor`.
-        site: Where it is called, or ''.
-        message_bytes: What a rank contributes.
+        family: The collective that it is a form of: `all_gather` for `all_gather_into_tensor`.
+        site: Its call site, or ''.
+        message_bytes: Bytes that a rank contributes.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Mark(msgspec.Struct, frozen=True):
     """A moment: the end of a step, or the arrival of a late rank.
 
     Attributes:
-        at_ns: When.
-        label: What.
+        at_ns: The time.
+        label: The label.
         is_late: Whether a late rank arrives.
     """
 
@@ -67,7 +67,7 @@ class PathPiece(msgspec.Struct, frozen=True):
     Attributes:
         rank: Its rank.
         at_ns: Its begin.
-        length_ns: How long it is.
+        length_ns: Its length.
     """
 
     rank: int
@@ -76,20 +76,20 @@ class PathPiece(msgspec.Struct, frozen=True):
 
 
 class TimeWindow(msgspec.Struct, frozen=True):
-    """A time of which the calls of some ranks are shown.
+    """A window of time in which the calls of some ranks are shown.
 
     Attributes:
         title: `steps 236-239`.
-        origin: The wall-clock time that times count from, local time.
-        length_ns: How long it is.
+        origin: Local time of the window's time 0.
+        length_ns: Its length.
         lanes: The calls.
-        kinds: What bars are.
-        groups: Names of groups.
-        marks: Moments in it.
-        ranks: How many ranks are shown.
-        remarks: What is left out, and how far times of ranks can be compared.
-        incident: Which of the incidents it is about; None for steps.
-        path: The critical path, as far as it is known here.
+        kinds: Kinds of bars, by index.
+        groups: Names of groups, by index.
+        marks: Marked moments.
+        ranks: Number of ranks shown.
+        remarks: Parts that are left out, and the accuracy of times between ranks.
+        incident: Index of its incident; None for steps.
+        path: The known part of the critical path.
     """
 
     title: str
@@ -110,19 +110,19 @@ class RankColumns(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: Global ranks, ascending.
-        host: Which of `World.host_names`; -1 if that is not known.
-        calls: Its calls.
-        open: Those that have not ended.
-        lost: Calls that are missing.
+        host: Index into `World.host_names`; -1 if unknown.
+        calls: Number of its calls.
+        open: Number of its calls that have not ended.
+        lost: Number of missing calls.
         bytes: Bytes that it contributed.
-        span_ns: From its first call to its last.
-        communicating_ns: Time with a call in flight; None if that is not known.
-        waiting_ns: Time in which it waited for others; None likewise.
-        compared: Operations at which the last arrival is known.
-        came_last: At how many of them it arrived last.
-        steps: Steps whose length is known.
+        span_ns: Time from its first call to its last.
+        communicating_ns: Time with a call in flight; None if unknown.
+        waiting_ns: Time spent waiting for others; None if unknown.
+        compared: Number of operations whose last arrival is known.
+        came_last: Number of these at which it arrived last.
+        steps: Number of steps whose length is known.
         step_ns: Their median length; None without any.
-        step_p99_ns: 99th percentile.
+        step_p99_ns: 99th percentile of their lengths.
     """
 
     rank: tuple[int, ...]
@@ -142,15 +142,15 @@ class RankColumns(msgspec.Struct, frozen=True):
 
 
 class StepColumns(msgspec.Struct, frozen=True):
-    """How long steps took, over all ranks. Columns; neighbouring steps share an entry where there are many.
+    """Step times over all ranks, in columns. Neighbouring steps share an entry if there are many.
 
     Attributes:
         first: First step of each entry.
         last: Last step of each entry.
-        least_ns: The shortest.
-        median_ns: The median.
-        most_ns: The longest.
-        slowest: The rank with the longest.
+        least_ns: Shortest step.
+        median_ns: Median.
+        most_ns: Longest step.
+        slowest: The rank with the longest step.
     """
 
     first: tuple[int, ...]

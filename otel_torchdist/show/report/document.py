@@ -1,7 +1,7 @@
-"""The report on a run as one document: structs whose encoding is the JSON that its page draws, and that page.
+"""The document of a report on a run, as structs that are encoded as JSON for the page, and that page.
 
-Numbers are raw: bytes, nanoseconds, bytes per second; unknown values are null. Times of a window count from its origin.
-Everything that comes from a job is text of its own, never part of a sentence in markup.
+Numbers are raw: bytes, nanoseconds, bytes per second; unknown values are null. Times in a window count from its origin.
+Text from a job is always a value of its own, never part of a sentence in markup.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from otel_torchdist.show.report.columns import RankColumns, StepColumns, TimeWin
 
 SCHEMA: Final = 1
 MARKER: Final = "written by otel-torchdist analyze"
-"""Stands at the beginning of the file: only such files are replaced."""
+"""Stands at the beginning of our files. Files without it are not replaced."""
 _SCRIPTS: Final = ("overview.js", "path.js", "world.js", "windows.js", "figures.js", "report.js")
 _BODY: Final = """<a class="skip" href="#main">Skip to the report</a>
 <header class="bar-top"><span class="brand">otel_torchdist</span><span id="subject"></span>\
@@ -30,22 +30,22 @@ _BODY: Final = """<a class="skip" href="#main">Skip to the report</a>
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """What the report is about.
+    """The heading of a report.
 
     Attributes:
-        title: `run 01f9d985`, or what files it was read from.
+        title: `run 01f9d985`, or a description of the files.
         run: 32 hex digits; None if it has no id.
-        place: Where it was read.
-        began: When the run began, local time; '' if that is not known.
-        seen_until: The time of the newest record, local time; ''.
-        made: When the report was made, local time.
+        place: Path of the tapes or files.
+        began: Start of the run, local time; '' if unknown.
+        seen_until: Time of the newest record, local time; '' if unknown.
+        made: Time of the report, local time.
         made_by: The program, with its version.
-        world_size: Ranks of the job.
-        known_ranks: How many of them have records.
-        unknown_ranks: The others, as a list of ranges.
+        world_size: Number of ranks in the job.
+        known_ranks: Number of ranks with records.
+        unknown_ranks: The other ranks, as a list of ranges.
         hosts: Host names, each with its ranks as a list of ranges.
-        calls: Calls of all ranks.
-        lost: Calls that are known to be missing.
+        calls: Number of calls of all ranks.
+        lost: Number of calls known to be missing.
     """
 
     title: str
@@ -64,15 +64,15 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """What `diagnose` says of the run.
+    """A conclusion of `diagnose`.
 
     Attributes:
         tone: `bad`, `warn` or `good`.
         title: A word or two: `verdict`, `no verdict`.
         sentence: The verdict.
-        more: What follows from it, a sentence each.
-        ranks: The ranks that it names.
-        details: What each rank was doing last, as lines of text.
+        more: Further sentences.
+        ranks: The named ranks.
+        details: The last state of each rank, as lines of text.
     """
 
     tone: str
@@ -84,17 +84,17 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 class PastStall(msgspec.Struct, frozen=True):
-    """An operation at which ranks waited for one rank for a long time, and which has ended since.
+    """An operation in which ranks waited long for one rank, and which has ended since.
 
     Attributes:
         rank: The rank that came last.
         host: Its host, or ''.
-        waited: How many ranks waited for it.
-        wait_ns: How long the first of them waited.
-        operation: What they were in, with sequence and group.
-        site: Where the late rank called it; ''.
-        step: The step of the late rank; None if that is not known.
-        began: When the first rank began to wait, local time.
+        waited: Number of ranks that waited for it.
+        wait_ns: Time that the first of them waited.
+        operation: The operation, with sequence and group.
+        site: Call site on the late rank, or ''.
+        step: The step of the late rank; None if unknown.
+        began: Start of the wait, local time.
     """
 
     rank: int
@@ -108,13 +108,13 @@ class PastStall(msgspec.Struct, frozen=True):
 
 
 class Purpose(msgspec.Struct, frozen=True):
-    """What groups are for.
+    """A purpose of groups.
 
     Attributes:
         role: `DP`, `TP`, …
-        evidence: What was called.
-        calls: How many calls speak for it.
-        sent: Bytes that were sent in them.
+        evidence: The calls that show it.
+        calls: Number of these calls.
+        sent: Bytes sent in them.
     """
 
     role: str
@@ -124,19 +124,19 @@ class Purpose(msgspec.Struct, frozen=True):
 
 
 class GroupSet(msgspec.Struct, frozen=True):
-    """Groups that are for the same: those along an axis, a product of axes, or a part.
+    """Groups with the same purpose: those along an axis, a product of axes, or a part.
 
     Attributes:
-        span: Along which axes they are: `axis 1`, a product of several, or `other`.
-        role: What they are for, in a word.
-        size: Ranks of each group.
-        count: How many groups there are.
-        examples: Members of the first ones, as lists of ranges.
-        purposes: Why.
-        names: What frameworks call them.
-        sent: Bytes that were sent in them.
-        across_hosts: How many have members on different hosts; None if hosts are not known.
-        balance: How evenly experts are used; ''.
+        span: Axes along which they extend: `axis 1`, a product of several, or `other`.
+        role: Their purpose, in a word.
+        size: Number of ranks of each group.
+        count: Number of groups.
+        examples: Members of the first groups, as lists of ranges.
+        purposes: Evidence of the role.
+        names: Names given by frameworks.
+        sent: Bytes sent in them.
+        across_hosts: Number of groups with members on different hosts; None if hosts are unknown.
+        balance: Balance of the load on experts, or ''.
     """
 
     span: str
@@ -158,12 +158,12 @@ class World(msgspec.Struct, frozen=True):
         shape: The world as a product of its axes.
         axes: The axes, nearest neighbours first.
         others: All other groups.
-        coordinates: By rank, its coordinate on each axis and the copy of the grid, one after the other.
-        copies: How many grids of this shape there are.
-        hosts: By rank, which of the host names it is on; -1 if that is not known.
+        coordinates: By rank, its coordinate on each axis and the copy of the grid, flattened.
+        copies: Number of grids of this shape.
+        hosts: Index into `host_names`, by rank; -1 if unknown.
         host_names: Host names.
         unknown: Ranks without records.
-        remarks: What is not known, and what does not fit.
+        remarks: Unknown parts, and groups that do not fit.
     """
 
     shape: str
@@ -178,12 +178,12 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Matrix(msgspec.Struct, frozen=True):
-    """Bytes between ranks, or between sets of them.
+    """Bytes between ranks, or between sets of ranks.
 
     Attributes:
-        unit: What a row stands for: `rank`, `host` or `ranks`.
-        names: Of rows and columns.
-        cells: Row, column and bytes, one after the other.
+        unit: Meaning of a row: `rank`, `host` or `ranks`.
+        names: Names of rows and columns.
+        cells: Row, column and bytes, flattened.
         between_hosts: Bytes between different hosts; None if there are not several.
         total: All bytes.
         unattributed: Bytes of large `all_to_all`, which are in no cell.
@@ -201,24 +201,24 @@ class RunReport(msgspec.Struct, frozen=True):
     """A report.
 
     Attributes:
-        heading: What it is about.
-        conclusions: What `diagnose` says.
+        heading: Its subject.
+        conclusions: The conclusions of `diagnose`.
         incidents: Long waits that have ended, the longest first.
         world: The parallel world; None without groups.
-        matrix: What moves between ranks; None if nothing does.
-        windows: What the timeline shows; the first one comes first.
-        calls: Calls by what they have in common, most time first.
-        calls_left_out: How many more such rows there are.
-        differences: Where members of a group have not called something equally often, a sentence each.
+        matrix: Traffic between ranks; None if there is none.
+        windows: Windows of the timeline. The first one is shown first.
+        calls: Rows of calls, by decreasing time.
+        calls_left_out: Number of such rows left out.
+        differences: Calls whose counts differ between members of a group, a sentence each.
         ranks: All ranks.
         skews: Groups, the largest skew first.
-        skews_left_out: How many more groups there are.
+        skews_left_out: Number of groups left out.
         steps: Step times; None if there are no steps.
-        path: The critical path, without its shortest pieces; None if it is not known.
-        pieces_left_out: Number of these.
-        advice: What is worth looking into.
-        notes: What could not be read, and why.
-        schema: Of this document.
+        path: The critical path, without its shortest pieces; None if unknown.
+        pieces_left_out: Number of pieces left out.
+        advice: Advice, by decreasing gain.
+        notes: Unreadable parts, with reasons.
+        schema: Version of this document.
     """
 
     heading: Heading
@@ -242,7 +242,7 @@ class RunReport(msgspec.Struct, frozen=True):
 
 
 def html_of_report(report: RunReport) -> str:
-    """Return the document: one file, which needs nothing else."""
+    """Return the report as one self-contained HTML file."""
     page = Page(
         title=f"{report.heading.title} \N{EN DASH} otel_torchdist",
         body=_BODY,

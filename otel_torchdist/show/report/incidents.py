@@ -1,4 +1,4 @@
-"""Long waits for one rank that have ended since: the stalls of a run that went on, or was ended later."""
+"""Long waits for one rank that have ended: past stalls of a run that went on, or was ended later."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from otel_torchdist.sources.history.call_table import RankCalls
 from otel_torchdist.sources.history.meetings import Meeting, SharedChannel
 
 MOST: Final = 50
-"""Incidents in a report."""
+"""Upper bound on the incidents in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongWait:
-    """An operation at which ranks waited for one rank.
+    """An operation in which ranks waited for one rank.
 
     Attributes:
         shared: Its channel.
-        sequence: Its position there.
+        sequence: Its position in the channel.
         late: The calls of the rank that came last.
-        place: Place of its call.
-        waits: By rank that waited for it, since when.
-        until_ns: When the late one arrived.
+        place: Index of that rank's call.
+        waits: Start of the wait, by waiting rank.
+        until_ns: Arrival of the late rank.
     """
 
     shared: SharedChannel
@@ -41,36 +41,36 @@ class LongWait:
 
     @property
     def from_ns(self) -> int:
-        """Since when the first rank waited."""
+        """Time at which the first rank began to wait."""
         return min(self.waits.values())
 
     @property
     def wait_ns(self) -> int:
-        """How long that one waited."""
+        """Length of the longest wait."""
         return self.until_ns - self.from_ns
 
     def is_explained_by(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether the late rank waited elsewhere, for most of the time for which others waited for it."""
+        """Return whether the late rank was itself waiting for at least half of this wait."""
         common_ns = min(self.until_ns, end_ns) - max(self.from_ns, begin_ns)
         return 2 * common_ns >= self.wait_ns
 
     def is_about_the_same(self, other: LongWait) -> bool:
-        """Whether one rank was late in both, at one time and by one clock."""
-        one, another = self.late, other.late
+        """Return whether both waits are for the same rank, at overlapping times of one clock."""
+        mine, theirs = self.late, other.late
         overlaps = self.from_ns < other.until_ns and other.from_ns < self.until_ns
-        return one.rank == another.rank and one.clock == another.clock and overlaps
+        return mine.rank == theirs.rank and mine.clock == theirs.clock and overlaps
 
 
 class LongWaits:
-    """Looks for them in meetings."""
+    """Collects long waits from meetings."""
 
     def __init__(self, threshold_ns: int) -> None:
-        """Keep waits that lasted at least as long as this."""
+        """Collect waits of at least `threshold_ns`."""
         self._threshold_ns = threshold_ns
-        self._found: list[LongWait] = []
+        self._waits: list[LongWait] = []
 
     def add(self, meeting: Meeting) -> None:
-        """Look at a meeting: all must have come, by one clock."""
+        """Add a meeting if all members have arrived, by one clock."""
         arrived = meeting.arrived
         if arrived is None or len(arrived) < 2 or max(arrived) - min(arrived) < self._threshold_ns:
             return
@@ -84,20 +84,21 @@ class LongWaits:
             until_ns = max(until_ns for until_ns in awaited if until_ns is not None)
             nth = arrived.index(until_ns)
             late, place = meeting.members[nth].calls, meeting.places[nth]
-            self._found.append(LongWait(meeting.shared, meeting.sequence, late, place, waits, until_ns))
+            self._waits.append(LongWait(meeting.shared, meeting.sequence, late, place, waits, until_ns))
 
     def causes(self) -> list[LongWait]:
-        """Those of ranks that did not wait themselves, the longest first; each has all ranks that waited because of it.
+        """Return the waits for ranks that did not wait themselves, the longest first, with all ranks that they held up.
 
         A rank that came late because it waited elsewhere is not to blame: the rank that it waited for is.
         """
         causes: list[LongWait] = []
         held_up: dict[int, list[tuple[int, int, LongWait]]] = {}
-        for wait in sorted(self._found, key=lambda one: one.until_ns):
+        for wait in sorted(self._waits, key=lambda wait: wait.until_ns):
             rank = wait.late.rank
-            cause = next((one for begin, end, one in held_up.get(rank, ()) if wait.is_explained_by(begin, end)), None)
+            waits_of_late = held_up.get(rank, ())
+            cause = next((known for begin, end, known in waits_of_late if wait.is_explained_by(begin, end)), None)
             if cause is None:
-                cause = next((one for one in causes if one.is_about_the_same(wait)), None)
+                cause = next((known for known in causes if known.is_about_the_same(wait)), None)
             if cause is None:
                 cause = dataclasses.replace(wait, waits=dict(wait.waits))
                 causes.append(cause)
@@ -105,7 +106,7 @@ class LongWaits:
                 held_up.setdefault(waiter, []).append((from_ns, wait.until_ns, cause))
                 if waiter != cause.late.rank:
                     cause.waits.setdefault(waiter, from_ns)
-        return sorted(causes, key=lambda one: -one.wait_ns)
+        return sorted(causes, key=lambda cause: -cause.wait_ns)
 
 
 def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[[int], str]) -> PastStall:
@@ -132,7 +133,7 @@ def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[
 
 
 def step_at(steps: RankSteps | None, time_ns: int) -> int | None:
-    """The step of a rank at a time of its clock; None if that is not known."""
+    """Return the step of a rank at a time of its clock; None if unknown."""
     if steps is None:
         return None
     place = bisect_left(steps.ended, time_ns)

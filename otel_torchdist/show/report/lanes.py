@@ -20,7 +20,7 @@ from otel_torchdist.sources.history.call_table import RankCalls
 from otel_torchdist.sources.history.meetings import SharedChannel, shared_channels
 
 MOST_LANES: Final = 8
-"""Lanes of one group of one rank; more operations than that at once are left out, and counted."""
+"""Upper bound on the lanes of a group on one rank. Further simultaneous operations are left out and counted."""
 OPEN: Final = -1
 UNKNOWN: Final = -1
 ACTIVITIES: Final = -1
@@ -46,20 +46,20 @@ class _Bar(NamedTuple):
 
 
 class AwaitedArrivals:
-    """Looks up how long calls waited for other ranks."""
+    """Looks up the time that calls waited for other ranks."""
 
     def __init__(self, ranks: Mapping[int, RankCalls]) -> None:
-        """Take the calls of all ranks, by ascending rank."""
-        self._channels: dict[Channel, SharedChannel] = {one.channel: one for one in shared_channels(ranks)}
+        """Create a lookup from the calls of all ranks, by ascending rank."""
+        self._channels: dict[Channel, SharedChannel] = {shared.channel: shared for shared in shared_channels(ranks)}
         self._awaited: dict[tuple[Channel, int], dict[int, int]] = {}
 
     def waited_ns(self, calls: RankCalls, place: int, length_ns: int) -> int:
-        """Return how long a call waited for the rank that it had to wait for; -1 if that is not known.
+        """Return the time that a call waited for the last rank that it depends on; -1 if unknown.
 
         Args:
             calls: The calls of its rank.
-            place: The call.
-            length_ns: How long the call took; -1 if it is open.
+            place: Index of the call.
+            length_ns: Length of the call; -1 if it is open.
         """
         channel = calls.channels[calls.channel[place]].channel
         awaited_ns = self._awaited_at(channel, calls.sequence[place]).get(calls.rank)
@@ -68,11 +68,11 @@ class AwaitedArrivals:
         return min(max(awaited_ns - calls.begun[place], 0), length_ns)
 
     def _awaited_at(self, channel: Channel, sequence: int) -> dict[int, int]:
-        """Return by rank when the rank arrived for which it waited, where that is known."""
-        found = self._awaited.get((channel, sequence))
-        if found is None:
-            found = self._awaited[channel, sequence] = self._looked_up(channel, sequence)
-        return found
+        """Return the arrival of the last awaited rank, by waiting rank; unknown arrivals are left out."""
+        arrivals = self._awaited.get((channel, sequence))
+        if arrivals is None:
+            arrivals = self._awaited[channel, sequence] = self._looked_up(channel, sequence)
+        return arrivals
 
     def _looked_up(self, channel: Channel, sequence: int) -> dict[int, int]:
         shared = self._channels.get(channel)
@@ -85,18 +85,18 @@ class AwaitedArrivals:
 
 @dataclass(slots=True)
 class Lanes:
-    """Collects lanes, one rank after the other.
+    """Collects the lanes of a window, one rank after the other.
 
     Attributes:
-        from_ns: When the window begins, since the epoch.
-        until_ns: When it ends.
-        alignment: How times of ranks are compared.
-        waits: Who waited for whom.
-        most: Bars of one rank.
+        from_ns: Begin of the window, since the epoch.
+        until_ns: End of the window.
+        alignment: Clock offsets between ranks.
+        waits: Times that calls waited for other ranks.
+        most: Upper bound on the bars of one rank.
         lanes: The lanes so far.
-        kinds: What bars are, by their index.
-        groups: Names of groups, by their index.
-        left_out: Bars that did not fit.
+        kinds: Indices of the kinds of bars.
+        groups: Indices of the names of groups.
+        left_out: Number of bars left out.
     """
 
     from_ns: int
@@ -110,11 +110,11 @@ class Lanes:
     left_out: int = 0
 
     def add(self, calls: RankCalls, names: Mapping[str, str]) -> None:
-        """Take the calls of a rank.
+        """Add the calls of a rank.
 
         Args:
             calls: The calls.
-            names: Names of groups, by their keys.
+            names: Names of groups, by key.
         """
         from_ns, until_ns = (self.alignment.on_clock_of(calls.rank, at) for at in (self.from_ns, self.until_ns))
         by_group: dict[int, list[_Bar]] = {}
@@ -132,7 +132,7 @@ class Lanes:
             kind, group = known[number]
             by_group.setdefault(group, []).append(self._bar(calls, place, kind))
         by_group[ACTIVITIES] = list(self._activities(calls, from_ns, until_ns))
-        for group, bars in sorted(by_group.items(), key=lambda one: (one[0] == ACTIVITIES, one[0])):
+        for group, bars in sorted(by_group.items(), key=lambda entry: (entry[0] == ACTIVITIES, entry[0])):
             self._stack(calls.rank, group, bars)
 
     def _kind(self, call: CallKind) -> int:
@@ -172,14 +172,14 @@ class Lanes:
             yield _Bar(*self._placed(calls.rank, begin_ns, end_ns), UNKNOWN, kind, 0, activity.step, False)
 
     def _placed(self, rank: int, begin_ns: int, end_ns: int | None) -> tuple[int, int]:
-        """Begin of a bar since that of the window, and its length."""
+        """Return the begin of a bar relative to the window, and its length."""
         begin = self.alignment.epoch_ns(rank, begin_ns) - self.from_ns
         if end_ns is None:
             return begin, OPEN
         return begin, max(self.alignment.epoch_ns(rank, end_ns) - self.from_ns - begin, 0)
 
     def _stack(self, rank: int, group: int, bars: Iterable[_Bar]) -> None:
-        """Put bars into as few lanes as they need."""
+        """Put bars into as few lanes as possible."""
         ordered = sorted(bars)
         lanes = lanes_of(range(len(ordered)), [bar.begin for bar in ordered], [bar.end for bar in ordered])
         self.left_out += sum(map(len, lanes[MOST_LANES:]))

@@ -1,4 +1,4 @@
-"""Which steps, and the calls of which ranks, a report's timeline shows."""
+"""The windows of a report's timeline: their steps and ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_torchdist.show.report.incidents import LongWait
 from otel_torchdist.sources.history.call_table import RankCalls
 
 MOST_BARS: Final = 24_000
-"""Of all ranks in a window: about 15 bytes each in the page, and a fraction of a second to draw."""
+"""Upper bound on the bars in a window. A bar takes about 15 bytes in the page; drawing all takes under a second."""
 DEFAULT_STEPS: Final = 12
 DEFAULT_RANKS: Final = 32
 MOST_RANKS: Final = 256
@@ -30,9 +30,9 @@ class WindowSpan:
 
     Attributes:
         title: `steps 236-239`.
-        from_ns: Since the epoch.
-        until_ns: Since the epoch.
-        incident: Which of the long waits it is about; None for steps.
+        from_ns: Begin, since the epoch.
+        until_ns: End, since the epoch.
+        incident: Index of its long wait; None for steps.
     """
 
     title: str
@@ -43,12 +43,12 @@ class WindowSpan:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What is known of all ranks once all histories were read.
+    """The records of all ranks.
 
     Attributes:
-        calls: Their calls, by ascending rank.
-        steps: Their steps.
-        alignment: How their times are compared.
+        calls: Calls, by ascending rank.
+        steps: Steps, by rank.
+        alignment: Clock offsets between ranks.
     """
 
     calls: Mapping[int, RankCalls]
@@ -56,12 +56,12 @@ class Recorded:
     alignment: Alignment
 
     def wall_ns(self, rank: int, time_ns: int) -> int:
-        """A time of a rank in nanoseconds since the epoch."""
+        """Convert a time of a rank to nanoseconds since the epoch."""
         return self.alignment.epoch_ns(rank, time_ns)
 
     @property
     def ended_ns(self) -> int:
-        """When the last thing happened, since the epoch."""
+        """Time of the last record, since the epoch."""
         known = [self.wall_ns(rank, max(calls.until_ns, calls.last_ns)) for rank, calls in self.calls.items()]
         return max(known, default=0)
 
@@ -69,21 +69,21 @@ class Recorded:
 def chosen_ranks(
     recorded: Recorded, named: Iterable[int], totals: Sequence[CallTotals], only: Collection[int] | None
 ) -> list[int]:
-    """Choose the ranks to show: those that were asked for, or all, or those that matter most and some between them.
+    """Choose the ranks to show: the requested ones, or all, or those that matter most and some between them.
 
     Args:
         recorded: All ranks.
-        named: Those that verdicts and incidents name.
-        totals: Of all ranks.
-        only: Those that were asked for; None for a choice of our own.
+        named: Ranks named by verdicts and incidents.
+        totals: Totals of all ranks.
+        only: Requested ranks; None for automatic choice.
     """
     ranks = sorted(recorded.calls)
     if only is not None:
         return sorted({*only} & {*ranks})[:MOST_RANKS]
     if len(ranks) <= DEFAULT_RANKS:
         return ranks
-    late = sorted(totals, key=lambda one: -one.came_last)[: DEFAULT_RANKS // 4]
-    wanted = dict.fromkeys([*named, *(one.rank for one in late if one.came_last)])
+    late = sorted(totals, key=lambda rank: -rank.came_last)[: DEFAULT_RANKS // 4]
+    wanted = dict.fromkeys([*named, *(rank.rank for rank in late if rank.came_last)])
     chosen = [rank for rank in wanted if rank in recorded.calls][: DEFAULT_RANKS // 2]
     between = [ranks[place * len(ranks) // DEFAULT_RANKS] for place in range(DEFAULT_RANKS)]
     chosen += [rank for rank in between if rank not in chosen][: DEFAULT_RANKS - len(chosen)]
@@ -93,14 +93,14 @@ def chosen_ranks(
 def spans_of(
     recorded: Recorded, ranks: Collection[int], waits: Sequence[LongWait], is_hung: bool, wanted: range | None
 ) -> list[WindowSpan]:
-    """Choose the windows: the steps that were asked for, or the newest ones, and around each long wait.
+    """Choose the windows: the requested steps, or the newest ones and each long wait.
 
     Args:
         recorded: All ranks.
-        ranks: Those that are shown.
+        ranks: The ranks to show.
         waits: Long waits, the longest first.
         is_hung: Whether operations were open at the end.
-        wanted: The steps that were asked for; None for the newest steady ones.
+        wanted: Requested steps; None for the newest steady ones.
     """
     shown = [rank for rank in ranks if len(recorded.steps[rank].steps)]
     if wanted is not None:
@@ -112,7 +112,7 @@ def spans_of(
 
 
 def _newest_steps(recorded: Recorded, ranks: Sequence[int]) -> range | None:
-    """The newest steps that fit; None if there are no steady ones."""
+    """Return the newest steps that fit; None if there are no steady ones."""
     if not ranks:
         return None
     last = min(recorded.steps[rank].steps[-1] for rank in ranks)
@@ -125,7 +125,7 @@ def _newest_steps(recorded: Recorded, ranks: Sequence[int]) -> range | None:
 
 
 def _calls_a_step(calls: RankCalls, steps: RankSteps) -> float:
-    """About how many, with those before the first step."""
+    """Estimate the calls of a step. Calls before the first step are included."""
     return len(calls) / len(steps.steps)
 
 
@@ -149,20 +149,20 @@ def _steps(recorded: Recorded, ranks: Sequence[int], wanted: range, until_end: b
 
 
 def _calls(recorded: Recorded, ranks: Collection[int]) -> WindowSpan | None:
-    """The newest calls, where there are no steps: as much of the time as holds about as many calls as fit."""
+    """Return a window on the newest calls, if there are no steps, with about as many calls as fit."""
     calls = [recorded.calls[rank] for rank in ranks]
-    begins = [recorded.wall_ns(one.rank, one.first_ns) for one in calls if one.first_ns is not None]
+    begins = [recorded.wall_ns(rank.rank, rank.first_ns) for rank in calls if rank.first_ns is not None]
     if not begins:
         return None
     total = sum(map(len, calls))
     first_ns, last_ns = min(begins), recorded.ended_ns
     length_ns = round((last_ns - first_ns) * min(1.0, MOST_BARS / max(total, 1)))
-    # What has begun last and is open would have no length.
+    # A margin for the newest calls: an open call that has just begun would have no length.
     return WindowSpan("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, LEAST_MARGIN_NS))
 
 
 def _around(recorded: Recorded, wait: LongWait, incident: int) -> WindowSpan:
-    """A long wait, with what came just before and after it."""
+    """Return a window on a long wait, with a margin before and after it."""
     margin = round(wait.wait_ns * _AROUND)
     rank = wait.late.rank
     begin_ns, end_ns = recorded.wall_ns(rank, wait.from_ns), recorded.wall_ns(rank, wait.until_ns)

@@ -1,1 +1,1 @@
-"""Serves `/metrics` over HTTP, and publishes where Prometheus finds it."""
+"""Serves `/metrics` over HTTP, and publishes its address for Prometheus."""

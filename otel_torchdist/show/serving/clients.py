@@ -1,4 +1,4 @@
-"""The clients connected to `/metrics`: a bounded number at once; for lack of room, slow ones make way for the next."""
+"""The clients connected to `/metrics`. Their number is bounded; if it is reached, slow clients are dismissed."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from otel_torchdist.errors import TorchDistError
 
 MAX_CLIENTS: Final = 128
 PATIENCE_S: Final = 0.25
-"""How long a client may take to send its request, or to read its response, while others wait for its place."""
+"""Time for a client to send its request, or to read its response, while others wait for its place."""
 
 _AT_WORK: Final = math.inf
 
 
 class ScrapeClients:
-    """Bounds the threads and descriptors that clients take, without letting silent clients shut others out."""
+    """Bounds the threads and descriptors of clients, without letting silent clients shut others out."""
 
     def __init__(self, most: int = MAX_CLIENTS) -> None:
-        """Have room for `most` clients."""
+        """Create room for `most` clients."""
         self._most = most
         self._changed = threading.Condition()
         self._connections: dict[threading.Thread, socket.socket] = {}
         self._dismissed: dict[threading.Thread, socket.socket] = {}
-        """Those whose threads have yet to notice it: until then they take a thread and a descriptor."""
+        """Clients whose threads have not noticed their dismissal; until then they hold a thread and a descriptor."""
         self._slow_since: dict[threading.Thread, float] = {}
-        """Since when the client has to act; infinite while its response is being made."""
+        """Time since which the client has to act; infinite while its response is being made."""
         self._is_closed = False
 
     def wait_for_room(self) -> bool:
-        """Wait until one more client can be served, for which a slow one may be dismissed; False once closed."""
+        """Wait until one more client can be served, dismissing a slow one if necessary; returns False once closed."""
         with self._changed:
             while len(self._connections) + len(self._dismissed) >= self._most and not self._is_closed:
                 if self._dismissed:
@@ -57,7 +57,7 @@ class ScrapeClients:
             self._slow_since[thread] = time.monotonic()
 
     def left(self) -> None:
-        """Unregister the calling thread, whose client has been served or has gone."""
+        """Unregister the calling thread, whose client has been served or has disconnected."""
         with self._changed:
             self._dismissed.pop(threading.current_thread(), None)
             self._forget(threading.current_thread())
@@ -67,7 +67,7 @@ class ScrapeClients:
         """Mark the client as not slow while the calling thread makes a response.
 
         Raises:
-            ConnectionAbortedError: The client was dismissed; what it had sent until then may look like a request.
+            ConnectionAbortedError: The client was dismissed; its unfinished input may look like a request.
         """
         with self._changed:
             if threading.current_thread() in self._dismissed:
@@ -94,7 +94,7 @@ class ScrapeClients:
             self._changed.notify_all()
 
     def dismiss_all(self, timeout_s: float) -> None:
-        """Close the connections that are still open, which ends their threads."""
+        """Close all open connections, which ends their threads."""
         with self._changed:
             for thread in list(self._connections):
                 self._dismiss(thread)
@@ -117,7 +117,7 @@ class ScrapeClients:
     def _dismiss(self, thread: threading.Thread) -> None:
         self._dismissed[thread] = connection = self._connections[thread]
         self._forget(thread)
-        with contextlib.suppress(OSError):  # it has just ended by itself
+        with contextlib.suppress(OSError):  # already disconnected
             connection.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, thread: threading.Thread) -> None:
@@ -127,22 +127,22 @@ class ScrapeClients:
 
 
 # --- heads of requests ------------------------------------------------------------------------------------------------
-# Bounds the head of a request: `http.server` would keep 100 headers of 64 KiB for each client that comes.
+# Bounds the head of a request: `http.server` would keep 100 headers of 64 KiB for each client.
 
 
 MAX_HEAD: Final = 16 << 10
-"""Bytes of the request line and all headers together, their ends included."""
+"""Bytes of the request line and all headers together, with their line ends."""
 DISCARD_S: Final = 1.0
 _MAX_DISCARDED: Final = 1 << 20
 _PORTION: Final = 16 << 10
 
 
 class HeadTooLargeError(TorchDistError):
-    """A request line and its headers are larger than `MAX_HEAD`."""
+    """The head of a request is larger than `MAX_HEAD`."""
 
 
 class BoundedHead(io.BufferedIOBase):
-    """A connection's input, from which at most `MAX_HEAD` bytes are read as lines; bodies are the application's."""
+    """A connection's input, from which at most `MAX_HEAD` bytes are read as lines. Bodies are not limited here."""
 
     def __init__(self, stream: io.BufferedIOBase) -> None:
         """Read from `stream`, which this closes."""
@@ -153,7 +153,7 @@ class BoundedHead(io.BufferedIOBase):
         """Read a line of the head.
 
         Raises:
-            HeadTooLargeError: It would exceed the bound.
+            HeadTooLargeError: The head would exceed the bound.
         """
         most = self._left + 1 if size is None or size < 0 else min(size, self._left + 1)
         line = self._stream.readline(most)
@@ -173,9 +173,9 @@ class BoundedHead(io.BufferedIOBase):
 
 
 def discard_input(connection: socket.socket) -> None:
-    """Read on for up to a second, keeping nothing: to close with unread input would reset the connection.
+    """Read and discard input for up to a second.
 
-    A client that still sends would then find its connection reset, and no answer.
+    Closing a connection with unread input resets it, and a client that still sends would not see the response.
     """
     deadline, discarded = time.monotonic() + DISCARD_S, 0
     with contextlib.suppress(OSError):

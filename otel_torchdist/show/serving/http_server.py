@@ -1,8 +1,8 @@
 """An HTTP server for a WSGI application, in daemon threads, that slow clients cannot block.
 
 `prometheus_client.start_http_server` was not sufficient: on `localhost` it may listen on IPv6 only, it queries the DNS
-for this host's name, its threads have no names, it waits for any number of clients for any time, it prints errors of
-their connections to the training script's stderr, and a forked DataLoader worker keeps its port.
+for this host's name, its threads have no names, it waits for any number of clients without a timeout, it prints
+connection errors to the training script's stderr, and a forked DataLoader worker keeps its port.
 
 Concurrent requests share one page: a storm of scrapes costs no more than a few.
 """
@@ -35,9 +35,9 @@ from otel_torchdist.system.files.kept import move_up
 CLIENT_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 2.0
 POLL_S: Final = 0.25
-"""How often a server looks whether it should stop."""
+"""Seconds between two checks of whether to stop."""
 _BACKLOG: Final = 1024
-"""Connections that the kernel queues while they wait for room; a client whose connection it drops waits for seconds."""
+"""Connections queued by the kernel while they wait for room. If the kernel drops one, its client waits for seconds."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -66,8 +66,8 @@ class HttpServer:
             ports: Ports to try, in this order; 0 for any free one.
             name: Name of the threads.
             most_clients: See `ScrapeClients`.
-            client_timeout_s: How long a client may neither read nor write.
-            poll_s: How often to look whether to stop.
+            client_timeout_s: Longest time in which a client neither reads nor writes.
+            poll_s: Seconds between two checks of whether to stop.
 
         Raises:
             OSError: It is not possible to listen there; EADDRINUSE if all ports are taken.
@@ -104,7 +104,7 @@ class HttpServer:
             self._thread.join(STOP_TIMEOUT_S)
 
     def _close_in_child(self) -> None:
-        """Close the sockets in a forked child: it has no serving thread, and must leave the port to its parent."""
+        """Close the sockets in a forked child: it has no serving thread, and its parent keeps the port."""
         server, self._server = self._server, None
         if server is not None:
             server.close_sockets()
@@ -126,14 +126,14 @@ def _open(host: str, ports: Iterable[int], name: str, clients: ScrapeClients, cl
 
 def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
     """Return the address family and the address to listen on."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # A client that connects to `localhost` tries 127.0.0.1 too, but one that connects to 127.0.0.1 never tries ::1.
-    found.sort(key=lambda info: info[0] != socket.AF_INET)
-    return found[0][0], str(found[0][4][0])
+    addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # A client that connects to `localhost` tries 127.0.0.1 too, but a client of 127.0.0.1 never tries ::1.
+    addresses.sort(key=lambda info: info[0] != socket.AF_INET)
+    return addresses[0][0], str(addresses[0][4][0])
 
 
 class _DebugLog(io.TextIOBase):
-    """Logs what wsgiref would print to stderr about a client that went away."""
+    """Logs the messages that wsgiref would print to stderr about a client that disconnected."""
 
     def write(self, text: str) -> int:
         _logger.debug("HTTP: %s", text.rstrip())
@@ -141,7 +141,7 @@ class _DebugLog(io.TextIOBase):
 
 
 class _Body:
-    """The body of a request; how long it takes is up to the client."""
+    """The body of a request. Reading it takes as long as the client needs to send it."""
 
     def __init__(self, stream: io.BufferedIOBase, clients: ScrapeClients) -> None:
         self._stream = stream
@@ -155,7 +155,7 @@ class _Body:
 class _Handler(WSGIRequestHandler):
     """Answers one request, and gives up on a client that does not read or write for a while."""
 
-    requestline = request_version = command = ""  # until the request line was read, for `send_error`
+    requestline = request_version = command = ""  # for `send_error`, until the request line is read
 
     def setup(self) -> None:
         """Prepare to read the request."""
@@ -174,13 +174,13 @@ class _Handler(WSGIRequestHandler):
             discard_input(self.connection)
 
     def get_environ(self) -> dict[str, Any]:
-        """Return what an application learns of the request; both ends together show whose connection it is."""
-        here = self.connection.getsockname()
-        ends = {"REMOTE_PORT": str(self.client_address[1]), "LOCAL_ADDR": str(here[0]), "LOCAL_PORT": str(here[1])}
+        """Return the WSGI environment of the request. Both ends of the connection together show whose it is."""
+        local = self.connection.getsockname()
+        ends = {"REMOTE_PORT": str(self.client_address[1]), "LOCAL_ADDR": str(local[0]), "LOCAL_PORT": str(local[1])}
         return {**super().get_environ(), **ends}
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a scrape every few seconds is not worth a line."""
+        """Log nothing: a line for every scrape would fill the log."""
 
     def get_stderr(self) -> io.TextIOBase:
         return _DebugLog()
@@ -191,7 +191,7 @@ class _Server(WSGIServer):
 
     Attributes:
         clients: The connected clients.
-        client_timeout_s: How long a client may neither read nor write.
+        client_timeout_s: Longest time in which a client neither reads nor writes.
     """
 
     request_queue_size = _BACKLOG
@@ -220,7 +220,7 @@ class _Server(WSGIServer):
         self.setup_environ()
 
     def at_work(self, app: App) -> App:
-        """Wrap an application so that its clients are not slow while it makes their responses."""
+        """Wrap an application so that its clients do not count as slow while it makes their responses."""
 
         def at_work(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
             with self.clients.at_work():
@@ -250,7 +250,7 @@ class _Server(WSGIServer):
         _logger.debug("HTTP: the connection of %s failed", client_address, exc_info=True)
 
     def close_sockets(self) -> None:
-        """Like `ScrapeClients.close_in_child`, for the port as well."""
+        """Close the port and the descriptors of all clients; see `ScrapeClients.close_in_child`."""
         self.socket.close()
         self.clients.close_in_child()
 
@@ -266,8 +266,8 @@ class _Page:
     """A response.
 
     Attributes:
-        request: What was requested.
-        begun: When its creation began; it is valid for all requests made by then.
+        request: The request.
+        begun: Start of its creation. Valid for all requests made before.
         status: HTTP status.
         headers: HTTP headers.
         body: Response body.
@@ -281,10 +281,10 @@ class _Page:
 
 
 class SharedPage:
-    """A WSGI application in front of another one, which is called by one thread at a time.
+    """A WSGI application in front of another one, which it calls from one thread at a time.
 
-    A request that comes while a page is being made waits for the next one, which serves all that wait. So a response is
-    never older than its request.
+    A request that comes while a page is being made waits for the next page, which serves all waiting requests. So a
+    response is never older than its request.
     """
 
     def __init__(self, app: App) -> None:

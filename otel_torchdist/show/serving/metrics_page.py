@@ -18,7 +18,7 @@ from otel_torchdist.show.serving.site import Site
 
 PORTS_TRIED: Final = 16
 RETRY_S: Final = 30.0
-"""Seconds between two attempts to listen: the jobs that hold the ports end eventually."""
+"""Seconds between two attempts to listen. The jobs that hold the ports end eventually."""
 _LAST_PORT: Final = 65535
 
 _logger = logging.getLogger("otel_torchdist")
@@ -28,7 +28,7 @@ class MetricsServer:
     """Serves a registry on one port, from daemon threads, until it is stopped.
 
     Attributes:
-        port: The port that is served; None while none is.
+        port: The port; None while nothing is served.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class MetricsServer:
         Args:
             host: Address or name to listen on; IPv4 if it has both.
             port: The first of the 16 ports to try; 0 for any free one.
-            registry: What to serve.
+            registry: The registry to serve.
             last_port: Port of a predecessor, tried before all others if it is among those 16.
             site: The live page beside it; None for none.
             clock: Returns the monotonic time in seconds.
@@ -62,7 +62,7 @@ class MetricsServer:
         self.port: int | None = None
 
     def start(self) -> bool:
-        """Listen and serve; returns False, after one warning, while that is not possible. Retries every half minute."""
+        """Listen and serve; returns False, after one warning, while that is not possible. Retries every 30 seconds."""
         if self._server is not None:
             return True
         if self._now() - self._tried_at < RETRY_S:

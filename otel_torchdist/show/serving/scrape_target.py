@@ -1,4 +1,4 @@
-"""Publishes where `/metrics` of a job is served, for Prometheus's file-based service discovery.
+"""Publishes the address of a job's `/metrics`, for Prometheus's file-based service discovery.
 
 There is one file per job in `<base>/prometheus/`, because the pattern of `file_sd_configs` allows a `*` only in its
 last part:
@@ -28,7 +28,7 @@ from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 FOLDER: Final = "prometheus"
 MAX_BYTES: Final = 65_536
 _PORT: Final = re.compile("[0-9]{1,5}")
-"""Unlike `str.isdecimal`, which takes digits of other scripts, and any number of them."""
+"""Matches a port. `str.isdecimal` would accept digits of other scripts, and any number of them."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -48,14 +48,14 @@ class ScrapeTarget:
 
         Args:
             job_directory: The job directory.
-            owner: The user who must own it and the base directory, unless this is our user's; None for our user.
+            owner: Required owner of the file and the base directory if not our user; None for our user.
         """
         self._owner = os.geteuid() if owner is None else owner
         self._job = job_directory.name
         self._path = job_directory.parent / FOLDER / f"{self._job}.json"
 
     def last_target(self) -> str:
-        """Return host and port of the agent, or of one that died before it removed the file; '' if there is none."""
+        """Return host and port of the agent, or of an agent that died before removing the file; '' if there is none."""
         try:
             content = read_regular(self._path, MAX_BYTES, self._owner)
             return decode_json(content, tuple[_Target, ...])[0].targets[0]
@@ -63,7 +63,7 @@ class ScrapeTarget:
             return ""
 
     def last_port(self) -> int | None:
-        """Return the port of an agent that died, so that the next one can keep it."""
+        """Return the port of a dead agent, so that the next agent can keep it."""
         port = self.last_target().rpartition(":")[2]
         return int(port) if _PORT.fullmatch(port) and 0 < int(port) < 1 << 16 else None
 
@@ -85,7 +85,7 @@ class ScrapeTarget:
 
 
 def reachable(host: str) -> str:
-    """Return a host to connect to, in place of one that stands for every address."""
+    """Return a host to connect to. Replaces wildcard addresses."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -96,13 +96,13 @@ def reachable(host: str) -> str:
 
 
 def withdraw_stale(base: Path) -> None:
-    """Remove the files of jobs that are over and whose agents died, for example when a whole cgroup was killed.
+    """Remove the files of ended jobs whose agents died, for example when a whole cgroup was killed.
 
-    While a rank is alive, its next agent should take the same port.
+    While a rank is alive, the file stays, because its next agent should take the same port.
     """
-    found = live_jobs(base)
-    live = {directory.name for directory in (*found.live, *found.unseen)}
-    if base in found.unseen:
+    jobs = live_jobs(base)
+    live = {directory.name for directory in (*jobs.live, *jobs.unseen)}
+    if base in jobs.unseen:
         return
     with contextlib.suppress(OSError):
         for entry in os.scandir(base / FOLDER):
@@ -112,7 +112,7 @@ def withdraw_stale(base: Path) -> None:
 
 
 def _is_read(directory: Path) -> bool:
-    """Whether an agent reads the tapes of a job directory, or may be about to."""
+    """Return whether an agent reads the tapes of a job directory, or may be about to."""
     try:
         file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""What is served at which path of the port of `/metrics`: the metrics, the live page, and nothing else."""
+"""The paths on the port of `/metrics`: the metrics, the live page, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DOCUMENT: Final = "/live.json"
 METRICS: Final = "/metrics"
 MAX_QUERY: Final = 1024
 MAX_KEPT: Final = 8
-"""Bodies that are kept; beyond that they are compressed again."""
+"""Upper bound on the cached compressed bodies."""
 SMALL: Final = 512
-"""Bytes that are not worth compressing."""
+"""Smaller bodies are not compressed."""
 _SECURITY: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -35,10 +35,10 @@ _JSON: Final = "application/json"
 
 
 class PackedBodies:
-    """Compresses bodies, one at a time, and keeps the latest of them."""
+    """Compresses bodies, one at a time, and caches the latest."""
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
+        """Create an empty cache."""
         self._packing = threading.Lock()
         self._packed: dict[bytes, bytes] = {}
 
@@ -52,16 +52,16 @@ class PackedBodies:
             return self._packed[body]
 
     def forget(self) -> None:
-        """Drop what is kept, once there are no visitors any more."""
+        """Drop the cache once there are no visitors."""
         with self._packing:
             self._packed.clear()
 
 
 class LiveDocument(Protocol):
-    """Makes the document that the page polls."""
+    """Builds the document that the page polls."""
 
     def document(self, query: Mapping[str, str], user: int | None) -> bytes:
-        """Return it for one visitor, who may see the runs of `user`, or all if that is None."""
+        """Return the document for one visitor, who may see the runs of `user`, or all runs if `user` is None."""
         ...
 
 
@@ -70,11 +70,11 @@ class Site:
     """The live page beside `/metrics`.
 
     Attributes:
-        access: Who may see it; not `OFF`.
-        live: Makes the document.
-        page: The page, which polls it.
+        access: The users who may see it; not `OFF`.
+        live: Builds the document.
+        page: The page, which polls the document.
         policy: The page's Content-Security-Policy.
-        packed: What of this was compressed for visitors.
+        packed: Cache of compressed bodies.
     """
 
     access: PageAccess
@@ -111,7 +111,7 @@ class Site:
         return Answer("200 OK", self.live.document(query, user), _JSON)
 
     def _user(self, environ: dict[str, Any]) -> int | Answer | None:
-        """Return the id of the user whose runs a visitor may see, None for all, or why there is nothing to see."""
+        """Return the id of the user whose runs a visitor may see, None for all, or a response that refuses access."""
         if self.access is not PageAccess.LOOPBACK:
             return None
         if not is_local(environ.get("REMOTE_ADDR", "")):

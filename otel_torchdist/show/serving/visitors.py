@@ -1,6 +1,6 @@
-"""Who visits the live page: somebody on this machine, and as which user; and whether a browser was deceived.
+"""Visitors of the live page: whether they are on this machine, as which user, and whether their browser was deceived.
 
-`/metrics` answers everyone who reaches its port. The page shows stacks and file names, so it tells visitors apart.
+`/metrics` answers everyone who reaches its port. The page shows stacks and file names, so it checks its visitors.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:]*)(?::[0-9]{1,5})?")
 
 
 def is_local(address: str) -> bool:
-    """Whether a client's address is one of this machine's loopback interface."""
+    """Return whether a client's address belongs to this machine's loopback interface."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        client = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
+    mapped = client.ipv4_mapped if isinstance(client, ipaddress.IPv6Address) else None
+    return (mapped or client).is_loopback
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether the `Host` of a request is a name or address of this machine's loopback interface.
+    """Return whether the `Host` of a request is a name or address of this machine's loopback interface.
 
-    Any site may let its own name point to 127.0.0.1 and then read what is served there, as if it came from that site
+    Any site may let its own name point to 127.0.0.1, and then read what is served there as if it came from that site
     (DNS rebinding). The browser still sends that site's name.
     """
     match = _HOST.fullmatch(host.strip())
@@ -44,7 +44,7 @@ def names_this_machine(host: str) -> bool:
 
 
 def user_of(environ: dict[str, Any]) -> int | None:
-    """Return the id of the user whose process has made a connection from this machine; None if it cannot be found."""
+    """Return the id of the user whose process made a connection from this machine; None if unknown."""
     try:
         client, client_port = environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])
         return owner_of(Connection(client, client_port, environ["LOCAL_ADDR"], int(environ["LOCAL_PORT"])))
@@ -53,12 +53,12 @@ def user_of(environ: dict[str, Any]) -> int | None:
 
 
 # --- owners of sockets ------------------------------------------------------------------------------------------------
-# Asks the kernel which user's socket is at the other end of a connection within this machine.
+# Asks the kernel for the user of the socket at the other end of a connection within this machine.
 
 
 TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 MAX_TABLE_BYTES: Final = 16 << 20
-"""A connection takes 150 bytes there: more than a hundred thousand are not searched."""
+"""Upper bound on the bytes read from a table. A connection takes 150 bytes, so this is over 100,000 connections."""
 
 # The headers linux/netlink.h and linux/inet_diag.h.
 _HEADER: Final = struct.Struct("=LHHLL")
@@ -82,10 +82,8 @@ class Connection:
     """Both ends of a TCP connection.
 
     Attributes:
-        client: Address of the end that is asked about.
-        client_port: Its port.
+        client: Address of the client's end.
         server: Address of our end.
-        server_port: Its port.
     """
 
     client: str
@@ -95,7 +93,7 @@ class Connection:
 
 
 Lookup = Callable[[bytes, int, bytes, int], int | None]
-"""Returns the id of the user of one end, from the packed address and the port of that end and of the other."""
+"""Returns the user id of one end, from packed address and port of that end, then of the other; None if unknown."""
 
 
 def owner_of(
@@ -104,11 +102,11 @@ def owner_of(
     tables: Sequence[Path] = TABLES,
     user_map: Path = USER_MAP,
 ) -> int | None:
-    """Return the id of the user whose socket is at the client's end; None if the kernel does not say.
+    """Return the id of the user whose socket is at the client's end; None if the kernel does not tell.
 
     Args:
         connection: The connection.
-        lookup: Asks the kernel for one socket; raises OSError where that is not possible. `asked_netlink` if None.
+        lookup: Asks the kernel for one socket; raises OSError if that is not possible. `asked_netlink` if None.
         tables: The kernel's tables of sockets.
         user_map: Ids of this process's user namespace.
     """
@@ -116,18 +114,18 @@ def owner_of(
         client, server = _packed(connection.client), _packed(connection.server)
     except ValueError:
         return None
-    found: int | None = None
+    user: int | None = None
     with contextlib.suppress(OSError):
-        found = (lookup or asked_netlink)(client, connection.client_port, server, connection.server_port)
-    if found is None:
-        # Netlink may be forbidden, or lack the module that answers. Tables take milliseconds: all buckets are visited.
-        found = _in_tables(tables, client, connection.client_port, server, connection.server_port)
-    return None if found == _OVERFLOW and not _knows_all_users(user_map) else found
+        user = (lookup or asked_netlink)(client, connection.client_port, server, connection.server_port)
+    if user is None:
+        # Netlink may be forbidden, or its kernel module missing. Reading the tables takes milliseconds.
+        user = _in_tables(tables, client, connection.client_port, server, connection.server_port)
+    return None if user == _OVERFLOW and not _knows_all_users(user_map) else user
 
 
 @functools.cache
 def _knows_all_users(user_map: Path) -> bool:
-    """Whether this process is in no user namespace; in one, many users have the same id, that of `nobody`."""
+    """Return whether user ids are unambiguous: in a user namespace, many users are mapped to the id of `nobody`."""
     try:
         return user_map.read_text().split() == ["0", "0", str((1 << 32) - 1)]
     except OSError:
@@ -135,10 +133,10 @@ def _knows_all_users(user_map: Path) -> bool:
 
 
 def _packed(address: str) -> bytes:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped.packed
-    return found.packed
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        return parsed.ipv4_mapped.packed
+    return parsed.packed
 
 
 def asked_netlink(client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
@@ -164,7 +162,7 @@ def asked_netlink(client: bytes, client_port: int, server: bytes, server_port: i
 def _in_tables(tables: Sequence[Path], client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
     """Look one socket up by both ends: sockets of several users may share a port if they lead to different servers."""
     mapped = bytes(10) + b"\xff\xff"
-    prefixes = [b"", mapped] if len(client) == 4 else [b""]  # of a socket that speaks both
+    prefixes = [b"", mapped] if len(client) == 4 else [b""]  # a dual-stack socket has mapped addresses
     wanted = [[_end(prefix + client, client_port), _end(prefix + server, server_port)] for prefix in prefixes]
     for table in tables:
         try:
@@ -180,7 +178,7 @@ def _in_tables(tables: Sequence[Path], client: bytes, client_port: int, server: 
 
 
 def _end(packed: bytes, port: int) -> bytes:
-    """Return an end of a connection as the tables have it: words of four bytes in the machine's order, and the port."""
+    """Format an address and port as in /proc/net/tcp: 32-bit words in host byte order."""
     words = (packed[place : place + 4] for place in range(0, len(packed), 4))
     address = "".join((word[::-1] if sys.byteorder == "little" else word).hex().upper() for word in words)
     return f"{address}:{port:04X}".encode()
