@@ -1,4 +1,4 @@
-// What matters most: the stall, or that there is none; and whether the page still hears from its agent.
+// The banner with the current stall, findings, and the state of the connection to the agent.
 
 const STATE_WORDS = { running: "is running", waiting: "waits", stalled: "is stalled", absent: "is absent", stopped: "is stopped",
   unreachable: "is unreachable", starting: "is starting", calling: "waits for a remote call", serving: "serves a remote call",
@@ -6,7 +6,7 @@ const STATE_WORDS = { running: "is running", waiting: "waits", stalled: "is stal
 const STATES_WORDS = { ...STATE_WORDS, running: "are running", waiting: "wait", stalled: "are stalled", absent: "are absent",
   stopped: "are stopped", unreachable: "are unreachable", starting: "are starting", calling: "wait for remote calls", serving: "serve remote calls", finished: "have finished", failed: "have failed", dead: "are dead" };
 
-/** An age in seconds: `4.3 s`, `3 min 05 s`, `2 h 07 min`. */
+/** Format an age in seconds: `4.3 s`, `3 min 05 s`, `2 h 07 min`. */
 function age(seconds) {
   if (seconds === null || seconds === undefined) return "";
   if (seconds < 100) return `${seconds.toFixed(1)} s`;
@@ -17,17 +17,17 @@ function age(seconds) {
   return `${Math.floor(whole / 86400)} days`;
 }
 
-/** `ranks 0-1,3` or `rank 2`. */
+/** Format ranks: `ranks 0-1,3` or `rank 2`. */
 function ranksNamed(text) {
   return `${/^\d+$/.test(text) ? "rank" : "ranks"} ${text}`;
 }
 
-/** Put text into an element only if it differs: a selection in it survives. */
+/** Set an element's text only if it differs, so that the user's selection in it survives. */
 function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Show other elements only if what they show differs. */
+/** Replace an element's children only if the data behind them differ. */
 function rewrite(element, key, build) {
   const text = JSON.stringify(key);
   if (element.dataset.shown === text) return;
@@ -72,7 +72,7 @@ function stallWords(stall) {
   return ["bad", `Stalled${since} (${who})`, stall.text];
 }
 
-/** What was found without a stall: in the middle of nothing to worry about it is what to look at. */
+/** The list of findings other than stalls. */
 class Findings {
   constructor() {
     this.list = make("ul", { class: "notes" });
@@ -128,10 +128,10 @@ function emptyWords(live) {
   if (!live.at) return ["calm", "Reading", "The agent collects what this page shows."];
   if (!live.watches) return ["calm", "Watched elsewhere", "Another process of this node watches the ranks, and serves their page."];
   if (live.hidden) return ["calm", "No job of yours", `${counted(live.hidden, "job")} of other users ${live.hidden === 1 ? "is" : "are"} read here, and shown to them and to root only.`];
-  return ["calm", "No ranks", "No rank is seen. A job appears here with its first process group."];
+  return ["calm", "No ranks", "No rank has a tape. A job appears here with its first process group."];
 }
 
-/** Whether the agent still answers. */
+/** The state of the connection to the agent. */
 class Connection {
   constructor() {
     this.state = make("span", { class: "connection good" });
@@ -153,7 +153,7 @@ class Connection {
     this.element.hidden = false;
     const ended = live?.run?.item.state === "ended";
     const why = ended ? "All ranks had ended, and their agent ends soon after them." : "The agent has ended, or cannot be reached: an agent ends after the last rank of its job.";
-    write(this.element.querySelector("p"), `No answer since ${clock(since)}. ${why} What is shown below is of ${live?.at ? clock(live.at) : "no time yet"}. This page goes on asking.`);
+    write(this.element.querySelector("p"), `No answer since ${clock(since)}. ${why} The data below is from ${live?.at ? clock(live.at) : "no time yet"}. This page keeps trying.`);
   }
 }
 

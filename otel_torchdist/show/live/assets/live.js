@@ -1,4 +1,4 @@
-// Asks for the document about once a second while the page is visible, and shows it. Nothing is kept but the last one.
+// Polls the document about once a second while the page is visible, and draws it. Only the last document is kept.
 
 const EVERY_MS = 1000;
 const SOON_MS = 300;
@@ -53,7 +53,7 @@ class LivePage {
     this.writeAddress();
   }
 
-  /** Show the operations of the ranks around one. */
+  /** Show the operations of a rank and its neighbours. */
   chooseRank(rank) {
     const known = this.live.run.ranks.map((row) => row.rank);
     const place = Math.max(0, Math.min(known.indexOf(rank) - LANES / 2, known.length - LANES));
@@ -83,7 +83,7 @@ class LivePage {
     this.failures = 0;
     this.connection.heard(live);
     if (!live.at && this.live?.at && this.live.instance === live.instance) {
-      this.live.at = 0; // it has not looked for us for a while; what is shown stays until it has
+      this.live.at = 0; // the agent collects nothing without visitors; keep the old page until it publishes again
       return;
     }
     this.show(live);
@@ -113,7 +113,7 @@ class LivePage {
     this.costs.show(run, live);
   }
 
-  /** Few ranks are shown one by one, many as a map and as crowds. */
+  /** Show few ranks one by one, many as a map and as crowds. */
   arrange(isFew) {
     if (this.isFew === isFew) return;
     this.isFew = isFew;
@@ -129,7 +129,7 @@ class LivePage {
     write(this.title, run ? `${run.item.run ? `run ${run.item.run}` : "run not known yet"} · ${run.item.directory}` : live ? `agent on ${live.host}` : "");
   }
 
-  /** Another agent judges: say which, and link to its page if it can be reached from elsewhere. */
+  /** Name the agent that judges, if it is another one, and link to its page if that can be reached from here. */
   showJudge(run) {
     const judge = run?.judge ?? null;
     this.judge.hidden = judge === null;

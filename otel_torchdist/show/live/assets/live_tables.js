@@ -1,7 +1,7 @@
-// Tables that change once a second: rows and cells stay, and only text that differs is written.
+// Tables that change once a second. Rows and cells are reused, and only changed text is written.
 
 class LiveTable {
-  /** `columns`: name, class, and a function from a row to text, or to `[key, build]` for elements. */
+  /** Each of `columns` has a name, a class, and a function from a row to text, or to `[key, build]` for elements. */
   constructor(caption, columns) {
     this.columns = columns;
     this.rows = new Map();
@@ -11,7 +11,7 @@ class LiveTable {
     this.element = make("div", { class: "scroll" }, this.table);
   }
 
-  /** Show a list of rows, each with a key. */
+  /** Show rows, given as `[key, row]`. */
   show(list) {
     const keys = new Set(list.map(([key]) => key));
     for (const [key, row] of this.rows) {
@@ -39,7 +39,7 @@ function fill(cell, content) {
   else write(cell, content);
 }
 
-/** A state as a badge. */
+/** Show a state as a badge. */
 function stateOf(row) {
   return [[row.state, row.named], () => make("span", { class: `badge state ${row.state}${row.named ? " named" : ""}` }, row.state)];
 }
@@ -48,7 +48,7 @@ function textOf(text) {
   return [text, () => (text ? make("bdi", { class: "name", title: text }, text) : [])];
 }
 
-/** A share of time with a bar. */
+/** Show a share of time with a bar. */
 function shareOf(share) {
   if (share === null || share === undefined) return "";
   const rounded = Math.round(share * 100);

@@ -1,4 +1,4 @@
-// The last minute: the operations of a few ranks on a timeline, and a strip of seconds for each of many.
+// The last minute: the operations of a few ranks on a timeline, and for many ranks a strip of seconds each.
 
 const SECOND_NS = 1e9;
 const MINUTE_S = 60;
@@ -9,7 +9,7 @@ const SERIES = 8;
 const MAX_NAMES = 64;
 const seriesOfNames = new Map();
 
-/** The colour of an operation: the same as long as the page is open. */
+/** Return the colour of an operation. It does not change while the page is open. */
 function seriesOf(name) {
   if (!seriesOfNames.has(name)) {
     if (seriesOfNames.size >= MAX_NAMES) seriesOfNames.clear();
@@ -19,7 +19,7 @@ function seriesOf(name) {
 }
 
 class Minute {
-  /** `choose` is called with a rank around which operations should be shown. */
+  /** `choose` is called with the rank that the user clicks. */
   constructor(choose) {
     this.timeline = new Timeline({ from: -MINUTE_S * SECOND_NS, until: 0, lanes: [], describe: described }, "Operations of the last minute");
     this.strips = new Strips(choose);
@@ -37,11 +37,11 @@ class Minute {
     const isRemote = run.ranks.some((row) => row.communicating === null && row.state === "running") && lanes.some((lane) => !lane.bars.length);
     write(this.note, [
       lanes.length && !isWhole ? `Operations of ${ranksNamed(span(lanes.map((lane) => lane.rank)))}.` : "",
-      isRemote ? "Of ranks on other nodes, only what has not ended is known here." : "",
+      isRemote ? "For ranks on other nodes, only open operations are known here." : "",
     ].filter(Boolean).join(" "));
   }
 
-  /** Times are relative to now, so a bar that is selected moves, and may get another place. */
+  /** Select the same bar in a new model. Times are relative to now, so its begin and index have changed. */
   showLanes(lanes, at) {
     const { timeline } = this;
     const chosen = timeline.selectedBar();
@@ -56,7 +56,7 @@ class Minute {
   }
 }
 
-/** The bars of a rank in rows in which they do not overlap. */
+/** Distribute the bars of a rank over rows without overlaps. */
 function rowsOf(lane, names, isBlamed) {
   const rows = [[]];
   let begin = -lane.since * UNIT_NS;
@@ -82,7 +82,7 @@ function described(bar) {
   ];
 }
 
-/** A row for each rank, a cell for each second: pale where it computes, dark where it communicates. */
+/** A row for each rank with a cell for each second: pale for computing, dark for communication. */
 class Strips {
   constructor(choose) {
     this.list = [];
@@ -161,7 +161,7 @@ class Strips {
   }
 }
 
-/** `0-3,7` of ascending numbers. */
+/** Format ascending numbers as `0-3,7`. */
 function span(ranks) {
   const parts = [];
   for (const rank of ranks) {

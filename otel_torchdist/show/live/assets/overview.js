@@ -1,4 +1,4 @@
-// The ranks: as a map, as crowds that do the same, and one by one; their groups; and what communication and recording cost.
+// The ranks, as a map, as crowds in the same state, and one by one; their groups; and the cost of communication and recording.
 
 const FEW = 16;
 const SHOWN_FIRST = 16;
@@ -46,7 +46,7 @@ class RankMap {
 class Ranks {
   constructor(choose) {
     this.map = new RankMap(choose);
-    this.crowds = new LiveTable("Ranks that do the same", CROWD_COLUMNS);
+    this.crowds = new LiveTable("Ranks in the same state", CROWD_COLUMNS);
     this.note = make("p", { class: "small muted" });
     this.element = make("section", { class: "card", "aria-labelledby": "ranks" }, make("h2", { id: "ranks" }, "Ranks now"), this.note, this.map.element, this.crowds.element);
   }
@@ -99,7 +99,7 @@ function matches(row, wanted) {
 
 class Groups {
   constructor() {
-    this.table = new LiveTable("Process groups and how far their members have come", GROUP_COLUMNS);
+    this.table = new LiveTable("Process groups and the progress of their members", GROUP_COLUMNS);
     this.note = make("p", { class: "small muted" });
     this.element = make("section", { class: "card", "aria-labelledby": "groups" }, make("h2", { id: "groups" }, "Groups"), this.table.element, this.note);
   }

@@ -1,6 +1,6 @@
-// The data that stand in the page itself: JSON, compressed.
+// The data embedded in the page, as compressed JSON.
 
-/** Read them. */
+/** Return the embedded data. */
 async function pageData() {
   const packed = atob(document.getElementById("data").textContent);
   const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));

@@ -1,11 +1,11 @@
-// Builds elements. Whatever comes from a job goes in as text: nothing here, or anywhere, parses markup.
+// Builds elements. Strings from a job are inserted as text nodes; no script of the page parses markup.
 
-/** An element: `make("td", {class: "number"}, "12")`. Attributes that are null or false are left out. */
+/** Build an element: `make("td", {class: "number"}, "12")`. Attributes that are null or false are left out. */
 function make(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** Build an SVG element. */
 function draw(tag, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
@@ -23,18 +23,18 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** A name that comes from a job: in a direction of its own, so that it cannot turn what stands around it. */
+/** Build an element for a name from a job. `bdi` isolates its text direction from the text around it. */
 function named(text) {
   return make("bdi", { class: "name" }, text);
 }
 
-/** Facts with their names; those without a value are left out. */
+/** Build a list of named facts. Facts without a value are left out. */
 function facts(pairs) {
   const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return make("dl", { class: "facts" }, known.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }
 
-/** A bar that shows shares of a whole: `meter([{share: 0.4, tone: "--bad"}], "40 %")`. */
+/** Build a bar with shares of a whole: `meter([{share: 0.4, tone: "--bad"}], "40 %")`. */
 function meter(parts, text) {
   const bar = make("span", { class: "meter", "aria-hidden": "true" }, parts.map((part) => {
     const piece = make("span", { "--tone": `var(${part.tone ?? "--series-0"})` });
@@ -44,12 +44,12 @@ function meter(parts, text) {
   return make("span", { class: "gauge" }, bar, make("span", { class: "small number" }, text));
 }
 
-/** What colours mean: `legend([["--series-0", "all_reduce"]])`; false leaves an entry out. */
+/** Build a legend of colours: `legend([["--series-0", "all_reduce"]])`. Entries that are false are left out. */
 function legend(entries) {
   return make("ul", { class: "legend" }, entries.filter(Boolean).map(([tone, name]) => make("li", {}, make("span", { class: "swatch", "--tone": `var(${tone})` }), name)));
 }
 
-/** What stands where there is nothing to show. */
+/** Build the text of a section without data. */
 function empty(text) {
   return make("p", { class: "empty" }, text);
 }

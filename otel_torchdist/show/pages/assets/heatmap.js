@@ -1,12 +1,12 @@
-// A matrix of numbers as coloured cells, stronger for more, with row and column under the mouse or the keyboard.
+// A heat map: numbers as coloured cells, with a readout for the cell under the mouse or selected by keyboard.
 
 /**
- * A heat map.
+ * Build a heat map.
  *
- * @param names  of rows and columns, which are the same
+ * @param names  names of the rows, and likewise of the columns
  * @param cells  [[row, column, value], ...]
  * @param show   value => text
- * @param label  for people who do not see it
+ * @param label  description for screen readers
  */
 function heatmap({ names, cells, show, label, rowName = "from", columnName = "to" }) {
   const canvas = make("canvas", { tabindex: "0", role: "application", "aria-label": `${label}. Arrows move from cell to cell.` });
@@ -82,7 +82,7 @@ function heatmap({ names, cells, show, label, rowName = "from", columnName = "to
   return element;
 }
 
-/** As many names as fit: every one, or every second, fifth, tenth, … */
+/** Paint as many names as fit: every one, or every second, fifth, tenth, … */
 function paintNames(context, names, { room, cell, size }) {
   const every = Math.max(1, roundStep((size * 1.3) / cell));
   context.fillStyle = color("--muted");

@@ -1,17 +1,17 @@
-// Tables that can be sorted and searched; long ones show their first rows, and more on request.
+// Tables that can be sorted and searched. Long tables show their first rows, and more on request.
 
 const ROWS_AT_ONCE = 20;
 
 /**
- * A table.
+ * Build a table.
  *
- * @param caption  what it shows
+ * @param caption  title of the table
  * @param columns  [{name, value, show, isNumber, isGauge}]: value(row) sorts, show(row) is text or an element
  * @param rows     any objects
- * @param isMarked (row) => whether the row is what matters
- * @param search   what rows are found by: (row) => text; without it there is no field for it
- * @param hint     text of that field
- * @param most     rows that are shown at first
+ * @param isMarked (row) => whether the row is highlighted
+ * @param search   (row) => searched text; without it there is no search field
+ * @param hint     placeholder of the search field
+ * @param most     number of rows shown at first
  *
  * Columns that are empty in all rows are left out.
  */
@@ -59,7 +59,7 @@ function hasText(content) {
   return content instanceof Node ? content.textContent !== "" : Boolean(content);
 }
 
-/** Numbers by size, text by letters; what is not known comes last or first. */
+/** Compare numbers by size and texts alphabetically. Unknown values come first or last. */
 function compared(one, other) {
   if (one === other) return 0;
   if (one === null || one === undefined) return -1;

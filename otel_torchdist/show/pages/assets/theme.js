@@ -1,23 +1,23 @@
-// Dark and light: the system's setting until somebody uses the switch. Nothing is stored.
+// Dark and light theme: the system's setting until the user clicks the switch. The choice is not stored.
 
 const theme = {
   listeners: new Set(),
   dark: matchMedia("(prefers-color-scheme: dark)"),
   chosen: null,
 
-  /** Whether the page is dark now. */
+  /** Return whether the page is dark. */
   isDark() {
     return (this.chosen ?? (this.dark.matches ? "dark" : "light")) === "dark";
   },
 
-  /** Use one of `dark`, `light`; null for the system's setting. */
+  /** Use `dark` or `light`; null for the system's setting. */
   choose(scheme) {
     this.chosen = scheme;
     document.documentElement.style.colorScheme = scheme ?? "";
     this.changed();
   },
 
-  /** Call a function whenever colours change: canvases must be drawn again. */
+  /** Register a function to call when colours change, so that canvases are drawn again. */
   follow(listener) {
     this.listeners.add(listener);
   },
@@ -27,7 +27,7 @@ const theme = {
     for (const listener of this.listeners) listener();
   },
 
-  /** The switch. */
+  /** Build the switch. */
   button() {
     const own = make("button", { type: "button", click: () => this.choose(this.isDark() ? "light" : "dark") });
     const show = () => {
@@ -41,17 +41,17 @@ const theme = {
 };
 theme.dark.addEventListener("change", () => theme.changed());
 
-// Paper is white, canvases too.
+// Paper is white, so canvases are drawn in light colours for printing.
 addEventListener("beforeprint", () => {
   theme.before = theme.chosen;
   theme.choose("light");
 });
 addEventListener("afterprint", () => theme.choose(theme.before ?? null));
 
-// Canvases need colours as they are: variables such as `light-dark()` are resolved by an element that uses them.
+// Canvases do not resolve CSS variables and functions such as `light-dark()`, so an element resolves them.
 const colors = new Map();
 
-/** The present value of a colour of the style sheet: `color("--ink")`. */
+/** Return the current value of a colour variable: `color("--ink")`. */
 function color(variable) {
   let found = colors.get(variable);
   if (found === undefined) {
@@ -65,7 +65,7 @@ function color(variable) {
   return found;
 }
 
-/** A canvas of a size in CSS pixels, sharp on any screen; returns its context. */
+/** Resize a canvas to a size in CSS pixels, at the screen's resolution. Return its context. */
 function prepared(canvas, width, height) {
   const ratio = Math.min(devicePixelRatio || 1, 3);
   canvas.width = Math.max(1, Math.round(width * ratio));
@@ -77,7 +77,7 @@ function prepared(canvas, width, height) {
   return context;
 }
 
-/** The size of text in CSS pixels. */
+/** Return a font size in CSS pixels. */
 function textSize(rem = 0.8) {
   return rem * parseFloat(getComputedStyle(document.documentElement).fontSize);
 }

@@ -1,14 +1,14 @@
-// Lanes of bars over time on a canvas: zoom and pan with mouse and keyboard, one bar selected, all bars as a table too.
+// Lanes of bars over time on a canvas, with zoom, pan and selection by mouse and keyboard, and the same bars as a table.
 //
 // A model:
-//   from, until   the whole time, in nanoseconds from a common origin
-//   lanes         [{title, note, isFirst, bars}]; isFirst: a new rank begins here
+//   from, until   the whole time span, in nanoseconds from the origin
+//   lanes         [{title, note, isFirst, bars}]; isFirst: first lane of a rank
 //   lane.bars     [{begin, end, waited, tone, label, isMarked, ...}], ascending; end null: open, drawn to the right edge;
-//                 waited: until when it only waited for others, or null
+//                 waited: end of the wait for other ranks, or null
 //   marks         [{at, label, tone}] vertical lines, such as the ends of steps
-//   path          [{lane, begin, end}] a line over the bars, or empty
-//   describe      (bar, lane) => [[name, value], ...] for people
-//   origin        what 0 is, for people
+//   path          [{lane, begin, end}] pieces of a line over the bars, or empty
+//   describe      (bar, lane) => [[name, value], ...] for the readout
+//   origin        description of time 0
 
 const LEAST_SPAN_NS = 200;
 const MOST_ROWS = 200;
@@ -41,7 +41,7 @@ class Timeline {
     new ResizeObserver(() => this.paint()).observe(this.frame);
   }
 
-  /** Show another model; the view stays, and moves along where it ended at the newest time. */
+  /** Show another model. The view stays, or follows the newest time if it ended there. */
   update(model) {
     const before = this.model;
     this.model = model;
@@ -62,7 +62,7 @@ class Timeline {
     this.changed();
   }
 
-  /** Zoom by a factor around a moment; without one around the selected bar, or the middle. */
+  /** Zoom by a factor around a time; by default around the selected bar, or else the middle. */
   zoom(factor, around) {
     const { from, until } = this.view;
     const bar = this.selectedBar();
@@ -86,7 +86,7 @@ class Timeline {
     this.view = { from: start, until: start + span };
   }
 
-  /** Show a time, such as a step. */
+  /** Show a time span, such as a step. */
   show(from, until) {
     const margin = (until - from) * 0.02;
     this.view = { from: Math.max(this.model.from, from - margin), until: Math.min(this.model.until, until + margin) };
@@ -122,7 +122,7 @@ class Timeline {
     this.changed();
   }
 
-  /** Scroll the box, not the page, so that a lane is seen. */
+  /** Scroll the frame, not the page, to a lane. */
   reveal(lane) {
     const box = this.canvas.parentElement;
     const top = lane * this.drawn.laneHeight;
@@ -134,7 +134,7 @@ class Timeline {
     this.readout.replaceChildren(bar ? facts(this.model.describe(bar, this.model.lanes[lane])) : make("p", { class: "muted small" }, HINT));
   }
 
-  /** Select the next bar of the lane, or the one that is there at this time in the next lane with bars. */
+  /** Select the next bar of the lane, or the bar at the same time in the next lane that has bars. */
   step(lanes, places) {
     const all = this.model.lanes;
     if (!this.selected) {
@@ -172,7 +172,7 @@ class Timeline {
     canvas.addEventListener("wheel", (event) => {
       if (event.ctrlKey) this.zoom(1.002 ** event.deltaY, this.timeAt(event.offsetX));
       else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX || event.deltaY) / 800);
-      else return; // the page scrolls
+      else return; // let the page scroll
       event.preventDefault();
     }, { passive: false });
     canvas.addEventListener("dblclick", (event) => this.zoom(0.4, this.timeAt(event.offsetX)));
@@ -214,7 +214,7 @@ class Timeline {
     return found.length ? found[found.length - 1] : null;
   }
 
-  // The same as a table.
+  // The table.
 
   tabulate() {
     if (!this.table.open) return;
@@ -239,7 +239,7 @@ class Timeline {
   }
 }
 
-/** The place of the bar that covers a time, or else the next one, or the last. */
+/** Return the index of the bar that covers a time, or else of the next bar, or else of the last. */
 function firstAt(bars, time) {
   const place = bars.findIndex((bar) => bar.end === null || bar.end >= time);
   return place < 0 ? bars.length - 1 : place;

@@ -1,10 +1,10 @@
-// How a timeline is painted. Only what is in view, and of bars closer than a pixel one.
+// Paints a timeline: only bars in view, and only one bar per pixel.
 
 const LEAST_LABEL = 18;
 const LEAST_BETWEEN_MARKS = 24;
 const LEAST_PIECE = 8;
 
-/** Paint a timeline; returns what was drawn where, in CSS pixels. */
+/** Paint a timeline. Return the positions of lanes and bars, in CSS pixels. */
 function paintTimeline(timeline) {
   const { model, view, canvas, ruler, selected } = timeline;
   const width = timeline.frame.clientWidth || 800;
@@ -94,7 +94,7 @@ function paintBars(context, bars, at) {
   return found;
 }
 
-/** Bars of a lane do not overlap, so their ends ascend too; an open one is the last. */
+/** Find the first bar in view. Bars of a lane do not overlap, so their ends ascend too; an open bar is the last. */
 function firstInView(bars, from) {
   let low = 0;
   let high = bars.length;
@@ -129,7 +129,7 @@ function paintBar(context, bar, at) {
   const [from, room] = isPale ? [at.begin, waited - at.begin] : [waited, at.stop - waited];
   if (context.measureText(bar.label).width > room - 8) return;
   context.textAlign = "left";
-  if (isPale) { // stripes behind letters make them hard to read
+  if (isPale) { // a plain background, because text on stripes is hard to read
     context.fillStyle = color("--surface");
     context.globalAlpha = 0.8;
     context.fillRect(from + 2, top + 2, context.measureText(bar.label).width + 4, height - 4);
@@ -139,7 +139,7 @@ function paintBar(context, bar, at) {
   context.fillText(bar.label, from + 4, top + height / 2 + 0.5);
 }
 
-/** Stripes where an operation only waited. */
+/** Draw stripes on the part in which an operation only waited. */
 function hatch(context, from, until, top, height, tone) {
   if (until - from < 3) return;
   context.save();
@@ -158,7 +158,7 @@ function hatch(context, from, until, top, height, tone) {
   context.restore();
 }
 
-/** A ragged edge: it has not ended. */
+/** Draw a ragged edge for a bar that has not ended. */
 function paintOpenEnd(context, right, top, height) {
   context.fillStyle = color("--surface");
   context.beginPath();
@@ -173,7 +173,7 @@ function paintOpenEnd(context, right, top, height) {
 
 function paintPath(context, path, { x, laneHeight, left, right, view }) {
   const seen = path.filter((part) => part.end >= view.from && part.begin <= view.until);
-  if (!seen.length || seen.length * LEAST_PIECE > right - left) return 0; // closer together it hides the bars
+  if (!seen.length || seen.length * LEAST_PIECE > right - left) return 0; // a denser line would hide the bars
   context.save();
   context.beginPath();
   context.rect(left, 0, right - left + 8, context.canvas.height);
@@ -184,7 +184,7 @@ function paintPath(context, path, { x, laneHeight, left, right, view }) {
     context.lineWidth = width;
     context.beginPath();
     for (const [nth, part] of seen.entries()) {
-      const foot = (part.lane + 1) * laneHeight - 4; // names stand above it
+      const foot = (part.lane + 1) * laneHeight - 4; // below the names
       if (nth) context.lineTo(x(part.begin), foot);
       else context.moveTo(x(part.begin), foot);
       context.lineTo(x(part.end), foot);
@@ -226,7 +226,7 @@ function paintRuler(ruler, model, { view, every, x, width, left, size }) {
     context.fillText(text, Math.min(Math.max(x(time), left + half), width - half - 4), size * 2.3);
   }
   const taken = [];
-  const marks = [...(model.marks ?? [])].sort((one, other) => Boolean(other.tone) - Boolean(one.tone)); // the first ones get room
+  const marks = [...(model.marks ?? [])].sort((one, other) => Boolean(other.tone) - Boolean(one.tone)); // earlier marks get room for their labels first
   context.textAlign = "left";
   for (const mark of marks) {
     if (mark.at < view.from || mark.at > view.until) continue;
@@ -239,7 +239,7 @@ function paintRuler(ruler, model, { view, every, x, width, left, size }) {
   }
 }
 
-/** A time of the ruler, in the unit of the largest one, with as many digits as its marks need. */
+/** Format a time on the ruler in the unit of the largest time, with as many digits as the marks need. */
 function tick(ns, every, largest) {
   const [unit, name] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
   const digits = Math.max(0, -Math.floor(Math.log10(every / unit) + 1e-9));

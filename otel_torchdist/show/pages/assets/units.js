@@ -1,10 +1,10 @@
-// Numbers for people: three digits, with their units, as the commands print them.
+// Formats of numbers: three digits and a unit, as in the output of commands.
 
 const TIME_UNITS = [[1e3, "ns"], [1e6, "µs"], [1e9, "ms"]];
 const SIZE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const RATE_UNITS = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"];
 
-/** A duration in nanoseconds: `812 µs`, `4.03 ms`, `61.0 s`; "" for null. */
+/** Format a duration in nanoseconds: `812 µs`, `4.03 ms`, `61.0 s`; "" for null. */
 function duration(ns) {
   if (ns === null || ns === undefined) return "";
   for (const [limit, unit] of TIME_UNITS) {
@@ -13,21 +13,21 @@ function duration(ns) {
   return `${threeDigits(ns / 1e9)} s`;
 }
 
-/** Bytes: `16 B`, `4.00 KiB`, `1.25 GiB`; "" for null. */
+/** Format bytes: `16 B`, `4.00 KiB`, `1.25 GiB`; "" for null. */
 function amount(bytes) {
   if (bytes === null || bytes === undefined) return "";
   const [size, unit] = scaled(bytes, 1024, SIZE_UNITS);
   return unit === "B" ? `${Math.round(size)} B` : `${threeDigits(size)} ${unit}`;
 }
 
-/** Bytes a second in powers of ten, as nccl-tests prints them. */
+/** Format bytes per second in powers of ten, as nccl-tests prints them. */
 function rate(bytesPerSecond) {
   if (bytesPerSecond === null || bytesPerSecond === undefined) return "";
   const [size, unit] = scaled(bytesPerSecond, 1000, RATE_UNITS);
   return `${threeDigits(size)} ${unit}`;
 }
 
-/** A share of a whole: `63 %`; "" of nothing. */
+/** Format a share of a whole: `63 %`; "" if the whole is 0. */
 function percent(part, whole = 1) {
   if (part === null || part === undefined || !whole) return "";
   const value = (part / whole) * 100;
@@ -35,12 +35,12 @@ function percent(part, whole = 1) {
   return value > 0 && value < 0.95 ? `${value.toFixed(1)} %` : `${Math.round(value)} %`;
 }
 
-/** A number with commas; "" for null. */
+/** Format a number with commas; "" for null. */
 function count(number) {
   return number === null || number === undefined ? "" : number.toLocaleString("en");
 }
 
-/** `1 rank`, `4 ranks`. */
+/** Format a count with its noun: `1 rank`, `4 ranks`. */
 function counted(number, thing) {
   return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
 }
@@ -61,7 +61,7 @@ function threeDigits(number) {
   return number.toFixed(size >= 9.995 ? 1 : 2);
 }
 
-/** Round distances between marks of an axis: 1, 2 or 5 times a power of ten, at least `least`. */
+/** Return a round distance between marks of an axis: 1, 2 or 5 times a power of ten, at least `least`. */
 function roundStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least * 0.999);

@@ -62,7 +62,7 @@ function stepName(steps, place) {
   return steps.first[place] === steps.last[place] ? `step ${count(steps.first[place])}` : `steps ${count(steps.first[place])} to ${count(steps.last[place])}`;
 }
 
-/** Ranks that wait for each other have steps of one length: then the longest names no rank. */
+/** Return whether a step took nearly equally long on all ranks, as on ranks that wait for each other. Then no rank is named. */
 function isAlike(steps, place) {
   return steps.first[place] === steps.last[place] && steps.least_ns[place] >= 0.9 * steps.most_ns[place];
 }
@@ -71,7 +71,7 @@ function whose(steps, place) {
   return isAlike(steps, place) ? "on all ranks alike" : `on rank ${steps.slowest[place]}`;
 }
 
-/** A drawing that is made anew for the width that there is. */
+/** A drawing that is redrawn for the available width. */
 function fitted(drawing) {
   const place = make("div", { class: "chart" });
   let width = 0;
@@ -149,7 +149,7 @@ function ranksCard(report) {
     rows.length > 40 && quantiles(rows),
     legend([
       rows.some((row) => row.waiting_ns !== null) && ["--series-4", "waiting for another rank"], rows.some(isSplit) && ["--series-0", "moving data"],
-      rows.some((row) => !isSplit(row)) && ["--series-6", "communicating; how much of it is waiting is not known"], ["--line", "not communicating"],
+      rows.some((row) => !isSplit(row)) && ["--series-6", "communicating; the share of waiting is unknown"], ["--line", "not communicating"],
     ]),
     table({
       caption: rows.length > 40 ? "Ranks that arrived last most often come first" : "All ranks",
@@ -160,7 +160,7 @@ function ranksCard(report) {
     }));
 }
 
-/** Whether it is known of nearly all calls of a rank how long it waited in them: ranks of other nodes have other clocks. */
+/** Return whether waits are known for nearly all calls of a rank. They are not if other ranks have unrelated clocks. */
 function isSplit(row) {
   return row.waiting_ns !== null && row.compared >= 0.95 * (row.calls - row.open);
 }
@@ -173,7 +173,7 @@ function timeMeter([waiting, moving, rest], row) {
   ], `${known}${percent(moving, whole)} ${isSplit(row) ? "moving" : known ? "waiting or moving" : "communicating"}`);
 }
 
-/** What thousands of ranks have in common, and how far they differ. */
+/** Build a table of quantiles over thousands of ranks. */
 function quantiles(rows) {
   const figures = [
     ["share of time waiting", (row) => (row.waiting_ns === null || !row.span_ns ? null : row.waiting_ns / row.span_ns), (value) => percent(value)],
@@ -234,7 +234,7 @@ function callsCard(report) {
     report.calls_left_out > 0 && make("p", { class: "muted" }, `${counted(report.calls_left_out, "row")} with less time are left out; otel-torchdist analyze --only calls lists them.`));
 }
 
-/** The line that calls: `forward at model.py:88`; of a package's file with its folder. */
+/** Format a call site: `forward at model.py:88`. `__init__.py` is shown with its folder. */
 function siteOf(row) {
   if (!row.call_site?.file) return "";
   const parts = row.call_site.file.split("/");
@@ -259,7 +259,7 @@ function groupsCard(report) {
   return card("groups", "Groups",
     make("p", { class: "muted" }, hasTimes ? "Skew is the time between the first arrival at an operation and the last." : "Members of these groups have no common clock, so their arrivals are not compared."),
     table({
-      caption: "What is missing comes first, then the largest skew",
+      caption: "Groups with missing calls first, then by decreasing skew",
       rows: report.skews,
       search: (row) => row.group.name,
       hint: "Find a group",

@@ -1,4 +1,4 @@
-// What comes first: what the report is about, the verdict, and past incidents.
+// The top of the report: its subject, the verdict, and past incidents.
 
 function headingCard(report) {
   const { heading } = report;
@@ -22,7 +22,7 @@ function headingCard(report) {
 
 function conclusionCards(report) {
   if (!report.conclusions.length) {
-    return [card("verdict", "No verdict", make("p", {}, "What is here does not suffice to judge the run."))];
+    return [card("verdict", "No verdict", make("p", {}, "The records do not suffice to judge the run."))];
   }
   return report.conclusions.map((one, place) => {
     const found = card(place ? `verdict-${place + 1}` : "verdict", TITLES[one.title] ?? capital(one.title),
@@ -45,7 +45,7 @@ function incidentCard(report, show) {
       make("strong", {}, duration(worst.wait_ns)), " in ", named(worst.operation), worst.step === null ? "" : ` of step ${count(worst.step)}`,
       worst.site ? [", which it calls in ", named(worst.site)] : "", "."),
     table({
-      caption: "Operations at which ranks waited for one that came late, the longest wait first",
+      caption: "Operations in which ranks waited for a late rank, the longest wait first",
       rows,
       columns: [
         { name: "late rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },

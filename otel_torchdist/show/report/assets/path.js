@@ -1,4 +1,4 @@
-// The critical path: what determines how long a step takes, and what the removal of a cause would bring at most.
+// The critical path, and upper bounds on the time saved by removing a cause.
 
 function pathCard(report) {
   const { path } = report;
@@ -22,7 +22,7 @@ function pathCard(report) {
 
 function gainTable(path) {
   return table({
-    caption: "What a step would be shorter at most without a cause, the greatest gain first",
+    caption: "Upper bound on the time that a step would save without a cause, the greatest gain first",
     rows: path.causes,
     columns: [
       { name: "gain at most", isGauge: true, value: (row) => row.gain_ns, show: (row) => meter([{ share: row.gain_ns / lengthOf(path), tone: "--series-4" }], `${duration(row.gain_ns)}, ${percent(row.gain_ns, lengthOf(path))}`) },
@@ -31,12 +31,12 @@ function gainTable(path) {
   });
 }
 
-/** The length of the path in an average step. */
+/** Return the length of the path in an average step. */
 function lengthOf(path) {
   return path.computing_ns + path.transfer_ns;
 }
 
-/** What lengths are those of. */
+/** Return the part of a caption that says what lengths refer to. */
 function each(path) {
   return path.steps.first === null ? "" : ", in an average step";
 }
@@ -89,7 +89,7 @@ function partsMeter(row) {
 function adviceCard(report) {
   if (!report.advice.length) return null;
   return card("advice", "Worth looking into",
-    make("p", { class: "muted" }, "What was measured, and how to check it; what to use instead is not for a measurement to say."),
+    make("p", { class: "muted" }, "Measurements, and how to check them. A measurement cannot tell what to use instead."),
     report.advice.map((hint) => make("div", { class: "axis-key", "--tone": "var(--warn)" },
       make("h3", {}, capital(hint.topic)),
       make("p", {}, named(capital(hint.text)), "."),

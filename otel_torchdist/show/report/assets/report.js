@@ -1,6 +1,6 @@
-// Puts the report's sections together.
+// Assembles the sections of the report.
 
-/** A section with a heading, an anchor, and a place in the page's list of sections. */
+/** Build a section with a heading, an anchor, and an entry in the page's list of sections. */
 function card(id, title, ...children) {
   const head = title && make("h2", { id: `${id}-title` }, title);
   return make("section", { class: "card", id, "aria-labelledby": title && `${id}-title` }, head, children);

@@ -1,4 +1,4 @@
-// The timeline of the report: one window at a time, from columns to bars.
+// The timeline of the report. Converts one window at a time from columns to bars.
 
 const FAMILIES = {
   all_reduce: 0, all_gather: 1, reduce_scatter: 2, all_to_all: 3, broadcast: 4, scatter: 4, gather: 4, reduce: 4, send: 5, recv: 5, barrier: 6, monitored_barrier: 6,
@@ -9,7 +9,7 @@ function toneOf(kind) {
   return `--series-${FAMILIES[kind.family] ?? 7}`;
 }
 
-/** A window of the document as a model of a timeline. */
+/** Convert a window of the document to a model of a timeline. */
 function modelOf(window) {
   const lanes = [];
   let before = null;
@@ -39,7 +39,7 @@ function modelOf(window) {
   return { from: 0, until: window.length_ns, lanes, marks: window.marks.map((mark) => ({ at: mark.at_ns, label: mark.label, tone: mark.is_late ? "--bad" : undefined })), describe: described, path: pathOver(lanes, window) };
 }
 
-/** The critical path, along the first lane of each of its ranks. */
+/** Return the critical path, along the first lane of each of its ranks. */
 function pathOver(lanes, window) {
   const first = new Map();
   for (const [place, lane] of lanes.entries()) if (!first.has(lane.rank)) first.set(lane.rank, place);
@@ -100,7 +100,7 @@ function timelineCard(report) {
     timeline.model = undefined;
     timeline.update(model(place));
     colours.replaceChildren(legendOf(window));
-    about.replaceChildren(`${capital(window.title)}; ${counted(window.ranks, "rank")}; 0 is ${window.origin}. A bar is a call: striped while it waits for another rank, as far as that is known.`);
+    about.replaceChildren(`${capital(window.title)}; ${counted(window.ranks, "rank")}; 0 is ${window.origin}. A bar is a call. Stripes: known to be waiting for another rank.`);
     remarks.replaceChildren(...window.remarks.map((text) => make("li", {}, named(text))));
     const ranks = [...new Set(window.lanes.map((lane) => lane.rank))];
     find.replaceChildren(...ranks.map((rank) => make("option", { value: String(rank) }, `go to rank ${rank}`)));

@@ -1,4 +1,4 @@
-// The parallel world: the ranks as a grid whose directions are the axes, and what each axis is for.
+// The parallel world: the ranks as a grid along its axes, and the purpose of each axis.
 
 const CELL = { width: 46, height: 28, gap: 5, block: 26 };
 const CAPS = [[16], [16, 16], [8, 8, 4], [4, 8, 4, 3]];
@@ -42,7 +42,7 @@ function axisKey(axis, place, total) {
     axis.names.length > 0 && make("p", { class: "small muted" }, "named ", named(axis.names.join(", "))));
 }
 
-/** The places of a dimension that are drawn; null stands for what is left out. */
+/** Return the drawn places of a dimension; null stands for places that are left out. */
 function shownPlaces(size, most) {
   if (size <= most) return [...Array(size).keys()];
   return [...Array(most - 2).keys(), null, size - 1];
@@ -70,7 +70,7 @@ function gridDrawing(world, namedRanks) {
   const tall = axes.length > 1 ? labelOf(axes[1]).length * 7.4 - block.height : 0;
   const extra = Math.max(0, tall / 2 - 12);
   const wide = Math.max(size.width, left + labelOf(axes[0]).length * 7.6 + 12, axes.length > 2 ? left + labelOf(axes[2]).length * 7.6 + 12 : 0);
-  const scale = textSize(1) / 15; // as large as the text around it
+  const scale = textSize(1) / 15; // the size of the surrounding text
   const drawing = draw("svg", { viewBox: `0 ${-extra} ${wide} ${size.height + 2 * extra}`, width: Math.round(wide * scale), height: Math.round((size.height + 2 * extra) * scale), role: "img", "aria-label": `${world.shape}, drawn as a grid` });
   const x = (column, blockColumn) => left + blockColumn * (block.width + CELL.block) + column * (CELL.width + CELL.gap);
   const y = (row, blockRow) => top + blockRow * (block.height + CELL.block) + row * (CELL.height + CELL.gap);
@@ -105,7 +105,7 @@ function rankCell(world, rank, x, y, namedRanks) {
     draw("text", { x: x + CELL.width / 2, y: y + CELL.height / 2 }, String(rank)));
 }
 
-/** A line along an axis with its name, as on an engineering drawing: inner axes at the first block, outer ones around all. */
+/** Draw a line along an axis with its name, as on an engineering drawing: inner axes at the first block, outer axes around all. */
 function dimension(axis, place, { block, size, left, top }) {
   const isOuter = place > 1;
   const tone = { "--tone": `var(--series-${place % 8})` };
