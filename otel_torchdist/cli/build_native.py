@@ -29,7 +29,7 @@ def build_native(
         made = build(folder)
         why = "" if to else why_not_trusted(made)
         if why:
-            raise NativeError(f"{made} was built, and would not be used: it {why}")
+            raise NativeError(f"{made} was built, but would not be used: it {why}")
     except NoToolError as error:
         _end(f"{error}", ExitCode.UNAVAILABLE)
     except NativeError as error:

@@ -88,7 +88,7 @@ def _source_of_paths(paths: Sequence[Path]) -> Source:
     if kinds.traces and kinds.dumps:
         fail(
             f"{_shown(paths)}: dumps of the flight recorder, such as {kinds.dumps[0]}, and traces of a profiler, such "
-            f"as {kinds.traces[0]}; name only what is to be read",
+            f"as {kinds.traces[0]}; name only one kind",
             ExitCode.NOTHING_FOUND,
         )
     return source_of_traces(paths, kinds.trace_bytes) if kinds.traces else source_of_dumps(paths)

@@ -101,4 +101,4 @@ def check_options(context: typer.Context, fits: Mapping[str, Collection[str]], c
         outputs = fits.get(parameter.name or "")
         source = context.get_parameter_source(parameter.name or "")
         if outputs is not None and chosen not in outputs and source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"it is for {' and '.join(outputs)}", param_hint=parameter.opts[0])
+            raise typer.BadParameter(f"applies only to {' and '.join(outputs)}", param_hint=parameter.opts[0])

@@ -60,7 +60,7 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
         fail(str(error), ExitCode.NOTHING_FOUND)
     judgement = diagnosis.post_mortem
     if judgement.verdict is None and judgement.of_agents is not None:
-        no_script("the verdict is that of the agents of all nodes, and the tapes of this node do not show it")
+        no_script("the verdict comes from the agents of all nodes, and the tapes of this node do not show it")
     if judgement.verdict is None:
         no_script("there is no verdict: no rank held the others up for long enough")
     when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))

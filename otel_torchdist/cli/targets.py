@@ -133,7 +133,7 @@ def chosen_archived_run(paths: Sequence[Path], prefix: str) -> tuple[ArchivedRun
     warn(notes)
     where = ", ".join(readable(str(path)) for path in paths)
     if not runs:
-        fail(f"{where}: an archive without a segment that can be read", ExitCode.NOTHING_FOUND)
+        fail(f"{where}: an archive without a readable segment", ExitCode.NOTHING_FOUND)
     if not matches:
         fail(f"{where}: no run begins with {prefix}; it has {_listed(runs)}", ExitCode.NOTHING_FOUND)
     fail(

@@ -65,7 +65,7 @@ def test_command(command: str, leftovers: Path, memory: Path) -> None:
             process.kill()
     assert answer.code in (0, 1), answer.err
     assert answer.out
-    assert "no reader here recognizes" not in answer.err
+    assert "no reader recognizes" not in answer.err
 
 
 def test_all_commands_are_known() -> None:

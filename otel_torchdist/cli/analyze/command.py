@@ -118,7 +118,7 @@ def analyze(
         return
     check_options(context, _FITS, f"--only {only.value}" if only is not None else "")
     if as_json and as_csv:
-        raise typer.BadParameter("either this or --csv", param_hint="--json")
+        raise typer.BadParameter("cannot be combined with --csv", param_hint="--json")
     sections = ALL_SECTIONS if only is None else frozenset({only})
     parts = parts_of(by) if only is not None or as_json else OVERVIEW_PARTS
     scope = Scope(sections, parts, ranks_of(ranks), max_calls)
@@ -151,7 +151,7 @@ def _check_not_empty(analysis: Analysis, source: Source, scope: Scope) -> None:
     warn(without_calls(scope.ranks, (rank.rank for rank in ranks)))
     if ranks or analysis.graph is not None or analysis.path is not None:
         return
-    reason = "no calls of the ranks that were asked for" if scope.ranks is not None else source.emptiness
+    reason = "no calls of the requested ranks" if scope.ranks is not None else source.emptiness
     fail(f"{source.place}: {reason}", ExitCode.NOTHING_FOUND)
 
 

@@ -135,7 +135,7 @@ def _row(row: Row) -> str:
 
 def _held_up(analysis: Analysis) -> Iterator[str | Text]:
     lines = [*_missing(analysis.statistics), *_causes(analysis.path), *_last(analysis)]
-    yield from lines or ["no rank stands out, as far as arrivals can be compared"]
+    yield from lines or ["no rank stands out among the arrivals that can be compared"]
 
 
 def _missing(statistics: Statistics) -> Iterator[Text]:
@@ -174,7 +174,7 @@ def _last(analysis: Analysis) -> Iterator[str]:
 def _advice(analysis: Analysis) -> Iterator[str]:
     is_open = bool(analysis.statistics.differences) or any(group.unfinished for group in analysis.statistics.groups)
     if is_open:
-        yield "otel-torchdist diagnose judges what is open, and shows what each rank was doing last"
+        yield "otel-torchdist diagnose judges open operations, and shows what each rank was doing last"
     names = group_names(analysis.path)
     for advice in analysis.advice[:MOST]:
         is_described = advice.cause is not None  # in the section on what holds the job up

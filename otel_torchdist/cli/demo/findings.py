@@ -143,9 +143,9 @@ def closing_lines(findings: DemoFindings, accuracy: str, endpoint: str, dropped:
     yield ""
     yield f"Spans, as OTLP JSON lines: {shown(options.output)}"
     if findings.finding is not None:
-        yield f"  that of the finding: grep '({options.expected.verdict})' {shown(options.output)}"
+        yield f"  trace of the finding: grep '({options.expected.verdict})' {shown(options.output)}"
     elif findings.trace_id:
-        yield f"  those of the stall: grep {trace} {shown(options.output)}"
+        yield f"  trace of the stall: grep {trace} {shown(options.output)}"
     if endpoint and dropped:
         yield f"{dropped} spans did not reach {endpoint}: see the warning above."
     elif endpoint:

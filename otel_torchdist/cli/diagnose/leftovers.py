@@ -132,7 +132,7 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
     if evidence.unrecognized:
         count = len(evidence.unrecognized)
         files = "1 other file" if count == 1 else f"{count:,} other files"
-        notes.append(f"{files} that no reader here recognizes, such as {evidence.unrecognized[0]}")
+        notes.append(f"{files} that no reader recognizes, such as {evidence.unrecognized[0]}")
     dumps = judged(read.dumps, rules, world_size, evidence) if read.dumps else None
     if dumps is not None:
         notes += contradictions(evidence, rules, dumps.verdicts)

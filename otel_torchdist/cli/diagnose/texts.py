@@ -151,7 +151,7 @@ def lines_of_texts(texts: TextFindings) -> Iterator[Text]:
     """Yield the report."""
     if texts.verdict is not None:
         yield Text.assemble(("verdict", "bold white on red"), f"  {texts.sentence}")
-        yield Text("  and    this is what the watchdogs of the ranks have written")
+        yield Text("  and    from the lines of the ranks' watchdogs")
     if texts.silent:
         yield Text(f"  and    {name_ranks(texts.silent)} {have(texts.silent)} written nothing about it", style="yellow")
     if texts.outside:

@@ -71,7 +71,7 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
         notes.extend(without_calls(ranks, known))
         if ranks is not None and not ranks & known:
             warn(notes)
-            fail(f"run {label}: no call that was asked for; nothing was written", ExitCode.NOTHING_FOUND)
+            fail(f"run {label}: no matching call; nothing was written", ExitCode.NOTHING_FOUND)
         with without_collecting_garbage():
             written = write_parquet(folder, segments)
     except ParquetError as error:

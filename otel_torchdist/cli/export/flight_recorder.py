@@ -57,7 +57,7 @@ def check_folder(folder: Path, force: bool) -> None:
     if foreign and not force:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise FolderError(
-            f"{folder}: it holds files that no earlier export has written ({foreign[0]}{more}); "
+            f"{folder}: it holds files of other programs ({foreign[0]}{more}); "
             "name another folder, or use --force, which replaces dumps there and leaves other files alone"
         )
 
@@ -171,7 +171,7 @@ def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
         unreadable.extend(without_calls(wanted, run.ranks))
     warn(unreadable)
     if not histories:
-        fail(f"{run.directory}: no tape of the ranks that were asked for can be read", ExitCode.NOTHING_FOUND)
+        fail(f"{run.directory}: no tape of the requested ranks can be read", ExitCode.NOTHING_FOUND)
     return histories
 
 

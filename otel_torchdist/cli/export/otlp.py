@@ -68,7 +68,7 @@ def export_otlp(paths: Sequence[Path], options: SpanOptions) -> None:
     logging.basicConfig(stream=sys.stderr, format="otel-torchdist: %(message)s")
     _check_endpoint(options.endpoint)
     if options.output is not None and options.endpoint:
-        raise typer.BadParameter("it writes a file, and --otlp-endpoint sends: choose one.", param_hint="--output")
+        raise typer.BadParameter("cannot be combined with --otlp-endpoint", param_hint="--output")
     if not paths:
         raise typer.BadParameter("name dumps: files, folders or archives", param_hint="--otlp")
     rules = StallRules.from_config(Config.from_environment(), options.threshold_s)

@@ -62,7 +62,7 @@ def check_place(folder: Path, force: bool) -> None:
     foreign = [name for name in held if name not in _FILES and not name.startswith(_UNFINISHED)]
     if foreign and not force:
         raise ParquetError(
-            f"{folder}: it holds files that no export has written ({foreign[0]}); name another folder, or use --force, "
+            f"{folder}: it holds files of other programs ({foreign[0]}); name another folder, or use --force, "
             "which leaves other files alone"
         )
 

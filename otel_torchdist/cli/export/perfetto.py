@@ -167,6 +167,6 @@ def _read(source: Source, aligner: ClockAligner, extent: Extent, most: int) -> l
         )
     warn(without_calls(extent.ranks, (rank.rank for rank in ranks)))
     if not total:
-        reason = "no call that was asked for; nothing was written" if known else source.emptiness
+        reason = "no matching call; nothing was written" if known else source.emptiness
         fail(f"{source.place}: {reason}", ExitCode.NOTHING_FOUND)
     return sorted(ranks, key=lambda rank: rank.rank)

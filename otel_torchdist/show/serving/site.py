@@ -99,12 +99,13 @@ class Site:
 
     def _answer(self, path: str, environ: dict[str, Any]) -> Answer:
         if path not in (PAGE, DOCUMENT):
-            return Answer("404 Not Found", b"There are /, /docs/verdicts and /metrics.\n")
+            return Answer("404 Not Found", b"Not found. Try /, /docs/verdicts or /metrics.\n")
         user = self._user(environ)
         if isinstance(user, Answer):
             return user
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return Answer("405 Method Not Allowed", b"It can only be read.\n", headers=(("Allow", "GET, HEAD"),))
+            text = b"Only GET and HEAD are allowed.\n"
+            return Answer("405 Method Not Allowed", text, headers=(("Allow", "GET, HEAD"),))
         if path == PAGE:
             return Answer("200 OK", self.page, HTML)
         query = dict(parse_qsl(environ.get("QUERY_STRING", "")[:MAX_QUERY]))

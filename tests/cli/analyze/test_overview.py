@@ -63,7 +63,7 @@ def test_missing_calls(base: Path) -> None:
     assert found["where its time goes"] == ["not known: no call has an end that is known exactly"]
     assert found["who holds it up"][0].startswith("all_gather_into_tensor in EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP")
     assert found["what to do first"] == [
-        "otel-torchdist diagnose judges what is open, and shows what each rank was doing last"
+        "otel-torchdist diagnose judges open operations, and shows what each rank was doing last"
     ]
 
 

@@ -89,7 +89,7 @@ def test_traces_and_dumps(base: Path) -> None:
         assert (answer.code, answer.out) == (2, "")
         assert answer.err == (
             f"otel-torchdist: {DATA}, {DUMPS}: dumps of the flight recorder, such as {DUMPS}/_dump_0, and traces of a "
-            f"profiler, such as {DATA}/nccl_data.json.gz; name only what is to be read\n"
+            f"profiler, such as {DATA}/nccl_data.json.gz; name only one kind\n"
         )
 
 

@@ -62,7 +62,7 @@ def test_warnings(base: Path, tmp_path: Path) -> None:
     assert answer.code == 1 and answer.has(ABSENT)
     assert answer.err.splitlines() == [
         f"otel-torchdist: warning: {tmp_path}/rank_9: it is empty",
-        f"otel-torchdist: warning: 1 other file that no reader here recognizes, such as {tmp_path}/train.log",
+        f"otel-torchdist: warning: 1 other file that no reader recognizes, such as {tmp_path}/train.log",
     ]
     assert len(ask(base, tmp_path, "--json").document["warnings"]) == 2
 

@@ -54,7 +54,7 @@ def test_folder_of_texts(base: Path, tmp_path: Path) -> None:
     answer = ask(base, tmp_path)
     assert answer.code == 1
     assert answer.has(r"rank 2 +ended with SIGKILL, the first failure that the launcher saw .*node0\.log\.gz:68\]")
-    assert "1 other file that no reader here recognizes, such as" in answer.err
+    assert "1 other file that no reader recognizes, such as" in answer.err
     assert "Traceback" not in answer.err
 
 

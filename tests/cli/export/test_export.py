@@ -136,7 +136,7 @@ def test_files_of_others(export: Callable[..., Answer], out: Path, name: str) ->
     (out / "comm_lib_trace_rank_1").write_bytes(OURS)
     answer = export()
     assert answer.code == ExitCode.NO_DIRECTORY
-    assert answer.err.startswith(f"otel-torchdist: {out}: it holds files that no earlier export has written ({name})")
+    assert answer.err.startswith(f"otel-torchdist: {out}: it holds files of other programs ({name})")
     assert [path.read_bytes() for path in sorted(out.iterdir())] == [
         THEIRS if path.name == name else OURS for path in sorted(out.iterdir())
     ]
@@ -151,12 +151,12 @@ def test_folders_and_links_of_others(out: Path, tmp_path: Path) -> None:
     """A folder or link with the name of a dump is not one that we have written."""
     out.mkdir()
     (out / "comm_lib_trace_rank_0").mkdir()
-    with pytest.raises(FolderError, match="it holds files that no earlier export has written"):
+    with pytest.raises(FolderError, match="it holds files of other programs"):
         check_folder(out, force=False)
     (out / "comm_lib_trace_rank_0").rmdir()
     (tmp_path / "precious").write_bytes(OURS)
     (out / "comm_lib_trace_rank_0").symlink_to(tmp_path / "precious")
-    with pytest.raises(FolderError, match="it holds files that no earlier export has written"):
+    with pytest.raises(FolderError, match="it holds files of other programs"):
         check_folder(out, force=False)
     write_dumps(out, [(0, b"new")])
     assert (tmp_path / "precious").read_bytes() == OURS

@@ -81,7 +81,7 @@ def test_ranks(base: Path, archive: Path, tmp_path: Path) -> None:
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == (
         "otel-torchdist: warning: --ranks: ranks 5-6 have no calls here\n"
-        "otel-torchdist: run 1234abcd: no call that was asked for; nothing was written\n"
+        "otel-torchdist: run 1234abcd: no matching call; nothing was written\n"
     )
     assert asked(f"SELECT DISTINCT rank FROM '{tmp_path}/out/operations.parquet'") == [(1,)]
 
@@ -138,7 +138,7 @@ def test_damaged(base: Path, archive: Path, tmp_path: Path) -> None:
     path.write_bytes(b"OTDARCH\x01")
     answer = export(base, path, "--parquet", tmp_path / "out")
     assert answer.code == 2
-    assert answer.err.endswith(f"{path}: an archive without a segment that can be read\n")
+    assert answer.err.endswith(f"{path}: an archive without a readable segment\n")
 
 
 def test_foreign_files(base: Path, archive: Path, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_foreign_files(base: Path, archive: Path, tmp_path: Path) -> None:
     answer = export(base, archive, "1234", "--parquet", out)
     assert (answer.code, list(out.iterdir())) == (73, [out / "thesis.tex"])
     assert answer.err == (
-        f"otel-torchdist: {out}: it holds files that no export has written (thesis.tex); name another folder, or use "
+        f"otel-torchdist: {out}: it holds files of other programs (thesis.tex); name another folder, or use "
         "--force, which leaves other files alone\n"
     )
     assert export(base, archive, "1234", "--parquet", out, "--force").code == 0

@@ -185,7 +185,7 @@ def test_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_that_was_asked_for(base: Path, tmp_path: Path, arguments: tuple[str, str]) -> None:
     """Where no call is left to draw, a sentence says so, and no file is written."""
     answer = _of_dumps(base, tmp_path / "a.pftrace", DUMPS, *arguments)
-    assert answer.code == 2 and "no call that was asked for" in answer.err
+    assert answer.code == 2 and "no matching call" in answer.err
     assert not os.listdir(tmp_path)
 
 

@@ -116,4 +116,4 @@ def test_console_script(hung: Path) -> None:
     answer = ask_as_people_do(hung, "reproduce", COLUMNS="200")
     assert (answer.code, answer.err) == (0, "")
     helped = ask_as_people_do(hung, "reproduce", "--help", COLUMNS="200")
-    assert "4: reproduce: no verdict, or one that a script cannot show" in " ".join(helped.out.split())
+    assert "4: reproduce: no verdict, or a verdict that a script cannot reproduce" in " ".join(helped.out.split())

@@ -256,7 +256,7 @@ def test_built_where_others_can_write(library: Path, monkeypatch: pytest.MonkeyP
     answer = CliRunner().invoke(app, ["build-native"])
     assert answer.exit_code == ExitCode.NOT_BUILT
     assert answer.stderr == (
-        f"otel-torchdist: {library} was built, and would not be used: it may be another user's: "
+        f"otel-torchdist: {library} was built, but would not be used: it may be another user's: "
         f"others can write to {library.parent}\n"
     )
     library.parent.chmod(0o755)

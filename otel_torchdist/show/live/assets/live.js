@@ -136,7 +136,7 @@ class LivePage {
     if (judge === null) return;
     rewrite(this.judge.querySelector("p"), judge, () => {
       const node = judge.node ? named(judge.node) : "another node";
-      const start = ["The agent on ", node, " judges for all nodes, and its page shows all ranks; this one shows those of its node. "];
+      const start = ["The agent on ", node, " judges for all nodes, and its page shows all ranks; this page shows the ranks of its own node. "];
       if (!judge.page) return start;
       if (new URL(judge.page).hostname === "localhost") return [...start, "Open ", make("code", {}, judge.page), " there."];
       return [...start, make("a", { href: judge.page }, "Open its page"), "."];

@@ -225,7 +225,7 @@ function callsCard(report) {
       calls.some((row) => row.time_ns > row.wait_ns + row.transfer_ns) && ["--series-6", "not known which"],
     ]),
     table({
-      caption: "Most time first. Bandwidth is that of nccl-tests; ≥: a lower bound, because the time includes the wait for other ranks; ≠: members have not called it equally often",
+      caption: "Most time first. Bandwidth as in nccl-tests; ≥: a lower bound, because the time includes the wait for other ranks; ≠: members have not called it equally often",
       rows: calls, columns,
       isMarked: (row) => row.counts_differ && row.open > 0,
       search: (row) => `${row.operation} ${row.group?.name ?? ""} ${siteOf(row)} ${row.size_class}`,
