@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
+from otel_torchdist.cli.output.progress import showing_progress
 from otel_torchdist.system.this_process.commands import keeping_what_is_imported
 
 
@@ -92,7 +93,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with showing_progress():
+                return super().invoke(ctx)
         except BrokenPipeError as error:  # Typer would exit with 1
             raise typer.Exit(ExitCode.BROKEN_PIPE) from error
 

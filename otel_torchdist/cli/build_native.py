@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.native.build import NoToolError, build
 from otel_torchdist.native.library import NativeError, library_cache
 from otel_torchdist.native.trust import why_not_trusted
@@ -26,7 +27,8 @@ def build_native(
     """
     folder = to or library_cache()
     try:
-        made = build(folder)
+        with progress("Compiling"):
+            made = build(folder)
         why = "" if to else why_not_trusted(made)
         if why:
             raise NativeError(f"{made} was built, but would not be used: it {why}")

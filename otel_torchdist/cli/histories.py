@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run
 from otel_torchdist.config import Config
@@ -91,7 +92,9 @@ def _source_of_paths(paths: Sequence[Path]) -> Source:
             f"as {kinds.traces[0]}; name only one kind",
             ExitCode.NOTHING_FOUND,
         )
-    return source_of_traces(paths, kinds.trace_bytes) if kinds.traces else source_of_dumps(paths)
+    if kinds.traces:
+        return source_of_traces(paths, kinds.trace_bytes, len(kinds.traces))
+    return source_of_dumps(paths, len(kinds.dumps))
 
 
 def _shown(paths: Sequence[Path]) -> str:
@@ -106,10 +109,10 @@ def source_of_run(run: Run) -> Source:
         run_id=f"{run.run_id:032x}" if run.run_id else None,
         place=readable(str(run.directory)),
         histories=iter(()),
-        again=lambda ranks: _tapes(_anew(run.tapes, ranks), [], now_ns),
+        again=lambda ranks: _tapes(_anew(run.tapes, ranks), len(ranks), [], now_ns),
     )
     now_ns = time.monotonic_ns()
-    source.histories = _tapes(run.tapes, source.warnings, now_ns)
+    source.histories = _tapes(run.tapes, len(run.tapes), source.warnings, now_ns)
     return source
 
 
@@ -132,9 +135,9 @@ def _anew(tapes: Iterable[TapeReader], ranks: Collection[int]) -> Iterator[TapeR
                 yield anew
 
 
-def _tapes(tapes: Iterable[TapeReader], warnings: list[str], now_ns: int) -> Iterator[RankHistory]:
+def _tapes(tapes: Iterable[TapeReader], count: int, warnings: list[str], now_ns: int) -> Iterator[RankHistory]:
     """Read tapes one after the other, up to the same moment, so that ranks read later do not seem to be ahead."""
-    for tape in tapes:
+    for tape in track(tapes, "Reading tapes", "tapes", count):
         try:
             history = history_of(tape)
         except TapeError as error:
@@ -162,16 +165,18 @@ def source_of_archive(paths: Sequence[Path], prefix: str) -> Source:
     return source
 
 
-def _archived(ranks: Iterable[ArchivedRank], warnings: list[str]) -> Iterator[RankHistory]:
-    for rank in ranks:
-        history = history_of_archive(rank, warnings)
-        if history is not None:
-            yield history
+def _archived(ranks: Sequence[ArchivedRank], warnings: list[str]) -> Iterator[RankHistory]:
+    with progress("Reading the archive", "calls", sum(rank.operations for rank in ranks)) as advance:
+        for rank in ranks:
+            history = history_of_archive(rank, warnings, advance=advance)
+            if history is not None:
+                yield history
 
 
-def source_of_dumps(paths: Sequence[Path]) -> Source:
-    """Read the dumps of one job."""
-    read = read_dumps(paths)
+def source_of_dumps(paths: Sequence[Path], files: int | None = None) -> Source:
+    """Read the dumps of one job; `files` is the number of dumps, if known."""
+    with progress("Reading dumps", "dumps", files) as advance:
+        read = read_dumps(paths, advance=advance)
     count = len(read.dumps)
     return Source(
         headline=f"dumps of the flight recorder of {count} rank{'s' * (count != 1)}",
@@ -184,9 +189,10 @@ def source_of_dumps(paths: Sequence[Path]) -> Source:
     )
 
 
-def source_of_traces(paths: Sequence[Path], size: int) -> Source:
-    """Read the traces of one job; `size` is the total size of the files, in bytes."""
-    read = read_profiles(paths, size)
+def source_of_traces(paths: Sequence[Path], size: int, files: int) -> Source:
+    """Read the traces of one job; `size` is the total size of the `files` traces, in bytes."""
+    with progress("Reading traces", "traces", files) as advance:
+        read = read_profiles(paths, size, advance)
     groups = ProfiledGroups(read.profiles)
     count, kinds = len(read.profiles), {profile.kind for profile in read.profiles}
     format_name = "execution traces" if kinds == {TraceKind.EXECUTION} else "traces of PyTorch's profiler"
@@ -195,7 +201,7 @@ def source_of_traces(paths: Sequence[Path], size: int) -> Source:
         headline=f"{format_name} of {count}{of} rank{'s' * (max(count, groups.world_size) != 1)}",
         run_id=None,
         place=_shown(paths),
-        histories=histories_of_profiles(read.profiles, groups),
+        histories=track(histories_of_profiles(read.profiles, groups), "Converting traces", "traces", count),
         again=lambda ranks: (
             history for history in histories_of_profiles(read.profiles, groups) if history.rank in ranks
         ),
@@ -207,5 +213,5 @@ def source_of_traces(paths: Sequence[Path], size: int) -> Source:
 
 def _dumps(paths: Sequence[Path], dumps: Sequence[CondensedDump]) -> Iterator[RankHistory]:
     groups = RecordedGroups([condensed.dump for condensed in dumps])
-    for dump in read_whole(paths, dumps):
+    for dump in track(read_whole(paths, dumps), "Reading calls", "dumps", len(dumps)):
         yield with_durations(history_of_dump(dump, groups), dump)

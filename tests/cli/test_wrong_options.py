@@ -66,7 +66,10 @@ from tests.support.commands.running import processes_of
         ("export --otlp . --otlp-endpoint localhost:4317", "begins with neither"),
         ("export --otlp . --ranks 0-x", "expected ranks such as"),
         ("export --otlp . --last 0", "expected a number of calls"),
-        ("export --otlp . --output spans.jsonl --otlp-endpoint http://localhost:4317", "cannot be combined with --otlp-endpoint"),
+        (
+            "export --otlp . --output spans.jsonl --otlp-endpoint http://localhost:4317",
+            "cannot be combined with --otlp-endpoint",
+        ),
     ],
 )
 def test_wrong_options(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str) -> None:

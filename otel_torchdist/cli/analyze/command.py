@@ -21,6 +21,7 @@ from otel_torchdist.cli.analyze.rows import Order, csv_of, ordered, parts_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of, source_of_run, timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces, Threshold, check_options
+from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.cli.output.terminal import CommandConsole, print_json, print_lines
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
@@ -138,7 +139,7 @@ def analyze(
 def _analysis(source: Source, scope: Scope, order: Order) -> Analysis:
     if not source.has_times:
         scope = replace(scope, sections=frozenset(scope.sections) - {AnalysisSection.CALLS, AnalysisSection.PATH})
-    with without_collecting_garbage():
+    with without_collecting_garbage(), progress("Analyzing calls"):
         analysis = analysis_of(source.histories, scope)
     warn(source.warnings)
     statistics = msgspec.structs.replace(analysis.statistics, rows=ordered(analysis.statistics.rows, order))

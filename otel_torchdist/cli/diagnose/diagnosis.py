@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_torchdist.cli.diagnose.moment import ReportedMoment
+from otel_torchdist.cli.output.progress import track
 from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.stall.findings.remote_calls import troubled_calls
@@ -228,7 +229,7 @@ def diagnose_run(
     """
     runs = (run, *meets)
     followers = {tape.identity.nonce: TapeFollower(tape) for read in runs for tape in read.tapes}
-    for follower in followers.values():
+    for follower in track(followers.values(), "Reading tapes", "tapes", len(followers)):
         _read_on(follower, keep)
     now_ns = _time_after_checks(followers.values())
     warnings: list[str] = []

@@ -13,6 +13,7 @@ from rich.text import Text
 from otel_torchdist.cli.diagnose.moment import ReportedMoment
 from otel_torchdist.cli.diagnose.report import operation_lines
 from otel_torchdist.cli.diagnose.texts import ReadTexts, contradictions, lines_of_texts, read_texts, with_stacks
+from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.cli.output.text import day_and_time
 from otel_torchdist.judge.verdict.past.last_moment import LastMoment
 from otel_torchdist.judge.verdict.past.post_mortem import roots_of
@@ -27,6 +28,7 @@ from otel_torchdist.sources.evidence.statements import Evidence
 from otel_torchdist.sources.flight.dump import called_name
 from otel_torchdist.sources.flight.history import CondensedDump
 from otel_torchdist.sources.flight.reading.reader import read_dumps
+from otel_torchdist.sources.flight.reading.sources import count_files
 from otel_torchdist.sources.flight.snapshot import JobMoment, MomentKind, moment_of
 
 BOUNDS: Final = {
@@ -126,7 +128,8 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
         rules: Defines a stall.
         world_size: Number of ranks given by the user, or 0.
     """
-    read = read_dumps(paths)
+    with progress("Reading dumps", "dumps", count_files(paths)) as advance:
+        read = read_dumps(paths, advance=advance)
     evidence = read_files(read.others)
     notes = [*read.notes, *evidence.warnings]
     if evidence.unrecognized:

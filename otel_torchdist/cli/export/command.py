@@ -18,6 +18,7 @@ from otel_torchdist.cli.export.parquet import ParquetError, check_place, write_p
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.export.recording_spans.recording import WantedCalls
 from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize, check_options, complete_target
+from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import (
     Target,
@@ -85,16 +86,16 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
 
 
 def _of_archive(run: ArchivedRun, ranks: frozenset[int] | None, notes: list[str]) -> Iterator[Iterator[Columns]]:
-    for rank in run.ranks:
-        if ranks is None or rank.rank in ranks:
-            yield segments_of(rank, notes)
+    chosen = [rank for rank in run.ranks if ranks is None or rank.rank in ranks]
+    with progress("Converting calls", "calls", sum(rank.operations for rank in chosen)) as advance:
+        for rank in chosen:
+            yield segments_of(rank, notes, advance)
 
 
 def _of_tapes(run: Run, ranks: frozenset[int] | None, notes: list[str]) -> Iterator[list[Columns]]:
     now_ns = time.monotonic_ns()
-    for tape in run.tapes:
-        if ranks is not None and tape.identity.rank not in ranks:
-            continue
+    chosen = [tape for tape in run.tapes if ranks is None or tape.identity.rank in ranks]
+    for tape in track(chosen, "Converting tapes", "tapes", len(chosen)):
         try:
             yield segments_of_tape(tape, now_ns)
         except TapeError as error:

@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import os
 import re
-import signal
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,8 @@ from typing import Final
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.export.interrupts import uninterrupted
+from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
 from otel_torchdist.config import Config
@@ -33,7 +34,6 @@ _FINAL: Final = re.compile(re.escape(PREFIX) + r"\d+")
 _UNFINISHED: Final = ".otel-torchdist-"
 """Prefix of files that are not complete yet. `torchfrtrace` opens all files whose names contain `PREFIX`."""
 _START_BYTES: Final = 256
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class FolderError(TorchDistError):
@@ -85,7 +85,7 @@ def write_dumps(folder: Path, dumps: Iterable[tuple[int, bytes]]) -> int:
             written[unfinished] = folder / f"{PREFIX}{rank}"
             unfinished.write_bytes(content)
             total += len(content)
-        with _uninterrupted():
+        with uninterrupted():
             _replace(folder, written)
     except OSError as error:
         raise FolderError(f"{error.filename or folder}: {error.strerror}") from error
@@ -119,16 +119,6 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
         return is_marked(file.read(_START_BYTES))
 
 
-@contextlib.contextmanager
-def _uninterrupted() -> Generator[None]:
-    """Delay signals that would end the command between the replacement of two files."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 _MAX_NAMES: Final = 8
 
 
@@ -153,8 +143,10 @@ def export_flight_recorder(
         with without_collecting_garbage():
             histories = _histories(chosen.run, ranks)
             _check_kinds(choice, histories)
-            exported = dumps_of(histories, choice)
-            write_dumps(folder, ((dump.rank, pickled(dump)) for dump in exported.dumps))
+            with progress("Converting calls"):
+                exported = dumps_of(histories, choice)
+            dumps = track(exported.dumps, "Writing dumps", "dumps", len(exported.dumps))
+            write_dumps(folder, ((dump.rank, pickled(dump)) for dump in dumps))
     except FolderError as error:
         fail(str(error), ExitCode.NO_DIRECTORY)
     for line in _report(exported, chosen.run, folder):
@@ -164,15 +156,20 @@ def export_flight_recorder(
 def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
     """Return the calls of the wanted ranks."""
     if wanted is None:
-        histories, unreadable = histories_of(run)
+        histories, unreadable = _read(run)
     else:
         tapes = tuple(tape for tape in run.tapes if tape.identity.rank in wanted)
-        histories, unreadable = histories_of(dataclasses.replace(run, tapes=tapes))
+        histories, unreadable = _read(dataclasses.replace(run, tapes=tapes))
         unreadable.extend(without_calls(wanted, run.ranks))
     warn(unreadable)
     if not histories:
         fail(f"{run.directory}: no tape of the requested ranks can be read", ExitCode.NOTHING_FOUND)
     return histories
+
+
+def _read(run: Run) -> tuple[list[RankHistory], list[str]]:
+    with progress("Reading tapes", "tapes", len(run.tapes)) as advance:
+        return histories_of(run, advance)
 
 
 def _check_kinds(choice: ExportChoice, histories: Iterable[RankHistory]) -> None:

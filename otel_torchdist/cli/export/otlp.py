@@ -25,6 +25,7 @@ from otel_torchdist.cli.export.recording_spans.recording import (
     recording_of,
 )
 from otel_torchdist.cli.export.recording_spans.trace import Traces, traces_of
+from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
 from otel_torchdist.config import Config
@@ -33,6 +34,7 @@ from otel_torchdist.model.naming import compress_ranks, name_ranks, run_label
 from otel_torchdist.sources.flight.groups import RecordedGroups
 from otel_torchdist.sources.flight.history import CondensedDump, history_of
 from otel_torchdist.sources.flight.reading.reader import read_dumps, read_whole
+from otel_torchdist.sources.flight.reading.sources import count_files
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.outputs import Delivery, file_delivery, otlp_delivery
@@ -83,7 +85,10 @@ def export_otlp(paths: Sequence[Path], options: SpanOptions) -> None:
     if options.is_rehearsal:
         typer.echo(f"{len(traces.spans):,} spans; nothing was sent")
         return
-    _deliver(traces.spans, _delivery(options.endpoint, options.output))
+    if options.output is None:
+        _send(traces.spans, _sender(options.endpoint))
+    else:
+        _write(traces.spans, options.output)
 
 
 def _check_endpoint(endpoint: str) -> None:
@@ -92,7 +97,8 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def _read(paths: Sequence[Path], rules: StallRules, wanted: WantedCalls, world_size: int) -> Recording:
-    read = read_dumps(paths)
+    with progress("Reading dumps", "dumps", count_files(paths)) as advance:
+        read = read_dumps(paths, advance=advance)
     warn(read.notes)
     if not any(condensed.calls for condensed in read.dumps):
         named = ", ".join(str(path) for path in paths)
@@ -100,7 +106,8 @@ def _read(paths: Sequence[Path], rules: StallRules, wanted: WantedCalls, world_s
     findings = _findings(read.dumps, rules, world_size)
     groups = RecordedGroups([condensed.dump for condensed in read.dumps], world_size)
     with without_collecting_garbage():
-        histories = (history_of(dump, groups) for dump in read_whole(paths, read.dumps))
+        dumps = track(read_whole(paths, read.dumps), "Reading calls", "dumps", len(read.dumps))
+        histories = (history_of(dump, groups) for dump in dumps)
         return recording_of(findings, choose(findings, wanted), histories)
 
 
@@ -146,24 +153,17 @@ def _left_out(recording: Recording) -> Iterator[str]:
         yield f"left out: {name_ranks(others)}; --ranks chooses them"
 
 
-def _delivery(endpoint: str, output: Path | None) -> Delivery:
-    if output is None:
-        try:
-            return otlp_delivery(imported_resource(), endpoint, _ENDPOINT)
-        except ExportError as error:
-            fail(f"nothing was sent: {error}", ExitCode.NOT_SENT)
-    if output.exists():
-        fail(f"{output}: exists already; nothing was written", ExitCode.NOT_WRITTEN)
+def _sender(endpoint: str) -> Delivery:
     try:
-        return file_delivery(imported_resource(), output)
-    except OSError as error:
-        fail(f"{output}: {os.strerror(error.errno or 0)}; nothing was written", ExitCode.NOT_WRITTEN)
+        return otlp_delivery(imported_resource(), endpoint, _ENDPOINT)
+    except ExportError as error:
+        fail(f"nothing was sent: {error}", ExitCode.NOT_SENT)
 
 
-def _deliver(spans: tuple[FinishedSpan, ...], delivery: Delivery) -> None:
+def _send(spans: tuple[FinishedSpan, ...], delivery: Delivery) -> None:
     total = len(spans)
     try:
-        delivery.send(spans)
+        _deliver(spans, delivery)
     except ExportError as error:
         fail(
             f"{delivery.accepted:,} of {total:,} spans were sent ({delivery.name}): {error}; {_ONCE}", ExitCode.NOT_SENT
@@ -173,3 +173,28 @@ def _deliver(spans: tuple[FinishedSpan, ...], delivery: Delivery) -> None:
     if delivery.rejected:
         fail(f"{delivery.rejected:,} of {total:,} spans were rejected ({delivery.name})", ExitCode.NOT_SENT)
     typer.echo(f"sent {delivery.accepted:,} spans ({delivery.name})")
+
+
+def _write(spans: tuple[FinishedSpan, ...], output: Path) -> None:
+    """Write spans to a new file, which exists only if it is complete."""
+    if output.exists():
+        fail(f"{output}: exists already; nothing was written", ExitCode.NOT_WRITTEN)
+    try:
+        delivery = file_delivery(imported_resource(), output)
+    except OSError as error:
+        fail(f"{output}: {os.strerror(error.errno or 0)}; nothing was written", ExitCode.NOT_WRITTEN)
+    is_complete = False
+    try:
+        _deliver(spans, delivery)
+        is_complete = True
+    except ExportError as error:
+        fail(f"{error}; nothing was written", ExitCode.NOT_WRITTEN)
+    finally:
+        if not is_complete:
+            output.unlink(missing_ok=True)
+    typer.echo(f"sent {delivery.accepted:,} spans ({delivery.name})")
+
+
+def _deliver(spans: tuple[FinishedSpan, ...], delivery: Delivery) -> None:
+    with progress("Sending spans", "spans", len(spans)) as advance:
+        delivery.send(spans, advance)

@@ -6,6 +6,7 @@ call site share are converted once for each row group, and their texts stay in d
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from otel_torchdist.cli.export.interrupts import uninterrupted
 from otel_torchdist.cli.export.tables import ARROW_TYPES, PLAN, TABLES, Column
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.kinds import How, Phase, RecordKind, TapeState
@@ -80,6 +82,7 @@ def write_parquet(folder: Path, ranks: Iterable[Iterable[Columns]], rows_at_once
         ParquetError: The files cannot be written.
     """
     arrow: Any = importlib.import_module("pyarrow")
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
@@ -91,13 +94,17 @@ def write_parquet(folder: Path, ranks: Iterable[Iterable[Columns]], rows_at_once
                 tables.add_rank(segments)
         rows = tables.rows
         size = sum((unfinished / name).stat().st_size for name in _FILES)
-        for name in _FILES:
-            (unfinished / name).replace(folder / name)
+        with uninterrupted():
+            for name in _FILES:
+                (unfinished / name).replace(folder / name)
         return Written(rows, size)
     except (OSError, arrow.ArrowException) as error:
         raise ParquetError(f"{folder}: {str(error).partition(chr(10))[0]}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty: it holds the tables
+                folder.rmdir()
 
 
 _FILES: Final = tuple(f"{name}.parquet" for name in TABLES)

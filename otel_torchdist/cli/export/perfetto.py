@@ -16,7 +16,9 @@ from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import judged
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
+from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import fail, shown
+from otel_torchdist.cli.output.work import BYTES
 from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -25,6 +27,7 @@ from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.sources.archive.reading import is_archive
 from otel_torchdist.sources.flight.reading.reader import read_dumps
+from otel_torchdist.sources.flight.reading.sources import count_files
 from otel_torchdist.sources.history.call_table import CallTable
 from otel_torchdist.system.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
@@ -73,7 +76,8 @@ def _judge_run(wanted: Target, config: Config, rules: StallRules) -> JobEnd:
 
 
 def _judge_dumps(wanted: Target, rules: StallRules) -> JobEnd:
-    dumps = read_dumps(wanted.paths).dumps
+    with progress("Reading dumps", "dumps", count_files(wanted.paths)) as advance:
+        dumps = read_dumps(wanted.paths, advance=advance).dumps
     source = timed_source_of(wanted)
     if not dumps:
         return JobEnd(source, None, None, None)
@@ -129,7 +133,7 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
             if len(alignment.clocks) > 1:
                 ranks = [aligned(rank, alignment) for rank in ranks]
             trace = TraceWriter(ranks, end.incident, f"Clocks: {alignment.sentence}", end.moment_ns or 0)
-            size = write_output(path, trace.pieces())
+            size = write_output(path, track(trace.pieces(), "Writing the timeline", BYTES, size=len))
     except OutputError as error:
         fail(str(error), ExitCode.NOT_WRITTEN)
     count = sum(rank.size for rank in ranks)

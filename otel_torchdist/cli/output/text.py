@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.progress import hide_progress
 from otel_torchdist.judge.verdict.wording.ends import describe_way
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.lives import RankLife
@@ -68,6 +69,7 @@ def shown(path: Path | str) -> str:
 
 def fail(message: str, code: ExitCode) -> NoReturn:
     """Print an error message on stderr, usually one line, and exit."""
+    hide_progress()
     lines = (readable(line, MAX_LINE) for line in message.split("\n"))
     typer.echo("\n".join(["otel-torchdist: " + next(lines), *lines]), err=True)
     raise typer.Exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +13,10 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, complete_run
+from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.cli.output.terminal import print_lines
 from otel_torchdist.cli.output.text import fail
+from otel_torchdist.cli.output.work import SECONDS
 from otel_torchdist.cli.profile.children import ChildProfile, Children
 from otel_torchdist.cli.profile.formats import folded, lines_of, speedscope
 from otel_torchdist.cli.profile.taking import RankProfile, take
@@ -74,7 +77,8 @@ def profile(
         children.begin()
     profiles: list[ChildProfile] = []
     try:
-        taken = take(tape, seconds, rate, children.look if is_near else _ignore_children)
+        with progress(f"Sampling rank {rank}", SECONDS, math.ceil(seconds)):
+            taken = take(tape, seconds, rate, children.look if is_near else _ignore_children)
         profiles = children.end()
     except ProfileError as error:
         children.end()

@@ -19,6 +19,7 @@ from otel_torchdist.sources.archive.format import MAGIC
 from otel_torchdist.sources.archive.places import SUFFIX, read_segment, segments_in
 from otel_torchdist.sources.archive.segment import Archived, SegmentOrigin, SegmentPlace
 from otel_torchdist.system.files.others import read_part, reason
+from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.tape.names.reader import Names
 
 MOST_OPERATIONS: Final = 1_000_000
@@ -39,6 +40,11 @@ class ArchivedRank:
 
     rank: int
     places: tuple[SegmentPlace, ...]
+
+    @property
+    def operations(self) -> int:
+        """Number of operations in all segments."""
+        return sum(place.operations for place in self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +130,12 @@ def _files_below(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
             yield from _files_below(Path(entry), depth - 1)
 
 
-def segments_of(rank: ArchivedRank, notes: list[str]) -> Iterator[Columns]:
+def segments_of(rank: ArchivedRank, notes: list[str], advance: Advance = unreported) -> Iterator[Columns]:
     """Yield the segments of a rank in order, without duplicates. Unreadable segments get a line in `notes`."""
     seen: set[tuple[int, int, int]] = set()
     skipped = 0
     for place in rank.places:
+        advance(place.operations)
         identity = place.through, place.size, place.checksum
         if identity in seen:
             continue
@@ -146,26 +153,30 @@ def segments_of(rank: ArchivedRank, notes: list[str]) -> Iterator[Columns]:
         notes.append(f"rank {rank.rank}: {skipped - _MAX_NOTES:,} more segments cannot be read")
 
 
-def history_of(rank: ArchivedRank, notes: list[str], most: int = MOST_OPERATIONS) -> RankHistory | None:
+def history_of(
+    rank: ArchivedRank, notes: list[str], most: int = MOST_OPERATIONS, advance: Advance = unreported
+) -> RankHistory | None:
     """Read the archived calls of a rank.
 
     Args:
         rank: The rank.
         notes: Receives a line for each failure to read, and one if older operations are left out.
         most: Upper bound on the operations read. The newest are kept.
+        advance: Called with the number of operations of each segment.
 
     Returns:
         Its history; None if no segment can be read.
     """
     newest = _newest(rank, most)
     if len(newest) < len(rank.places):
-        older = sum(place.operations for place in rank.places) - sum(place.operations for place in newest)
+        older = rank.operations - sum(place.operations for place in newest)
+        advance(older)
         notes.append(
             f"rank {rank.rank}: the {older:,} oldest archived operations are left out, to read at most {most:,} into "
             "memory: `otel-torchdist export --parquet` writes all"
         )
     records = _TapeRecords()
-    for columns in segments_of(ArchivedRank(rank.rank, newest), notes):
+    for columns in segments_of(ArchivedRank(rank.rank, newest), notes, advance):
         records.add(columns, notes)
     return records.history(left_out=len(newest) < len(rank.places))
 

@@ -9,12 +9,17 @@ from otel_torchdist.judge.world.resolved import ResolvedNames
 from otel_torchdist.model.history import Activity, RankHistory
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 
 
-def histories_of(run: Run) -> tuple[list[RankHistory], list[str]]:
+def histories_of(run: Run, advance: Advance = unreported) -> tuple[list[RankHistory], list[str]]:
     """Read all tapes of a run to their ends.
+
+    Args:
+        run: The run.
+        advance: Called for each tape.
 
     Returns:
         The histories by ascending rank, and one line for each unreadable tape, with the reason.
@@ -26,6 +31,7 @@ def histories_of(run: Run) -> tuple[list[RankHistory], list[str]]:
             histories.append(history_of(tape))
         except TapeError as error:
             unreadable.append(f"{tape.path}: {error}")
+        advance(1)
     return histories, unreadable
 
 

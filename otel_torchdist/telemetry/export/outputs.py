@@ -19,6 +19,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.node.job.description import JobDescription
+from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.system.this_process.end import starts_threads
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.environment import (
@@ -135,10 +136,14 @@ class Delivery:
         self.rejected = 0
         self._destination = ExporterDestination(exporter, resource, name)
 
-    def send(self, spans: Sequence[FinishedSpan]) -> None:
+    def send(self, spans: Sequence[FinishedSpan], advance: Advance = unreported) -> None:
         """Send spans in portions, parents first, and close the exporter.
 
         Only the exporter retries a failed portion, until its own timeout (OTEL_EXPORTER_OTLP_TIMEOUT).
+
+        Args:
+            spans: The spans.
+            advance: Called with the number of spans of each portion.
 
         Raises:
             ExportError: A portion was not accepted. Earlier portions were.
@@ -149,6 +154,7 @@ class Delivery:
                 rejected = self._destination.send(portion, urgent=True)
                 self.rejected += rejected
                 self.accepted += len(portion) - rejected
+                advance(len(portion))
         finally:
             self._destination.close()
 

@@ -16,6 +16,7 @@ from otel_torchdist.cli.analyze.html.conclusions import conclusions_of_dumps, co
 from otel_torchdist.cli.analyze.html.world import world_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
+from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.config import Config
@@ -82,7 +83,7 @@ def subject_of_run(run: Run, helpers: Sequence[Run], rules: StallRules) -> Subje
 def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunReport:
     """Build the report; ends the command if there are no calls."""
     source = subject.source
-    with without_collecting_garbage():
+    with without_collecting_garbage(), progress("Building the report"):
         basis = findings_of(source.histories, rules.threshold_ns)
         statistics = basis.analysis.statistics
         if not statistics.ranks:

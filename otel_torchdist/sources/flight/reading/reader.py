@@ -17,6 +17,7 @@ from otel_torchdist.sources.flight.reading.jobs import FoundJob, sort_into_jobs
 from otel_torchdist.sources.flight.reading.limits import NO_MEMORY, USUAL, ReadingLimits, UnreadableError
 from otel_torchdist.sources.flight.reading.parallel import read_each
 from otel_torchdist.sources.flight.reading.sources import FoundFile, Skipped, find_files
+from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 from otel_torchdist.tape.layout import MAX_RANKS
 
@@ -70,17 +71,21 @@ class FoundDumps:
     traces: tuple[str, ...] = ()
 
 
-def read_dumps(paths: Sequence[Path], limits: ReadingLimits = USUAL) -> FoundDumps:
+def read_dumps(paths: Sequence[Path], limits: ReadingLimits = USUAL, advance: Advance = unreported) -> FoundDumps:
     """Read the dumps of one job, condensed.
 
     Args:
         paths: Folders, files and archives.
         limits: Bounds on unpacking.
+        advance: Called for each file that may be a dump.
     """
     skipped = Skipped()
     traces: list[str] = []
     files = _without_traces(find_files(paths, skipped, limits), traces)
-    read = list(read_each(partial(_read_condensed, most=limits.file_bytes), files))
+    read: list[_ReadFile[CondensedDump]] = []
+    for file in read_each(partial(_read_condensed, most=limits.file_bytes), files):
+        read.append(file)
+        advance(1)
     problems = [problem for file in read for problem in file.problems]
     skipped.others += [file.other for file in read if file.other is not None]
     skipped.others_inside += sum(file.is_other and file.other is None for file in read)

@@ -143,6 +143,17 @@ def find_files(paths: Sequence[Path], skipped: Skipped, limits: ReadingLimits = 
             yield from _found_in(file, skipped, limits, allowance)
 
 
+def count_files(paths: Sequence[Path]) -> int | None:
+    """Return the number of files at paths; None if some are archives, whose members would have to be unpacked."""
+    count = 0
+    for path in paths:
+        for file in _files_below(path, Skipped()) if path.is_dir() else (path,):
+            if is_archive(file.name):
+                return None
+            count += 1
+    return count
+
+
 def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
     count = 0
     depth = len(folder.parts)

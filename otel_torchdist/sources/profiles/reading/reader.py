@@ -24,6 +24,7 @@ from otel_torchdist.sources.profiles.reading.document import (
 )
 from otel_torchdist.sources.profiles.reading.kineto import decode_profile
 from otel_torchdist.sources.profiles.reading.trace_nodes import decode_execution_trace
+from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 LARGE_BYTES: Final = 64 << 20
@@ -72,16 +73,20 @@ class FoundProfiles:
     notes: tuple[str, ...]
 
 
-def read_profiles(paths: Sequence[Path], size: int = 0) -> FoundProfiles:
+def read_profiles(paths: Sequence[Path], size: int = 0, advance: Advance = unreported) -> FoundProfiles:
     """Read the traces of one job.
 
     Args:
         paths: Folders, files and archives.
         size: Bytes of the traces, or 0 if unknown. Several processes read large traces.
+        advance: Called for each trace.
     """
     skipped = Skipped()
     files = (file for file in find_files(paths, skipped, _LIMITS) if file.is_trace)
-    read = list(read_each(_read, files, alone=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files))
+    read: list[_ReadFile] = []
+    for file in read_each(_read, files, alone=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files):
+        read.append(file)
+        advance(1)
     notes = [*shortened(skipped.problems), *shortened([problem for file in read for problem in file.problems])]
     profiles = [file.profile for file in read if file.profile is not None]
     chosen, left_out = _of_one_job(profiles)
