@@ -103,11 +103,16 @@ def _wrapped(line: Text, console: Console) -> Iterator[Text]:
     if line.cell_len <= console.width or console.width < 2 * margin:
         yield line
         return
-    first, *rest = line.wrap(console, console.width)
+    first, *rest = _parts(line, console, console.width)
     yield first
-    for part in Text(" ").join(rest).wrap(console, console.width - margin):
-        part.rstrip()
+    for part in _parts(Text(" ").join(rest), console, console.width - margin):
         yield Text(" " * margin).append_text(part)
+
+
+def _parts(line: Text, console: Console, width: int) -> Iterator[Text]:
+    for part in line.wrap(console, width):
+        part.rstrip()  # rich leaves the space at which it wraps
+        yield part
 
 
 def can_redraw(console: Console) -> bool:

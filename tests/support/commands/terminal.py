@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -28,7 +29,12 @@ class Terminal:
     """
 
     def __init__(
-        self, base: Path, *arguments: str | Path, environ: dict[str, str] | None = None, is_controlling: bool = True
+        self,
+        base: Path,
+        *arguments: str | Path,
+        environ: dict[str, str] | None = None,
+        is_controlling: bool = True,
+        output: Path | None = None,
     ) -> None:
         """Start the command in it.
 
@@ -37,6 +43,7 @@ class Terminal:
             *arguments: Arguments of `otel-torchdist`.
             environ: Additions to the environment.
             is_controlling: Whether its keys and its end send signals to the command.
+            output: A file for the command's standard output; None for the terminal.
         """
         self._master, slave = pty.openpty()
         self._output = select.poll()  # `select.select` fails for descriptors beyond 1023
@@ -49,15 +56,17 @@ class Terminal:
             if is_controlling:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
+        stdout = slave if output is None else os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self.process = subprocess.Popen(
             [str(SCRIPT), *map(str, arguments)],
             env={**environment(base), "TERM": "xterm-256color", **(environ or {})},
             stdin=slave,
-            stdout=slave,
+            stdout=stdout,
             stderr=slave,
             preexec_fn=take_terminal,
         )
-        os.close(slave)
+        for descriptor in {slave, stdout}:
+            os.close(descriptor)
         self.shown = ""
 
     @property
@@ -73,6 +82,16 @@ class Terminal:
             if self._output.poll(100):
                 self.shown += os.read(self._master, 65_536).decode(errors="replace")
         return found
+
+    def end(self, timeout_s: float = 120.0) -> int:
+        """Wait until the command exits by itself, and read all that it has written; returns its exit code."""
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(OSError):  # the kernel's end of a terminal that no process has open
+            while True:
+                assert time.monotonic() < deadline, self.text
+                if self._output.poll(100):
+                    self.shown += os.read(self._master, 65_536).decode(errors="replace")
+        return self.process.wait(10)
 
     def type(self, text: bytes) -> None:
         """Press keys."""
