@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "export": ("For other tools", [0, 2, 64, 69, 70, 73, 74, 75, 130, 141]),
     "reproduce": ("To report a hang", [0, 2, 4, 64, 70, 73, 141]),
     "agent": ("Start an agent by hand", [0, 2, 64, 70]),
-    "build-native": ("Build the native library for the torch that is installed here", [0, 5, 64, 69, 70, 74, 130]),
+    "build-native": ("Build the native library for the installed torch", [0, 5, 64, 69, 70, 74, 130]),
 }
 """In the order of use: when people come to need each, as `--help` has it, and its exit codes."""
 

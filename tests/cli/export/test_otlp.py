@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.telemetry.export.outputs import Delivery
 from tests.sources.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import Answer, ask
 from tests.support.commands.running import Running
@@ -85,6 +86,19 @@ def test_a_file(base: Path, dumps: Path, tmp_path: Path) -> None:
     again = ask(base, "--otlp", dumps, "--output", path, command="export")
     assert (again.code, again.err) == (74, f"otel-torchdist: {path}: exists already; nothing was written\n")
     assert path.read_text().splitlines() == [line]
+
+
+def test_a_file_that_is_interrupted(base: Path, dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while spans are written leaves no half file."""
+    path = tmp_path / "spans.jsonl"
+
+    def send(*_: object) -> None:
+        path.write_text("half a li")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Delivery, "send", send)
+    answer = ask(base, "--otlp", dumps, "--output", path, command="export")
+    assert (answer.code, path.exists()) == (130, False)
 
 
 def test_a_file_that_cannot_be_written(base: Path, dumps: Path) -> None:

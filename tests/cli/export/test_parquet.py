@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from otel_torchdist.cli.export.tables import TABLES
 from otel_torchdist.cli.targets import chosen_archived_run
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.sources.archive.decoding import Columns
 from otel_torchdist.sources.archive.reading import segments_of
 from otel_torchdist.sources.archive.writer import ArchiveWriter
 from tests.cli.export.conftest import asked
@@ -39,6 +41,24 @@ def archive(tmp_path: Path) -> Path:
 def export(base: Path, *arguments: str | Path) -> Answer:
     """Run the command."""
     return ask(base, *arguments, command="export")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_interrupted(tmp_path: Path, archive: Path, is_new: bool) -> None:
+    """Ctrl-C while tables are written leaves the folder as it was: missing, or empty."""
+    out = tmp_path / "out"
+    if not is_new:
+        out.mkdir()
+    run, _ = chosen_archived_run([archive], "1234")
+
+    def ranks() -> Iterator[Iterator[Columns]]:
+        yield segments_of(run.ranks[0], [])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_parquet(out, ranks())
+    assert out.exists() != is_new
+    assert is_new or not list(out.iterdir())
 
 
 def test_run_is_chosen(base: Path, archive: Path, tmp_path: Path) -> None:
@@ -67,7 +87,7 @@ def test_other_commands_take_it(base: Path, archive: Path) -> None:
     answer = ask(base, archive)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == (
-        f"otel-torchdist: {archive}: an archive, which does not have the state of processes that a verdict is based "
+        f"otel-torchdist: {archive}: an archive, which lacks the state of processes that a verdict is based "
         "on; `otel-torchdist analyze` reads it\n"
     )
 
