@@ -89,7 +89,7 @@ def report_afterwards(story: Story) -> str:
     events = watch.compare(judged, cause) if found.moment.is_now else watch.conclude(judged, cause=cause)
     diagnosis = Diagnosis(
         run=Run(Path("job"), RUN, ()),
-        found=found,
+        post_mortem=found,
         wall_offset_ns=WALL_OFFSET_NS,
         threshold_s=RULES.threshold_s,
         ranks=tuple(RankAccount(view, life_in(view), found.moment.signs[view.rank], None, 1, "") for view in views),
