@@ -36,7 +36,7 @@ def agent(
             file_okay=False,
             resolve_path=True,
             help="The directory of a running or finished job. "
-            "Without it: that of this user's job in which a rank started last.",
+            "Without it: the directory of this user's job in which a rank started last.",
         ),
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first rank.")] = 60.0,

@@ -184,7 +184,7 @@ class Config:
         A value that is not accepted is logged as a warning and replaced by the default; nothing is raised.
 
         Args:
-            environ: The variables; None for those of this process.
+            environ: The variables; None for this process's environment.
         """
         source = os.environ if environ is None else environ
         values: dict[str, Any] = {

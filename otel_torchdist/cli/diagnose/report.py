@@ -36,7 +36,7 @@ MAX_CALLS: Final = 4
 def operation_lines(
     moment: ReportedMoment, still_open: Sequence[OperationView], last: OperationView | None
 ) -> Iterator[Text]:
-    """Yield the open operations of a rank, and the last one that it finished."""
+    """Yield the open operations of a rank, and the last operation that it finished."""
     for operation in still_open[:MAX_OPEN]:
         yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(moment, operation)}")
         if operation.record.is_blocking and len(operation.path) > 1:

@@ -37,7 +37,7 @@ class TextFindings:
     Attributes:
         verdict: The verdict with places; None if the texts do not suffice for one.
         age_s: Time that the first rank had waited; 0 without a verdict.
-        silent: Ranks below the highest one that wrote nothing about the operation that timed out.
+        silent: Ranks, up to the highest known rank, that wrote nothing about the operation that timed out.
         findings: All other findings.
         outside: Ranks whose stacks show no operation of torch.distributed, while other ranks' stacks do.
         inside: These other ranks.

@@ -70,7 +70,7 @@ class PassiveWatch:
         Args:
             directory: The job directory.
             rules: Defines a stall.
-            run_id: The run; None for the one that began last.
+            run_id: The run; None for the newest.
         """
         # The lateness shown for each rank requires compared calls, even in jobs whose agents do not compare calls.
         self.rules = dataclasses.replace(rules, compares_calls=True)

@@ -94,7 +94,7 @@ class ChosenCalls:
     """The calls that become spans.
 
     Attributes:
-        ranks: Ranks, all of which have a file.
+        ranks: Ranks. Each has a file.
         last: Number of newest calls of each rank.
     """
 
