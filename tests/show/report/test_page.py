@@ -133,7 +133,7 @@ def test_waits_across_nodes_are_not_known(browser: Browser, written: Callable[..
         with opened(browser, written(world)) as page:
             gauges = page.locator("#ranks td.gauge .small").all_inner_texts()
             assert len(gauges) == 8 and all(gauge.endswith(f" % {text}") for gauge in gauges), gauges
-            assert page.get_by_text("how much of it is waiting is not known").count() == (text != "moving")
+            assert page.get_by_text("the share of waiting is unknown").count() == (text != "moving")
 
 
 def test_hostile_names_are_text(browser: Browser, written: Callable[..., Path]) -> None:
