@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.core.calls.backends import at_timeout_of, configured_backend, follow_timeouts, timeout_of
 from otel_torchdist.capture.core.calls.call import GroupState
-from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, PlaceInWorld
+from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, SHOWS_STORES, PlaceInWorld
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import ranks_in_books, text_of_group
 from otel_torchdist.model.names import GroupName
@@ -72,8 +72,8 @@ class Groups(SessionPart):
             ranks = tuple(range(group.size()))
         members = ranks if ranks is not None else member_ranks(group)
         is_listed = ranks is not None or ranks_in_books(group) is not None
-        # A group that a library made by hand, smaller than the world: its members are a guess.
-        is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
+        # Made by hand by a library: the members are a guess, except in a group of the default world's store and size.
+        is_guess = not is_listed and (group.size() != recorder.tape.identity.world_size or not SHOWS_STORES)
         backend = configured_backend(group)
         name = GroupName(
             name=text_of_group(group, "group_name") or (f"world on {place.store}" if place.is_by_hand else ""),
