@@ -68,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Torch 2.8 waits minutes at its end for processes that compile.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     at_end = contextlib.ExitStack()
     config.add_cleanup(at_end.close)
     if not is_worker:  # the processes that run tests inherit it

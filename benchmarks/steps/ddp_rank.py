@@ -38,8 +38,8 @@ def serve(connection: Connection, recorder: Recorder, tapes: Path, folder: Path 
         tapes: Directory for tapes.
         folder: Folder of the native library; None without it.
     """
-    if recorder is Recorder.OFF:
-        os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
+    # Gloo records in torch 2.8 if told only, and later unless told otherwise.
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "2000" if recorder is Recorder.ON else "0"
     torch.set_num_threads(1)
     join_gloo_alone()
     library = find_library(folder) if folder is not None else None

@@ -113,6 +113,7 @@ def running(python: WarmPython, folder: Path, kernel: str, saves: bool, environ:
     with OtlpReceiver() as receiver:
         variables = {
             **environment(base, receiver),
+            "TORCH_FR_BUFFER_SIZE": "2000",  # 0 for gloo in torch 2.8
             "OTEL_PYTHON_TORCHDIST_ARCHIVE": str(archive),
             "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": str(round(LINGER_S * 1000)),
             "OTEL_PYTHON_TORCHDIST_SPAN_BUDGET": "1000000",

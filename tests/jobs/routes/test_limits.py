@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from otel_torchdist.capture.core.groups.worlds import SHOWS_STORES
 from tests.jobs.routes.twins import Twins
 
 
@@ -40,4 +41,4 @@ def test_group_of_unknown_members(twins: Twins) -> None:
     twin = twins.of("groups", 4)
     for rank, taken in enumerate(twin.routes["made_by_hand"]):
         sizes = [(len(operation.group.ranks), operation.group.aligned) for operation in taken.operations]
-        assert sizes == ([(4, True), (2, False)] if rank in (0, 2) else [(4, True)])
+        assert sizes == ([(4, SHOWS_STORES), (2, False)] if rank in (0, 2) else [(4, SHOWS_STORES)])

@@ -92,7 +92,7 @@ def test_node_that_is_late(nodes: Nodes) -> None:
     )
     nodes.start(*arguments)
     outputs = [launcher.communicate(timeout=120)[0] for launcher in nodes.launchers]
-    assert outputs == ["has run\n"] * 2
+    assert [output.splitlines()[-1] for output in outputs] == ["has run"] * 2  # gloo of torch 2.8 prints lines, too
     assert [launcher.returncode for launcher in nodes.launchers] == [0, 0]
 
 

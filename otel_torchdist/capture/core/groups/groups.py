@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.core.calls.backends import at_timeout_of, configured_backend, follow_timeouts, timeout_of
 from otel_torchdist.capture.core.calls.call import GroupState
-from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, PlaceInWorld
+from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, SHOWS_STORES, PlaceInWorld
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import registered_ranks, text_of_group
 from otel_torchdist.model.names import GroupName
@@ -72,8 +72,9 @@ class Groups(SessionPart):
             ranks = tuple(range(group.size()))
         members = ranks if ranks is not None else member_ranks(group)
         is_listed = ranks is not None or registered_ranks(group) is not None
-        # The members of a group that is not in torch's registry and smaller than the world are a guess.
-        is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
+        # The members of a group that is not in torch's registry are a guess, unless it has the default world's store
+        # and size.
+        is_guess = not is_listed and (group.size() != recorder.tape.identity.world_size or not SHOWS_STORES)
         backend = configured_backend(group)
         name = GroupName(
             name=text_of_group(group, "group_name") or (f"world on {place.store}" if place.is_by_hand else ""),

@@ -61,7 +61,7 @@ def world_of(group: ProcessGroup) -> PlaceInWorld:
         default = default_group()
         if group is default or store_place(store) == store_place(_store_of(default)):
             return DEFAULT_WORLD
-    if not store_place(store) and (store is not None or SHOWS_STORES):
+    if not store_place(store):
         return DEFAULT_WORLD
     return world_by_hand(text_of_group(group, "group_name"), store, group.rank(), group.size())
 
