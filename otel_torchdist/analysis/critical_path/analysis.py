@@ -13,7 +13,7 @@ from otel_torchdist.analysis.clocks.alignment import Alignment, ClockAligner
 from otel_torchdist.analysis.clocks.offsets import ClockOffset
 from otel_torchdist.analysis.critical_path.causes import Causes
 from otel_torchdist.analysis.critical_path.critical_path import (
-    MOST_LONGEST,
+    MAX_LONGEST,
     CriticalPath,
     PathKind,
     Piece,
@@ -180,13 +180,18 @@ class _Analysis:
         return list(_cut(pieces, steps, ended))
 
     def _longest(self, unsteady: Sequence[int], ended: Mapping[int, int]) -> Iterator[StepPath]:
-        longest = sorted(unsteady, key=lambda step: ended[step - 1] - ended[step])[:MOST_LONGEST]
+        longest = sorted(unsteady, key=lambda step: ended[step - 1] - ended[step])[:MAX_LONGEST]
         for step in sorted(longest):
             for path in self._paths([step], *self._limits(step, step)):
                 yield replace(path, longest_spent=self._spent_on(path.longest_piece))
 
     def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
-        """Return when each rank began the first step and ended the last, or the times of all calls without steps."""
+        """Return the begin and end of the analysed time on each rank: from the first step to the last, or all calls.
+
+        Args:
+            first: The first step; None if no steps are recorded.
+            last: The last step; None if no steps are recorded.
+        """
         if first is None or last is None:
             begins = [timeline.arrived[0] - 1 for timeline in self._timelines]
             return begins, [_last_known(timeline) for timeline in self._timelines]

@@ -1,7 +1,7 @@
 """Finds the causes of long steps by comparing peers.
 
 Peers are ranks that make the same calls in the same pipeline stage. A rank that computes longer than its peers before a
-call is a cause. The gain without the cause is replayed, because another rank may be nearly as late.
+call is a cause. A replay without the cause measures the gain, because another rank may be nearly as late.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from otel_torchdist.model.names import CallSiteName
 
 LEAST_SHARE: Final = 0.01
 """Causes that gain less than this share of a step are left out."""
-_LEAST_SURE: Final = 3.0
-"""Least mean excess in standard errors. By chance alone, one or two of a thousand ranks exceed it."""
+_LEAST_STANDARD_ERRORS: Final = 3.0
+"""Least mean excess, in standard errors. By chance alone, one or two of a thousand ranks exceed it."""
 _LEAST_STEPS: Final = 4
 _DOMINANT: Final = 0.8
 """If one line has at least this share of a rank's excess, the line is the cause, not the rank."""
@@ -33,7 +33,8 @@ _UNEQUAL: Final = 1.1
 _MOST_CAUSES: Final = 8
 _MOST_TRANSFERS: Final = 3
 _MOST_SAMPLED: Final = 64
-"""Kinds of time are compared for this many calls of a cause, up to twice as many, and for this many peers of each."""
+"""Kinds of time are compared on a sample: fewer than twice this number of calls of a cause, and at most this number of
+peers for each call."""
 
 _Line = tuple[str, CallSiteName | None]
 """Operation and call site, by which calls in different groups are compared."""
@@ -132,7 +133,7 @@ class Causes:
             (sum(excess.steps) // self._steps, rank, excess)
             for rank, of_rank in excesses.items()
             for excess in of_rank
-            if self._is_sure(excess.steps)
+            if self._is_significant(excess.steps)
         ]
         for mean_ns, rank, excess in sorted(suspects, key=lambda suspect: (-suspect[0], suspect[1]))[:_MOST_CAUSES]:
             timeline = self._timelines[rank]
@@ -144,7 +145,7 @@ class Causes:
         slow: dict[int, int] = {}
         for rank, of_rank in excesses.items():
             totals = [sum(steps) for steps in zip(*_of_every_step(of_rank), strict=True)]
-            if self._is_sure(totals):
+            if self._is_significant(totals):
                 slow[rank] = sum(totals) // self._steps
         for rank, mean_ns in sorted(slow.items(), key=lambda item: -item[1])[:_MOST_CAUSES]:
             largest_ns = max(sum(excess.steps) // self._steps for excess in excesses[rank])
@@ -157,7 +158,7 @@ class Causes:
         yield from self._nodes(slow, excesses)
 
     def _kinds(self, places: Iterable[Place]) -> dict[TimeKind, int]:
-        """Return the excess before some calls by kind of time, in an average step."""
+        """Return the excess before these calls, by kind of time, in an average step."""
         calls = list(places)
         sampled = calls[:: max(1, len(calls) // _MOST_SAMPLED)]
         total: Counter[TimeKind] = Counter()
@@ -170,7 +171,7 @@ class Causes:
         return {kind: excess_ns * len(calls) // len(sampled) // self._steps for kind, excess_ns in total.items()}
 
     def _nodes(self, slow: Mapping[int, int], excesses: Mapping[int, Sequence[_Excess]]) -> Iterator[Cause]:
-        """Yield nodes on which most ranks are slow, unless that holds for most nodes."""
+        """Yield the nodes on which most ranks are slow; none if most nodes are slow."""
         ranks: dict[str, list[int]] = defaultdict(list)
         for rank, timeline in enumerate(self._timelines):
             ranks[timeline.host].append(rank)
@@ -250,13 +251,13 @@ class Causes:
     def _line_of(self, place: Place) -> _LineNumber:
         return self._lines[place.rank][self._timelines[place.rank].label[place.call]]
 
-    def _is_sure(self, steps: Sequence[int]) -> bool:
+    def _is_significant(self, steps: Sequence[int]) -> bool:
         """Return whether an excess is large enough to report and statistically significant."""
         if len(steps) < _LEAST_STEPS or sum(steps) < self._least_ns * self._steps:
             return False
         mean = fmean(steps)
         error = stdev(steps) / len(steps) ** 0.5
-        return mean >= _LEAST_SURE * error
+        return mean >= _LEAST_STANDARD_ERRORS * error
 
 
 def _line(label: Label) -> _Line:

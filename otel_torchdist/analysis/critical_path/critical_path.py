@@ -11,7 +11,8 @@ from otel_torchdist.analysis.clocks.offsets import ClockOffset
 from otel_torchdist.analysis.critical_path.timelines import Label
 from otel_torchdist.model.activity_kinds import TimeKind
 
-MOST_LONGEST: Final = 3
+MAX_LONGEST: Final = 3
+"""Upper bound on the listed steps that were left out."""
 
 
 class PathKind(Enum):
@@ -31,7 +32,7 @@ class Piece:
         rank: Global rank.
         begin_ns: Begin on the reference clock.
         end_ns: End on the reference clock.
-        label: The call that the rank computed before, or the call that transferred; None before the end of a step.
+        label: The call that follows the computing, or the call that transfers; None if the end of a step follows.
     """
 
     rank: int
@@ -48,14 +49,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class StepPath:
-    """The critical path through one step, from the end of the previous step on the last rank to its own.
+    """The critical path through one step: from the end of the previous step to its own end, each on the last rank.
 
     Attributes:
         step: Number of the step; None if the source records no steps and the path goes through all calls.
-        begin_ns: When the last rank ended the previous step.
-        end_ns: When the last rank ended this step.
+        begin_ns: When the last rank to do so ended the previous step.
+        end_ns: When the last rank to do so ended this step.
         pieces: In order; without gaps, unless times are damaged.
-        longest_spent: Nanoseconds of the longest piece by kind of time; only for steps that are left out.
+        longest_spent: Nanoseconds of the longest piece, by kind of time; empty for steady steps.
     """
 
     step: int | None
@@ -86,7 +87,7 @@ class RankTime:
         computing_ns: Time in which no call is known to have blocked the rank.
         waiting_ns: Time spent waiting for other ranks to arrive.
         transfer_ns: Time blocked in calls after all ranks had arrived.
-        waits_for: Ranks that it waited for and the nanoseconds, the longest first.
+        waits_for: Pairs of a rank and the nanoseconds waited for it, the longest first.
     """
 
     rank: int
@@ -150,7 +151,7 @@ class CriticalPath:
         has_steps: Whether the sources record steps; if not, all calls count as one step.
         steps: The steady steps, in order.
         unsteady: Number of steps that were left out because they took more than twice the median.
-        longest: The longest of these, at most `MOST_LONGEST`, in order.
+        longest: The longest of these, at most `MAX_LONGEST`, in order.
         step_ns: The median duration of the steady steps.
         by_rank: The time of each rank, ascending.
         by_kind: Length of the path by kind, in an average step.

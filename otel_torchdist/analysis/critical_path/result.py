@@ -78,7 +78,7 @@ class PathLength(msgspec.Struct, frozen=True):
     Attributes:
         kind: `computing` or `transfer`.
         rank: Global rank.
-        call: The call that the rank computed before, or that transferred; null before the end of a step.
+        call: The call that follows the computing, or the call that transfers; null if the end of a step follows.
         ns: Length of the pieces in an average step.
         spent: Nanoseconds of the computing by kind of time: `data`, `checkpoint`, `optimizer`, `backward`,
             `remote call`, `computing`.
@@ -287,7 +287,7 @@ def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
 
 
 _MAIN_SHARE: Final = 0.8
-"""If the main kind of time has at least this share, the others are not mentioned."""
+"""If the main kind of time makes up at least this share, the others are not mentioned."""
 
 
 def _spends(cause: Cause) -> str:
@@ -310,7 +310,7 @@ def _spends(cause: Cause) -> str:
 
 
 def _in_all(cause: Cause) -> str:
-    """Return a clause with the total excess, unless the main kind of time has most of it."""
+    """Return a clause with the total excess, unless the main kind of time makes up most of it."""
     main = cause.main_kind
     if main is TimeKind.COMPUTING or cause.kinds[main] >= _MAIN_SHARE * cause.excess_ns:
         return ""

@@ -15,7 +15,8 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.sources.history.call_table import RankCalls
 
-_MAX_PASSED_OVER: Final = 16
+_MAX_SKIPPED: Final = 16
+"""Upper bound on the blocks of other threads that a search skips."""
 _LEAST_STEPS: Final = 3
 
 
@@ -34,12 +35,12 @@ class Label(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A time in which calls blocked a rank.
+    """An interval in which calls blocked a rank.
 
     Attributes:
         begin_ns: When the rank began to wait.
         release_ns: When the rank continued.
-        calls: Places in the columns of all calls that the rank waited for.
+        calls: Indices, in the columns, of all calls that the rank waited for.
         thread: The thread that waited; -1 for a device.
     """
 
@@ -55,7 +56,7 @@ class PathTimeline:
     Attributes:
         rank: Global rank.
         host: Host name, or ''.
-        clock: Name of the clock, unique to the rank if unknown.
+        clock: Name of the clock; a name unique to the rank if the clock is unknown.
         marks: When each step ended, by number, ascending.
         labels: The distinct labels of calls.
         channels: The distinct channels of calls.
@@ -67,7 +68,7 @@ class PathTimeline:
         thread: The thread of each call; -1 for a device.
         root: Global rank of each call's root or peer; -1 if there is none.
         step: The step of each call.
-        blocks: Times in which calls blocked the rank, by ascending end.
+        blocks: Intervals in which calls blocked the rank, by ascending end.
         spent: The training thread's time, by kind.
     """
 
@@ -122,7 +123,10 @@ class PathTimeline:
             yield from self._joined(calls, pending, join_ns)
 
     def _joined(self, calls: RankCalls, pending: Sequence[int], join_ns: int) -> Iterator[Block]:
-        """Yield the wait for all pending calls before an optimizer step, if the thread made no other call since."""
+        """Yield the wait for all pending calls until an optimizer step, unless the thread made other calls meanwhile.
+
+        DDP waits for its gradients in C++ and leaves no record. The optimizer steps once all gradients are reduced.
+        """
         if not pending or calls.returned[pending[-1]] > join_ns:
             return
         last, thread = pending[-1], self.thread[pending[-1]]
@@ -153,15 +157,15 @@ class PathTimeline:
 
         Args:
             time_ns: The moment.
-            thread: The thread that was active then; None if unknown. A block of another thread does not count if this
-                thread was active during it: a checkpoint in the background does not delay training.
-            below: Only blocks before this place count.
+            thread: The thread that was active then; None if unknown. Blocks of other threads are skipped if this thread
+                was active during them: a checkpoint in the background does not delay training.
+            below: Search only blocks before this index.
 
         Returns:
-            The block's place in `blocks`; None if nothing delayed the rank.
+            The block's index in `blocks`; None if nothing delayed the rank.
         """
         last = bisect_right(self._releases, time_ns, hi=below) - 1
-        for place in range(last, max(-1, last - _MAX_PASSED_OVER), -1):
+        for place in range(last, max(-1, last - _MAX_SKIPPED), -1):
             block = self.blocks[place]
             if thread is None or block.thread == thread or not self._was_active(thread, block):
                 return place

@@ -1,7 +1,7 @@
 """Walks the critical path backwards from the end of a step.
 
-A blocked rank continues when the last rank that it needs has arrived and the transfer is over. So the path leads from
-there to the last rank, through the computing of the last rank to the call that blocked it before, and so on.
+A blocked rank continues once the last rank that it needs has arrived and the transfer is over. So the path crosses to
+that last rank, follows its computing back to the previous call that blocked it, and so on.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from otel_torchdist.model.collectives import Waiting, waiting_in
 from otel_torchdist.sources.history.meetings import accepting_inboxes, inbox_of
 
 _LEAST_EXPOSED: Final = 0.1
-"""If a rank waits for less than this share of a transfer, the transfer ran beside its computing and barely mattered."""
+"""Least share of a transfer that a rank must wait for. Below it, the transfer overlapped with computing."""
 _LEAST_BLOCK_NS: Final = 50_000
-"""Shorter blocks are no waits: in Python, a wait for a completed operation takes 10 to 20 µs."""
+"""Shorter blocks do not count as waits: in Python, a wait for a completed operation takes 10 to 20 µs."""
 
 
 class Place(NamedTuple):
-    """A call of one rank.
+    """A call, by its index.
 
     Attributes:
         rank: Index of the rank's timeline.
-        call: Place of the call in the timeline's columns.
+        call: Index of the call in the timeline's columns.
     """
 
     rank: int
@@ -40,7 +40,7 @@ class OrderedArrivals:
     """Calls in the order in which ranks arrived at them.
 
     Attributes:
-        places: The calls. Of calls at the same moment, the lowest rank's comes last.
+        places: The calls. Calls at the same time are ordered by descending rank.
         times: Arrival times of the calls.
     """
 

@@ -1,7 +1,7 @@
 """Replays recorded calls with changed durations, to compute how long steps would take.
 
-Except for the changes, each call keeps its predecessor, each transfer its duration, and each rank its computing time in
-between. So a replay follows a delay to its end, or until another delay hides it.
+Except for the changes, a replay keeps each call's predecessor, each transfer's duration and each rank's computing time
+between calls. So a removed delay shortens a step only until the next longest delay determines its duration.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def unchanged(_: Place, duration_ns: int) -> int:
     return duration_ns
 
 
-class _After(NamedTuple):
-    """The last event of a rank before a moment: a call, a block, or the begin of the replay.
+class _LastEvent(NamedTuple):
+    """The last event of a rank before a moment: a call, the end of a block, or the begin of the replay.
 
     Attributes:
-        call: The thread's last call since the last block; -1 if there is none.
-        block: If there is no such call: the last block; -1 if there is none since the replay's begin.
+        call: Index of the thread's last call, if it came after the last block; else -1.
+        block: Index of the last block, if no call came after it; else -1. Both are -1 for the begin of the replay.
         gap_ns: Time from the event to the moment.
     """
 
@@ -36,18 +36,18 @@ class _After(NamedTuple):
     gap_ns: int
 
 
-class _Held(NamedTuple):
+class _ReplayedBlock(NamedTuple):
     """A block with the durations to replay.
 
     Attributes:
         begin: The last event before the block.
-        needed: The arrivals that the block waited for: a sequence, and the number of its first arrivals that count.
+        needed: For each call of the block: the calls that it needs, and the number that arrived before the block's end.
         last_call: The last call of the block.
-        transfer_ns: Time from the last arrival to the end of the transfer, or to the begin of the wait.
-        rest_ns: Remaining time of the block after that.
+        transfer_ns: Time from the last arrival to the end of the block, or to the begin of a wait that began later.
+        rest_ns: Remaining time of the block after the transfer.
     """
 
-    begin: _After
+    begin: _LastEvent
     needed: tuple[tuple[OrderedArrivals, int], ...]
     last_call: int
     transfer_ns: int
@@ -81,27 +81,27 @@ class Replay:
             if begins[rank] < timeline.arrived[call] <= ends[rank]
         ]
         self.calls = [place for _, place in sorted(arrivals)]
-        self._after: dict[Place, _After] = {}
+        self._last_events: dict[Place, _LastEvent] = {}
         self._ends = [(rank, end_ns) for rank, end_ns in enumerate(ends)]
         newest: list[dict[int, int]] = [{} for _ in timelines]
         for place in self.calls:
             timeline = timelines[place.rank]
             thread = timeline.thread[place.call]
-            self._after[place] = self._came_after(
+            self._last_events[place] = self._last_event(
                 place.rank, timeline.arrived[place.call], thread, newest[place.rank].get(thread, -1)
             )
             newest[place.rank][thread] = place.call
-        self._held = [
-            [self._hold(walker, rank, number) for number in range(len(timeline.blocks))]
+        self._blocks = [
+            [self._replayed_block(walker, rank, number) for number in range(len(timeline.blocks))]
             for rank, timeline in enumerate(timelines)
         ]
 
     def computing_ns(self, place: Place) -> int:
         """Return the computing time before a call, since the thread's previous call or since the last block."""
-        return self._after[place].gap_ns
+        return self._last_events[place].gap_ns
 
     def spent(self, place: Place) -> Mapping[TimeKind, int]:
-        """Return that computing time by kind of time."""
+        """Return the computing time before a call, by kind of time."""
         timeline = self._timelines[place.rank]
         arrived_ns = timeline.arrived[place.call]
         return timeline.spent.between(arrived_ns - self.computing_ns(place), arrived_ns)
@@ -113,14 +113,14 @@ class Replay:
             computing: Duration to assume for the computing before a call.
             transfer: Duration to assume for the transfer of a call that blocks its rank.
         """
-        run = _Run(self._timelines, self._begins, self._after, self._held, computing, transfer)
+        run = _Run(self._timelines, self._begins, self._last_events, self._blocks, computing, transfer)
         for place in self.calls:
             run.arrive(place)
-        after = [self._came_after(rank, end_ns, None, -1) for rank, end_ns in self._ends]
-        ends = [run.moment(rank, event) + event.gap_ns for (rank, _), event in zip(self._ends, after, strict=True)]
+        events = [self._last_event(rank, end_ns, None, -1) for rank, end_ns in self._ends]
+        ends = [run.moment(rank, event) + event.gap_ns for (rank, _), event in zip(self._ends, events, strict=True)]
         return max(end_ns for _, end_ns in self._ends) - max(ends)
 
-    def _came_after(self, rank: int, time_ns: int, thread: int | None, call: int) -> _After:
+    def _last_event(self, rank: int, time_ns: int, thread: int | None, call: int) -> _LastEvent:
         timeline, begin_ns = self._timelines[rank], self._begins[rank]
         block = timeline.block_before(time_ns, thread)
         since_ns = begin_ns
@@ -129,22 +129,24 @@ class Replay:
         else:
             block = None
         if call >= 0 and timeline.arrived[call] >= since_ns:
-            return _After(call, -1, time_ns - timeline.arrived[call])
-        return _After(-1, -1 if block is None else block, time_ns - since_ns)
+            return _LastEvent(call, -1, time_ns - timeline.arrived[call])
+        return _LastEvent(-1, -1 if block is None else block, time_ns - since_ns)
 
-    def _hold(self, walker: Walker, rank: int, number: int) -> _Held:
+    def _replayed_block(self, walker: Walker, rank: int, number: int) -> _ReplayedBlock:
         timeline = self._timelines[rank]
         block = timeline.blocks[number]
         last_call = block.calls[-1]
         before = last_call if timeline.arrived[last_call] <= block.begin_ns else -1
-        begin = self._came_after(rank, block.begin_ns, block.thread, before)
+        begin = self._last_event(rank, block.begin_ns, block.thread, before)
         needed = tuple((arrivals, arrivals.until(block.release_ns)) for arrivals in walker.needed(rank, block))
         last_ns = max((arrivals.times[count - 1] for arrivals, count in needed if count), default=None)
         if last_ns is None:
-            return _Held(begin, (), last_call, 0, block.release_ns - block.begin_ns)
+            return _ReplayedBlock(begin, (), last_call, 0, block.release_ns - block.begin_ns)
         if walker.release(rank, block).last is not None:
-            return _Held(begin, needed, last_call, block.release_ns - last_ns, 0)
-        return _Held(begin, needed, last_call, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns)
+            return _ReplayedBlock(begin, needed, last_call, block.release_ns - last_ns, 0)
+        return _ReplayedBlock(
+            begin, needed, last_call, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns
+        )
 
 
 class _Run:
@@ -154,15 +156,15 @@ class _Run:
         self,
         timelines: Sequence[PathTimeline],
         begins: Sequence[int],
-        after: dict[Place, _After],
-        held: Sequence[Sequence[_Held]],
+        last_events: dict[Place, _LastEvent],
+        blocks: Sequence[Sequence[_ReplayedBlock]],
         computing: Change,
         transfer: Change,
     ) -> None:
         self._timelines = timelines
         self._begins = begins
-        self._after = after
-        self._held = held
+        self._last_events = last_events
+        self._blocks = blocks
         self._computing = computing
         self._transfer = transfer
         self._arrived: dict[Place, int] = {}
@@ -171,25 +173,25 @@ class _Run:
 
     def arrive(self, place: Place) -> None:
         """Replay the arrival at the next call, in recorded order."""
-        after = self._after[place]
-        self._arrived[place] = self.moment(place.rank, after) + self._computing(place, after.gap_ns)
+        event = self._last_events[place]
+        self._arrived[place] = self.moment(place.rank, event) + self._computing(place, event.gap_ns)
 
-    def moment(self, rank: int, after: _After) -> int:
-        """Return when the event before a moment happens in this replay."""
-        if after.call >= 0:
-            place = Place(rank, after.call)
-            return self._arrived.get(place, self._timelines[rank].arrived[after.call])
-        return self._begins[rank] if after.block < 0 else self._release(rank, after.block)
+    def moment(self, rank: int, event: _LastEvent) -> int:
+        """Return when an event happens in this replay."""
+        if event.call >= 0:
+            place = Place(rank, event.call)
+            return self._arrived.get(place, self._timelines[rank].arrived[event.call])
+        return self._begins[rank] if event.block < 0 else self._release(rank, event.block)
 
     def _release(self, rank: int, number: int) -> int:
         """Return when a block ends. Blocks are replayed in the order of their ends: each may depend on earlier ones."""
         released = self._released[rank]
-        for held in self._held[rank][len(released) : number + 1]:
-            over_ns = self.moment(rank, held.begin) + held.begin.gap_ns
-            last_ns = self._last_of(held.needed)
+        for block in self._blocks[rank][len(released) : number + 1]:
+            ended_ns = self.moment(rank, block.begin) + block.begin.gap_ns
+            last_ns = self._last_of(block.needed)
             if last_ns is not None:
-                over_ns = max(over_ns, last_ns + self._transfer(Place(rank, held.last_call), held.transfer_ns))
-            released.append(over_ns + held.rest_ns)
+                ended_ns = max(ended_ns, last_ns + self._transfer(Place(rank, block.last_call), block.transfer_ns))
+            released.append(ended_ns + block.rest_ns)
         return released[number]
 
     def _last_of(self, needed: Sequence[tuple[OrderedArrivals, int]]) -> int | None:

@@ -46,26 +46,26 @@ class Observer(Protocol):
     """A receiver of all matched calls, besides the statistics."""
 
     def add(self, meeting: Meeting) -> None:
-        """Receive a meeting."""
+        """Receive the calls of all members at one position of a channel."""
         ...
 
 
 def statistics_of_calls(
-    taken: Mapping[int, RankCalls],
+    by_rank: Mapping[int, RankCalls],
     parts: Iterable[Part] = DEFAULT_PARTS,
     only: Collection[int] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Statistics:
-    """Compute the statistics of calls in columns.
+    """Compute the statistics of a run from columns of calls.
 
     Args:
-        taken: The calls, by rank.
+        by_rank: The calls, by rank.
         parts: The keys by which calls are grouped into rows.
         only: The ranks whose calls count in rows and totals; None for all.
-        observers: Receive all meetings in the same pass, because a second pass would take nearly as long.
+        observers: Receive all matched calls in the same pass, because a second pass would take nearly as long.
     """
     parts = tuple(part for part in Part if part in set(parts))
-    ranks = {rank: taken[rank] for rank in sorted(taken)}
+    ranks = {rank: by_rank[rank] for rank in sorted(by_rank)}
     chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
     rows: dict[RowKey, Tally] = {}
     counted = {rank.rank: _count(rank, rows, Grouping(parts)) for rank in chosen}
@@ -130,7 +130,7 @@ def _correlated(
     ranks: Mapping[int, RankCalls],
     labels: Mapping[str, str],
 ) -> list[GroupCorrelation]:
-    """Pass all meetings to observers, and return the correlation of each group's calls."""
+    """Pass all matched calls to the observers, and return the correlation of each group's calls."""
     correlators: dict[tuple[str, bool], Correlator] = {}
     for shared_channel in shared:
         channel = shared_channel.channel
@@ -185,9 +185,9 @@ def _concerns(difference: CountDifference, tally: Tally) -> bool:
 
 
 def _bandwidth(tally: Tally) -> Bandwidth | None:
-    over, moved = BandwidthOver.TRANSFER, tally.transferred
+    over, moved = BandwidthOver.TRANSFER, tally.transfers
     if moved.algorithm_bandwidth is None:
-        over, moved = BandwidthOver.DURATION, tally.lasted
+        over, moved = BandwidthOver.DURATION, tally.throughput
     algorithm, bus = moved.algorithm_bandwidth, moved.bus_bandwidth
     return None if algorithm is None or bus is None else Bandwidth(algorithm, bus, over)
 

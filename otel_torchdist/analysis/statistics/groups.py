@@ -24,7 +24,7 @@ from otel_torchdist.model.naming import compress_ranks
 from otel_torchdist.sources.history.call_table import OPEN, RankCalls
 from otel_torchdist.sources.history.meetings import Meeting, Member, SharedChannel
 
-_LONGEST: Final = 24
+_MAX_RANKS_TEXT: Final = 24
 
 
 def labels_of(ranks: Iterable[Mapping[str, GroupView]]) -> Mapping[str, str]:
@@ -32,7 +32,7 @@ def labels_of(ranks: Iterable[Mapping[str, GroupView]]) -> Mapping[str, str]:
 
     Args:
         ranks: The groups of each rank by key, ranks ascending. If members have different names for a group, the first
-            member's name counts.
+            member's name is used.
     """
     groups: dict[str, GroupView] = {}
     for of_rank in ranks:
@@ -44,14 +44,14 @@ def labels_of(ranks: Iterable[Mapping[str, GroupView]]) -> Mapping[str, str]:
 
 
 def _with_ranks(view: GroupView) -> str:
-    return f"{view.label} ({compress_ranks(view.members, _LONGEST)})"
+    return f"{view.label} ({compress_ranks(view.members, _MAX_RANKS_TEXT)})"
 
 
 class Correlator:
-    """Counts the meetings of a group's channels."""
+    """Counts the complete, open, incomplete and mismatched operations of one group."""
 
     def __init__(self, shared: SharedChannel) -> None:
-        """Start without meetings."""
+        """Start without operations."""
         self._shared = shared
         self._first = shared.first
         self._last = 0
@@ -60,7 +60,7 @@ class Correlator:
         self._skews = array("q")
 
     def add(self, meeting: Meeting) -> None:
-        """Count a meeting."""
+        """Count an operation, given the calls of all members at one position of a channel."""
         shared = meeting.shared
         channel = shared.channel
         ends = (channel.source, channel.destination) if channel.is_point_to_point else None

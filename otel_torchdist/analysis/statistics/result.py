@@ -28,7 +28,7 @@ class GroupRef(msgspec.Struct, frozen=True):
 
 
 class CallSite(msgspec.Struct, frozen=True):
-    """A line of code that calls operations. All fields are empty if it is unknown.
+    """A line of code that calls operations. All fields are empty if the line is unknown.
 
     Attributes:
         function: Name of the function.
@@ -105,7 +105,7 @@ class Row(msgspec.Struct, frozen=True):
         wait_ns: Time that split calls waited for the last arrival.
         transfer_ns: Time that split calls took after the last arrival.
         bandwidth: Bandwidth of timed calls; null if none moved bytes.
-        compared: Operations with a single known last arrival, counted in the row of the rank that arrived last.
+        compared: Operations at which a call of this row was the only last arrival.
         latecomers: The ranks that arrived last, most frequent first.
     """
 
@@ -159,7 +159,7 @@ class CountDifference(msgspec.Struct, frozen=True):
         group: The process group.
         operation: The operation; `send` for a send and its receive.
         ends: Sender and receiver; null for a collective.
-        first_sequence: First sequence that counts, because earlier calls are missing; null if all count.
+        first_sequence: First sequence that is compared, because earlier calls are missing; null if all are compared.
         counts: Counts by ascending rank, including ranks without a call.
     """
 
@@ -179,7 +179,7 @@ class CallTotals(msgspec.Struct, frozen=True):
         calls: Number of calls.
         open: Calls in flight.
         failed: Calls that raised.
-        lost: Calls known to be missing, before `from_ns` or damaged.
+        lost: Calls known to be missing: overwritten before `from_ns`, or damaged.
         message_bytes: Bytes that the rank contributed.
         from_ns: Entry of the first call, in nanoseconds since the epoch; null without calls.
         until_ns: Entry or end of the last call, in nanoseconds since the epoch; null without calls.
@@ -208,7 +208,7 @@ class CallTotals(msgspec.Struct, frozen=True):
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """An operation that not all members have left.
+    """An operation that some members have not left.
 
     Attributes:
         sequence: Position in the group.
@@ -235,8 +235,8 @@ class GroupCorrelation(msgspec.Struct, frozen=True):
         first_sequence: First sequence from which the calls of all known members are recorded; 0 if none is missing.
         last_sequence: The highest sequence; null for sends and receives.
         complete: Operations that all known members have entered and left.
-        open: Operations that all have entered, and not all have left.
-        incomplete: Operations that not all have entered.
+        open: Operations that all known members have entered, and some have not left.
+        incomplete: Operations that some known members have not entered.
         mismatched: Operations at which members made different calls.
         unfinished: The newest open or incomplete operations, at most 32.
         skewed: Complete operations with comparable arrival times.

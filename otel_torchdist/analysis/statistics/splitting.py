@@ -16,8 +16,8 @@ from otel_torchdist.sources.history.call_kinds import TIMED
 from otel_torchdist.sources.history.meetings import Meeting
 
 DEFERRED_NS: Final = 1_000_000
-"""Calls whose wait begins more than this after their entry, and after the last arrival, are not split: the transfer may
-have ended at an unknown time before the wait."""
+"""Longest delay between the entry of a call and the wait for it. If the wait begins later than that, and after the last
+arrival, the call is not split: the transfer may have ended before the wait, at an unknown time."""
 
 
 class Splitter:
@@ -52,7 +52,7 @@ class Splitter:
                     sums.rows[kind].tally.add_split(sums.rows[kind], split, waits_ns, transfers_ns)
 
     def add(self, meeting: Meeting) -> None:
-        """Split the calls of a meeting if the arrivals of all participants are known."""
+        """Split the calls at one position of a channel, if the arrivals of all participants are known."""
         arrived = meeting.arrived
         if arrived is None or meeting.waiting is Waiting.UNKNOWN:
             return

@@ -12,8 +12,8 @@ from otel_torchdist.sources.history.call_kinds import TIMED, CallKind
 from otel_torchdist.sources.history.call_table import OPEN, RankCalls
 
 
-class Moved:
-    """Bytes moved and the time taken, summed independently of the order of additions.
+class Throughput:
+    """Bytes moved and the time taken. The sums do not depend on the order of additions.
 
     Attributes:
         ns: Sum of times, in nanoseconds.
@@ -63,10 +63,10 @@ class KindTally:
 
 
 class KindRow(NamedTuple):
-    """The row of a rank's calls of one kind.
+    """The row that counts a rank's calls of one kind.
 
     Attributes:
-        tally: The tally of the row.
+        tally: The counts of the row.
         size: Size of each operation in bytes, see `size_of`.
         factor: Bus bandwidth divided by algorithm bandwidth; None if it is not defined.
     """
@@ -102,13 +102,13 @@ class Tally:
         failed: Number of calls that raised.
         message_bytes: Bytes that ranks contributed.
         durations: Durations of timed calls, in nanoseconds.
-        lasted: Bytes moved by timed calls, over their durations.
+        throughput: Bytes moved by timed calls, and their whole durations.
         split: Number of timed calls with a known last arrival.
         waited_ns: Time that split calls waited for the last arrival.
         transfer_ns: Time that split calls took after the last arrival.
-        transferred: Bytes moved by split calls, over the time after the last arrival.
-        lateness: Nanoseconds for which the others waited for a rank alone, by rank, for each time it arrived last.
-        compared: Number of operations with compared arrivals, counted in the row of the rank that arrived last.
+        transfers: Bytes moved by split calls, and their times after the last arrival.
+        lateness: By rank: for each operation at which it alone arrived last, nanoseconds that the others waited for it.
+        compared: Number of operations at which a call of this row was the only last arrival.
         groups: Keys of the groups of the calls.
         operations: Operations of the calls.
     """
@@ -119,14 +119,14 @@ class Tally:
         "durations",
         "failed",
         "groups",
-        "lasted",
         "lateness",
         "message_bytes",
         "open",
         "operations",
         "split",
+        "throughput",
         "transfer_ns",
-        "transferred",
+        "transfers",
         "waited_ns",
     )
 
@@ -136,11 +136,11 @@ class Tally:
         self.failed = 0
         self.message_bytes = 0
         self.durations = array("q")
-        self.lasted = Moved()
+        self.throughput = Throughput()
         self.split = 0
         self.waited_ns = 0
         self.transfer_ns = 0
-        self.transferred = Moved()
+        self.transfers = Throughput()
         self.lateness: dict[int, array[int]] = {}
         self.compared = 0
         self.groups: set[str] = set()
@@ -157,7 +157,7 @@ class Tally:
         self.groups.add(kind.group_key)
         self.operations.add(kind.operation)
         if factor is not None and size:
-            self.lasted.add(size * len(counted.durations), factor, sum(counted.durations))
+            self.throughput.add(size * len(counted.durations), factor, sum(counted.durations))
 
     def add_split(self, row: KindRow, split: int, waits_ns: int, transfers_ns: int) -> None:
         """Add split calls of one row and kind: their number, their waits and their transfers."""
@@ -165,7 +165,7 @@ class Tally:
         self.waited_ns += waits_ns
         self.transfer_ns += transfers_ns
         if row.factor is not None and row.size:
-            self.transferred.add(row.size * split, row.factor, transfers_ns)
+            self.transfers.add(row.size * split, row.factor, transfers_ns)
 
     def came_last(self, rank: int, late_ns: int) -> None:
         """Count an operation at which `rank` arrived last, `late_ns` after the second to last."""

@@ -31,7 +31,7 @@ def bus_factor(operation: str, members: int) -> float | None:
 
 
 def sent_bytes(operation: str, message_bytes: int, members: int) -> float:
-    """Return the bytes that a member sends, on average over all members, for the algorithm that sends the fewest.
+    """Return the average bytes that a member sends with the algorithm that sends the fewest.
 
     Args:
         operation: Name of the operation.
