@@ -27,7 +27,7 @@ SMALL_BYTES: Final = 1_000_000
 UNEQUAL: Final = 1.5
 """Point out experts if the busiest rank of a typical exchange has at least this multiple of the mean work."""
 _WITHIN_LAYERS: Final = (Role.TENSOR, Role.SEQUENCE, Role.EXPERT, Role.CONTEXT)
-"""Roles of groups that communicate several times in each layer, where no computing hides the transfer."""
+"""Roles of groups that communicate several times in each layer, where transfers do not overlap with computing."""
 _OF_GRADIENTS: Final = (Role.DATA, Role.SHARDED, Role.REPLICA)
 
 
@@ -209,8 +209,8 @@ def _not_computing(advice: Advice, names: Names) -> str:
         return ""
     are = "is" if len(advice.ranks) == 1 else "are"
     return (
-        f"{sentence(cause, names)}, and {are} {advice.share:.0%} of the critical path; otherwise a step would be up to "
-        f"{duration(advice.gain_ns)} shorter"
+        f"{sentence(cause, names)}, and {are} {advice.share:.0%} of the critical path; without this, a step would be "
+        f"up to {duration(advice.gain_ns)} shorter"
     )
 
 
@@ -225,7 +225,8 @@ def _slow_rank(advice: Advice, names: Names) -> str:
 def _slow_node(advice: Advice, names: Names) -> str:
     return _not_computing(advice, names) or (
         f"{name_ranks(advice.ranks)} on {readable(advice.host)} compute longer than their peers on other nodes and are "
-        f"{advice.share:.0%} of the critical path; otherwise a step would be up to {duration(advice.gain_ns)} shorter"
+        f"{advice.share:.0%} of the critical path; without this, a step would be up to "
+        f"{duration(advice.gain_ns)} shorter"
     )
 
 

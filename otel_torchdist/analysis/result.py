@@ -1,4 +1,4 @@
-"""Analysis of one run: statistics, parallelism graph, critical path and advice, and its result as JSON. Pure.
+"""Analysis of one run: statistics, parallelism graph, critical path and advice, and its result as JSON.
 
 Each rank's history is read once, one after the other. `analyze --json` prints the encoding of `AnalysisResult`. Keys
 are only ever added within a schema. Numbers are raw, with the unit in the key; unknown values are null.

@@ -22,7 +22,7 @@ _MOST: Final = 400_000
 _MOST_OF_RANK: Final = 4_096
 _LEAST_OF_RANK: Final = 64
 SECTION_NS: Final = 10_000_000_000
-"""Length of a section. Clocks of two nodes drift by some 10 µs a second, so offsets are measured for each section."""
+"""Length of the sections of time that offsets are measured for. Clocks of two nodes drift by some 10 µs a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ClockOffset:
     Attributes:
         clock: Name of the clock.
         ranks: The ranks on this clock, ascending.
-        offset_ns: Nanoseconds to add, in the middle of the compared time.
+        offset_ns: Nanoseconds to add to times of this clock, measured in the middle of the compared period.
         bound_ns: Upper bound on the error; None if wall clocks were used, because no rank on this clock shared a
             collective with an aligned clock.
         meetings: Number of compared operations.
@@ -52,7 +52,7 @@ class OffsetSample(NamedTuple):
         time_ns: Time of the collective, on the second clock.
         lower: Lower bound: the first clock is ahead by at least this.
         upper: Upper bound: the first clock is ahead by at most this.
-        middle: Difference of the ends.
+        middle: Difference between the first ends on the two clocks.
     """
 
     time_ns: int
@@ -113,7 +113,7 @@ class OffsetLine:
 
     @property
     def middle_ns(self) -> int:
-        """The offset in the middle of the compared time."""
+        """The offset in the middle of the compared period."""
         return self._offsets[len(self._offsets) // 2]
 
 

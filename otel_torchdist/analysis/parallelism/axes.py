@@ -35,7 +35,7 @@ class Grid:
     copies: int
 
     def span(self, members: Members) -> tuple[int, ...] | None:
-        """Return the indices of the axes whose product a group is, or None for a part of a product.
+        """Return the indices of the axes that a group spans completely, or None if it spans some only in part.
 
         The index after the last axis stands for the copies of the grid.
         """
@@ -69,8 +69,8 @@ def grid_of(families: Families, world_size: int, weights: Mapping[Family, float]
         axes = [candidates[place] for place in chosen]
         product = math.prod(axis.size for axis in axes)
         weight = sum(weights.get(axis, 0) for axis in axes)
-        chained = sum(axis.stride is not None for axis in axes)
-        score = (product, len(axes), weight, chained)
+        evenly_spaced = sum(axis.stride is not None for axis in axes)
+        score = (product, len(axes), weight, evenly_spaced)
         if score > best[0]:
             coordinates = _coordinates(axes, [labels[place] for place in chosen], world_size)
             if coordinates is not None:

@@ -44,8 +44,8 @@ class CallShape(NamedTuple):
         collective: The family: `all_reduce`, `all_gather`, `send`, `recv`, …
         reduce_op: `sum`, `avg`, …; '' if there is none.
         dimensions: Dimensions of the largest tensor; `UNKNOWN_SHAPE` if only its number of elements is known.
-        is_integer: Whether it holds integers, such as the sizes of the next exchange.
-        is_small: Whether it has at most one dimension and at most `SMALL_ELEMENTS` elements.
+        is_integer: Whether that tensor holds integers, such as the sizes of the next exchange.
+        is_small: Whether that tensor has at most one dimension and at most `SMALL_ELEMENTS` elements.
         site: The call site; None if unknown.
         phase: Whether a backward pass made the call.
     """
@@ -138,8 +138,8 @@ class WorldCalls:
         hosts: Known hosts, by rank.
         groups: Calls, by the members of groups.
         sent: Bytes by sender and receiver, assuming rings where torch does not fix the route.
-        unspread: Bytes that are not in `sent`: of `all_to_all` in groups of more than `MAX_SPREAD` ranks, and of
-            messages without a recorded peer.
+        unspread: Bytes missing from `sent`: `all_to_all` in groups of more than `MAX_SPREAD` ranks, and messages
+            without a recorded peer.
         has_steps: Whether only steps from `FIRST_STEADY` on were counted; else all calls were.
         steps: Number of counted steps, on the rank with the most.
     """
@@ -246,7 +246,7 @@ def _batches(calls: RankCalls) -> Iterable[_Batch]:
 
 
 def _exchanges(calls: RankCalls) -> Iterator[tuple[int, CallKind, GroupView]]:
-    """Yield the exchanges of data with their groups. Exchanges of integers, the sizes of the next one, are skipped."""
+    """Yield the exchanges of data with their groups. Exchanges of integers are skipped: they announce sizes."""
     exchanges: dict[int, tuple[CallKind, GroupView]] = {}
     for number, kind in enumerate(calls.kinds):
         group = kind.group

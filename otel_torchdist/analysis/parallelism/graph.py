@@ -11,7 +11,7 @@ from otel_torchdist.analysis.parallelism.axes import Grid, grid_of
 from otel_torchdist.analysis.parallelism.calls import GroupCalls, WorldCalls
 from otel_torchdist.analysis.parallelism.families import Family, Members, Partition, families_of
 from otel_torchdist.analysis.parallelism.imbalance import Imbalance, worst
-from otel_torchdist.analysis.parallelism.roles import RoleEvidence, Round, Surroundings, is_misnamed, roles_of
+from otel_torchdist.analysis.parallelism.roles import GroupContext, RoleEvidence, Round, is_misnamed, roles_of
 from otel_torchdist.model.kinds import Phase
 
 
@@ -22,8 +22,8 @@ class ParallelGroups(msgspec.Struct, frozen=True):
         members: The members of each group, by first member.
         size: Number of ranks in each group.
         stride: Distance of neighbours in a group; null if it is not the same everywhere.
-        span: Indices of the axes whose product each group is, from 0; the index after the last axis stands for the
-            copies of the grid. Null for parts of such a product.
+        span: Indices of the axes that each group spans completely, from 0; the index after the last axis stands for the
+            copies of the grid. Null if a group spans some only in part.
         inferred: Whether some groups were not seen.
         names: Names that frameworks give the groups.
         misnamed: Names that contradict the roles shown by the calls.
@@ -71,10 +71,10 @@ class Graph(msgspec.Struct, frozen=True):
         copies: Number of grids of this shape in the world.
         coordinates: For each rank: its coordinate on each axis, then the index of its copy of the grid.
         axes: The groups along each axis of the grid, nearest neighbours first.
-        groups: Groups along no axis: products of axes, then parts of such products.
+        groups: All other groups: first those that span several axes completely, then the rest.
         traffic: Bytes from rank to rank.
-        unattributed_bytes: Bytes that are not in `traffic`: of `all_to_all` in groups of more than 128 ranks, and of
-            messages to unknown ranks.
+        unattributed_bytes: Bytes missing from `traffic`: `all_to_all` in groups of more than 128 ranks, and messages to
+            unknown ranks.
         hosts: Known hosts, by rank.
     """
 
@@ -152,7 +152,7 @@ def _connected(pairs: Iterable[tuple[int, int]]) -> list[Members]:
 
 
 def _similar(groups: Iterable[Members], descriptions: Mapping[Members, Collection[str]]) -> list[list[Members]]:
-    """Sort groups by size and by description. Descriptions are empty unless groups may be missing."""
+    """Sort groups by size and by description. Callers pass descriptions only if some groups may be missing."""
     by_key: dict[tuple[int, tuple[str, ...]], list[Members]] = {}
     for members in groups:
         key = len(members), tuple(sorted(descriptions.get(members, ())))
@@ -175,7 +175,7 @@ class _Builder:
         return self._groups(axis.groups, (place,), axis.is_inferred)
 
     def others(self, members: Sequence[Members], is_inferred: bool = False) -> ParallelGroups:
-        """Describe groups of one size that lie along no axis."""
+        """Describe groups of one size that are not along one axis."""
         spans = {self._grid.span(group) for group in members}
         return self._groups(members, spans.pop() if len(spans) == 1 else None, is_inferred)
 
@@ -188,8 +188,8 @@ class _Builder:
         scattered = {
             elements for group, of_group in self._scattered.items() if group not in described for elements in of_group
         }
-        around = Surroundings(scattered, _round(members, calls, self._calls.ranks), self._has_backward)
-        roles = roles_of(calls, around)
+        context = GroupContext(scattered, _round(members, calls, self._calls.ranks), self._has_backward)
+        roles = roles_of(calls, context)
         family = Family(tuple(members))
         return ParallelGroups(
             members=family.groups,
@@ -215,7 +215,7 @@ class _Builder:
 
 
 def _round(members: Sequence[Members], calls: GroupCalls, known: Collection[int]) -> Round | None:
-    """Count the messages around rings of more than two ranks. Return None if the groups are no rings."""
+    """Count the messages around rings of more than two ranks. Return None if the groups are not rings."""
     if calls.unaddressed and not calls.messages:
         return _unaddressed_round(members, calls)
     between: Counter[tuple[int, int]] = Counter()

@@ -26,7 +26,8 @@ class Imbalance(msgspec.Struct, frozen=True):
 
     Attributes:
         members: The members of the group.
-        rank: The member with the most bytes over all exchanges, received or sent, whichever differs more.
+        rank: The member with the most bytes over all exchanges. Each exchange counts by bytes received or
+            bytes sent, whichever differ more between members.
         ratio: Bytes of that member divided by the mean of all members.
         exchanges: Number of compared exchanges.
         typical_ratio: Largest bytes of a member divided by the mean, in the median exchange.

@@ -38,7 +38,7 @@ class Role(Enum):
     PIPELINE = "PP"
     """Neighbours send each other activations and gradients."""
     ATTENTION_RING = "CP (ring)"
-    """Neighbours send each other tensors around a ring, equally many between all neighbours."""
+    """Neighbours send each other tensors around a ring, the same number between all neighbours."""
     RING = "PP or ring CP"
     """Neighbours send each other tensors around a ring: interleaved stages, or ring attention."""
     EXPERT = "EP"
@@ -66,7 +66,7 @@ class RoleEvidence(msgspec.Struct, frozen=True):
 
 
 MIN_SHARE: Final = 0.1
-"""Least share of a second role in the bytes, or in the calls for roles in which ranks exchange distinct data."""
+"""Least share of the bytes for a second role. Roles that exchange distinct data only need this share of the calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ UNEVEN: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The context of the groups in question.
+class GroupContext:
+    """The context of groups whose roles are derived.
 
     Attributes:
         scattered: Numbers of elements that each rank holds after a `reduce_scatter` in other groups.
-        round: Numbers of messages if the groups are rings; None if the last rank does not send to the first.
+        round: Numbers of messages around the groups' rings; None if the last rank does not send to the first.
         has_backward: Whether any rank is known to have made calls in a backward pass.
     """
 
@@ -108,17 +108,17 @@ class Surroundings:
     has_backward: bool = False
 
 
-def roles_of(calls: GroupCalls, around: Surroundings) -> list[RoleEvidence]:
+def roles_of(calls: GroupCalls, context: GroupContext) -> list[RoleEvidence]:
     """Return the roles that calls show, the largest share first; empty if they show none.
 
     Args:
         calls: The calls of groups with the same purpose.
-        around: The context of these groups.
+        context: The context of these groups.
     """
-    whole = _Whole.of(calls.kinds, around)
+    patterns = _CallPatterns.of(calls.kinds, context)
     by_role: dict[Role, list[tuple[CallShape, KindCount]]] = {}
     for kind, count in calls.kinds.items():
-        role = _role_of(kind, count, around, whole)
+        role = _role_of(kind, count, context, patterns)
         if role is not None:
             by_role.setdefault(role, []).append((kind, count))
     sent = sum(count.sent for counts in by_role.values() for _, count in counts)
@@ -135,16 +135,17 @@ def _is_relevant(evidence: RoleEvidence, total: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """The evidence of all calls of the groups together.
+class _CallPatterns:
+    """The patterns that only all calls of the groups together show.
 
     Attributes:
-        flat: Call sites that reduce flat tensors. They reduce gradients, which have all shapes; activations of a layer
-            have one shape.
-        averages: Whether only backward passes reduce tensors of several dimensions. These are then gradients, because
-            activations are reduced in forward.
-        scatters: Whether only backward passes scatter such tensors. Tensors gathered in forward are then parameters.
-        unshaped: The same for tensors of unknown shape.
+        flat: Call sites that reduce 1-d tensors. All tensors that they reduce are gradients: gradients have many
+            shapes, the activations of a layer only one.
+        averages: Whether tensors of several dimensions are reduced in backward passes only. They are then gradients:
+            activations would also be reduced in forward.
+        scatters: Whether such tensors are scattered in backward passes only. Tensors gathered in forward are then
+            parameters.
+        unshaped: The content of tensors with unknown shapes.
     """
 
     flat: frozenset[CallSiteName | None]
@@ -153,7 +154,7 @@ class _Whole:
     unshaped: UnshapedCalls
 
     @classmethod
-    def of(cls, counts: Mapping[CallShape, KindCount], around: Surroundings) -> _Whole:
+    def of(cls, counts: Mapping[CallShape, KindCount], context: GroupContext) -> _CallPatterns:
         kinds = [kind for kind in counts if not kind.is_small]
         flat = (kind.site for kind in kinds if kind.collective == "all_reduce" and kind.dimensions == 1)
         shaped = [kind for kind in kinds if kind.dimensions > 1 and not kind.is_integer and kind.reduce_op != "avg"]
@@ -163,51 +164,51 @@ class _Whole:
             flat=frozenset(flat),
             averages="all_reduce" in inside and outside.isdisjoint(("all_reduce", "all_gather", "reduce_scatter")),
             scatters="reduce_scatter" in inside and outside.isdisjoint(("all_reduce", "reduce_scatter")),
-            unshaped=UnshapedCalls(counts, around.has_backward),
+            unshaped=UnshapedCalls(counts, context.has_backward),
         )
 
 
-def _role_of(kind: CallShape, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
+def _role_of(kind: CallShape, count: KindCount, context: GroupContext, patterns: _CallPatterns) -> Role | None:
     """Return the role that calls of one shape show, or None if any group may make such calls."""
     if kind.collective in MESSAGES:
-        return _role_of_messages(around.round)
+        return _role_of_messages(context.round)
     if kind.collective == "all_to_all":
         return _role_of_exchange(kind, count)
     if kind.is_small or kind.is_integer:
         return None
     if kind.dimensions == UNKNOWN_SHAPE:
-        return _role_of_unshaped(kind, count, around, whole)
+        return _role_of_unshaped(kind, count, context, patterns)
     if kind.collective in ("all_gather", "reduce_scatter"):
-        return Role.SHARDED if kind.dimensions == 1 or whole.scatters else Role.SEQUENCE
+        return Role.SHARDED if kind.dimensions == 1 or patterns.scatters else Role.SEQUENCE
     if kind.collective != "all_reduce":
         return None
-    if kind.dimensions > 1 and kind.reduce_op != "avg" and kind.site not in whole.flat and not whole.averages:
+    if kind.dimensions > 1 and kind.reduce_op != "avg" and kind.site not in patterns.flat and not patterns.averages:
         return Role.TENSOR
-    return Role.REPLICA if count.elements.intersection(around.scattered) else Role.DATA
+    return Role.REPLICA if count.elements.intersection(context.scattered) else Role.DATA
 
 
-def _role_of_unshaped(kind: CallShape, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
+def _role_of_unshaped(kind: CallShape, count: KindCount, context: GroupContext, patterns: _CallPatterns) -> Role | None:
     if kind.collective in ("all_gather", "reduce_scatter"):
         roles = {Content.GRADIENTS: Role.SHARDED, Content.ACTIVATIONS: Role.SEQUENCE}
-        return roles.get(whole.unshaped.scattered)
-    if kind.collective != "all_reduce" or whole.unshaped.reduced is Content.UNKNOWN:
+        return roles.get(patterns.unshaped.scattered)
+    if kind.collective != "all_reduce" or patterns.unshaped.reduced is Content.UNKNOWN:
         return None
-    if kind.reduce_op != "avg" and whole.unshaped.reduced is Content.ACTIVATIONS:
+    if kind.reduce_op != "avg" and patterns.unshaped.reduced is Content.ACTIVATIONS:
         return Role.TENSOR
-    return Role.REPLICA if count.elements.intersection(around.scattered) else Role.DATA
+    return Role.REPLICA if count.elements.intersection(context.scattered) else Role.DATA
 
 
-def _role_of_messages(around: Round | None) -> Role:
+def _role_of_messages(counts: Round | None) -> Role:
     """Distinguish ring attention from an interleaved pipeline.
 
     In a pipeline with v stages on each rank, v messages per microbatch go from each rank to the next, but only v - 1
     from the last rank to the first: the last stage sends nothing to the first stage.
     """
-    if around is None:
+    if counts is None:
         return Role.PIPELINE
-    if around.fewest < MANY:
+    if counts.fewest < MANY:
         return Role.RING
-    evenness = around.fewest / around.most
+    evenness = counts.fewest / counts.most
     if evenness >= EVEN:
         return Role.ATTENTION_RING
     return Role.PIPELINE if evenness <= UNEVEN else Role.RING

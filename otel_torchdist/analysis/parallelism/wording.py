@@ -31,7 +31,7 @@ def role_of(groups: ParallelGroups) -> str:
 
 
 def span_of(groups: ParallelGroups, axes: int) -> str:
-    """Return the axes whose product the groups are, in words; `other` for parts of such a product."""
+    """Name the axes that the groups span completely; `other` if they span some only in part."""
     if groups.span is None:
         return "other"
     names = [f"axis {place + 1}" if place < axes else "copies" for place in groups.span]

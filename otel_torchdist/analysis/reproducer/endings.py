@@ -16,7 +16,7 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 
 FOREVER_S: Final = "1_000_000"
 SUDDEN: Final = frozenset({Ending.KILLS_ITSELF, Ending.RAISES, Ending.EXITS_AT_ONCE})
-"""Ends that the other ranks notice. By then, these must wait in their calls."""
+"""Endings that the other ranks notice. The script delays them until the other ranks wait in their calls."""
 _UNTIL_OTHERS_WAIT_S: Final = 3
 _EXCEPTIONS: Final[Mapping[str, type[BaseException]]] = MappingProxyType(
     {
@@ -25,7 +25,7 @@ _EXCEPTIONS: Final[Mapping[str, type[BaseException]]] = MappingProxyType(
         if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, Warning)
     }
 )
-_TAKE_MORE: Final = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
+_SPECIAL_CONSTRUCTORS: Final = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
 """Exceptions whose constructor needs more than one text."""
 _UNKNOWN: Final = End(Ending.KILLS_ITSELF)
 
@@ -101,7 +101,7 @@ def _death(verdict: Verdict, rank: int) -> End:
 
 
 def _raised(exception: str) -> str:
-    if exception in _EXCEPTIONS and exception not in _TAKE_MORE:
+    if exception in _EXCEPTIONS and exception not in _SPECIAL_CONSTRUCTORS:
         return f'raise {exception}("as in the job")'
     return f"raise RuntimeError({literal(exception)})"
 

@@ -74,7 +74,7 @@ def facts_about(
 
 
 def remarks_on(verdict: Verdict, rank: int) -> Iterator[str]:
-    """Yield the position in the job of a rank that does not reach the next call here."""
+    """Yield lines on the position in the job of a rank that does not reach the script's next call."""
     if rank not in verdict.ranks:
         has_left = verdict.roll.standings.get(rank) is Standing.OUT
         yield f"Rank {rank} had left the operation." if has_left else f"Rank {rank} was elsewhere."

@@ -82,7 +82,7 @@ def _as_judged(history: RankHistory, world: WorldSnapshot) -> RankHistory:
 
 
 def _cut(verdict: Verdict, rank: int, tail: Sequence[Event]) -> tuple[Event, ...]:
-    """Drop the calls of an absent rank from the stalled operation on: it may have failed in it, or died, later."""
+    """Drop an absent rank's calls from the stalled operation on: it may have arrived after the verdict, and failed."""
     if rank not in verdict.ranks or not verdict.kind.traits.stays_away:
         return tuple(tail)
     count = next(
@@ -97,7 +97,7 @@ def _groups_in(verdict: Verdict, tails: Mapping[int, Sequence[Event]]) -> list[G
 
 
 def _before(scope: VerdictScope, groups: Mapping[str, ScriptGroup], mapping: RankMapping) -> list[Step]:
-    """Return the steps that create groups before the hang: all groups but those whose creation hangs."""
+    """Return the steps that create all groups before the hang, except groups whose creation hangs."""
     hanging = {channel.group for channel in scope.hangs_at if channel.kind is RecordKind.RENDEZVOUS}
     created = {group.number: group for key, group in groups.items() if key not in hanging}
     hanging_numbers = {groups[key].number for key in hanging if key in groups}
@@ -117,7 +117,7 @@ def _earliest(tails: Mapping[int, Sequence[Event]]) -> int | None:
 def _position(
     where: OperationId, first: Mapping[Channel, int], groups: Mapping[str, ScriptGroup], mapping: RankMapping
 ) -> int:
-    """Return the sequence in the script of an operation of the job. Creations count the groups of the same ranks."""
+    """Return the script's sequence of an operation of the job. Creations are counted among groups of the same ranks."""
     if where.channel.kind is RecordKind.OPERATION:
         return where.sequence - first[where.channel] + 1
     hanging = groups[where.channel.group]

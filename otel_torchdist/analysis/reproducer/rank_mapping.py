@@ -84,7 +84,7 @@ def _is_about_a_creation(verdict: Verdict) -> bool:
 
 
 MOST_RANKS: Final = 8
-"""A verdict on at most this many ranks keeps all of them in the script."""
+"""If a verdict involves at most this number of ranks, the script keeps all of them."""
 MOST_PARTIES: Final = 8
 """Upper bound on the parties in the script. A party is a set of ranks that do the same. The largest are kept."""
 
@@ -94,7 +94,7 @@ class RankMapping:
     """The mapping between the job's ranks and the script's ranks.
 
     Attributes:
-        kept: Ranks of the job with a rank in the script, ascending. Their indices here are the script's ranks.
+        kept: Ranks of the job with a rank in the script, ascending. The index of each is its rank in the script.
         stand_for: The job's ranks that each rank of the script stands for, because they do the same.
         dropped: Involved ranks of the job that are left out, because few others do the same.
     """

@@ -50,7 +50,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class CreateExtra:
-    """The creation of groups that other ranks do not create. The rank is the only member, so it does not hang.
+    """The creation of groups that other ranks do not create. The rank is the only member, so the creation cannot hang.
 
     Attributes:
         count: Number of groups.
@@ -71,7 +71,7 @@ class ScriptCall:
         reduce_op: `sum`, `max`, …; '' for `sum`, or if there is none.
         peer: Root or peer; -1 for none.
         tag: Tag of a send or receive.
-        work: Number by which a later `ScriptWait` refers to the call; 0 if the call waits itself.
+        work: Number by which a later `ScriptWait` refers to the call; 0 if the call is synchronous.
         is_uneven: Whether it is an `all_to_all_single` with parts of different size.
         hangs: Whether the rank hangs in it.
         site: The job's call site, as text.
@@ -104,7 +104,7 @@ class ScriptWait:
 
 
 class Ending(enum.Enum):
-    """The ways in which a rank ends that does not reach the next call."""
+    """The endings of ranks that do not reach the next call."""
 
     STAYS_AWAY = "stays away"
     EXITS = "exits"

@@ -35,8 +35,9 @@ _NEAREST: Final = {
     "gather_into_tensor": "gather",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
-"""gloo coalesces no operation but `all_reduce`, gathers only into lists, and exchanges only equal lists."""
-_ANYWHERE: Final = ("barrier", "all_reduce", "broadcast")
+"""gloo coalesces only `all_reduce`, gathers only into lists, and exchanges only lists of equal tensors."""
+_FALLBACKS: Final = ("barrier", "all_reduce", "broadcast")
+"""Substitutes for operations whose own substitute is taken. Distinct operations need distinct substitutes."""
 
 
 def bytes_of(dtype: str) -> int:
@@ -46,7 +47,7 @@ def bytes_of(dtype: str) -> int:
 
 def operation_substitutes(used: Iterable[str], known: frozenset[str]) -> dict[str, str]:
     """Map the job's operations to the script's: the same operation, the nearest one, or a barrier."""
-    return _replaced(used, known, lambda name: [_NEAREST.get(name, "barrier"), *_ANYWHERE])
+    return _replaced(used, known, lambda name: [_NEAREST.get(name, "barrier"), *_FALLBACKS])
 
 
 def dtype_substitutes(used: Iterable[str]) -> dict[str, str]:
@@ -136,6 +137,7 @@ def _bytes(call: ScriptCall) -> int:
 
 
 LISTS: Final = "all_to_all"
+"""The exchange of lists of tensors; `all_to_all_single` exchanges parts of one tensor."""
 _UNKNOWN_ITEM: Final = 4
 """Bytes of an element whose type is not recorded: `float32` is assumed."""
 
@@ -157,8 +159,8 @@ class UnevenExchanges:
     """The uneven exchanges among the last calls of ranks.
 
     Attributes:
-        has_uneven_lists: Whether any exchanges lists with tensors of different size, which gloo does not support.
-        are_unknown: Whether the split sizes of any are not recorded.
+        has_uneven_lists: Whether a call exchanges lists of tensors of different sizes, which gloo does not support.
+        are_unknown: Whether the split sizes of a call are not recorded.
     """
 
     def __init__(self, tails: Mapping[int, Sequence[Event]], mapping: RankMapping) -> None:
@@ -175,8 +177,8 @@ class UnevenExchanges:
                 if view.name in EXCHANGES and view.operation_id.channel.kind is RecordKind.OPERATION:
                     self._calls.setdefault(view.operation_id, {})[rank] = view
         uneven = [view for calls in self._calls.values() for view in calls.values() if view.record.flags & Flag.UNEVEN]
-        self.has_uneven_lists = any(view.name == LISTS and _listed(view) for view in uneven)
-        self.are_unknown = any(not _listed(view) for view in uneven)
+        self.has_uneven_lists = any(view.name == LISTS and _has_all_splits(view) for view in uneven)
+        self.are_unknown = any(not _has_all_splits(view) for view in uneven)
 
     def parts(self, rank: int, view: OperationView) -> ExchangedParts | None:
         """Return the parts of a call, or None if no rank is known to split it unevenly.
@@ -189,7 +191,7 @@ class UnevenExchanges:
             view: The call.
         """
         calls = self._calls.get(view.operation_id, {})
-        if view.group is None or rank not in view.group.members or not any(map(_listed, calls.values())):
+        if view.group is None or rank not in view.group.members or not any(map(_has_all_splits, calls.values())):
             return None
         members = sorted(view.group.members)
         sent = {sender: _sent(call, len(members)) for sender, call in calls.items()}
@@ -204,7 +206,7 @@ class UnevenExchanges:
         )
 
 
-def _listed(view: OperationView) -> bool:
+def _has_all_splits(view: OperationView) -> bool:
     splits, group = view.record.splits, view.group
     return splits is not None and group is not None and len(splits.sent) == len(group.members)
 

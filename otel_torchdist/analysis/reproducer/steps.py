@@ -163,8 +163,8 @@ class StepWriter:
         Args:
             rank: The job's rank.
             tail: The calls.
-            waits: Whether the rank finally waits for a call in flight. Devices and torch's C++ code wait without a
-                record of it.
+            waits: Whether the rank waits for a call in flight at the end, even if no wait is recorded: waits in
+                devices and in torch's C++ code leave no record.
         """
         steps: list[Step] = []
         works: dict[int, int] = {}

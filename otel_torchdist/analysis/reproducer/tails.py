@@ -86,7 +86,7 @@ def tails_of(histories: Sequence[RankHistory], hangs_at: Mapping[Channel, int]) 
 def _first(channel: Channel, hangs_at: int, ranks: Mapping[int, Sequence[OperationView]]) -> int:
     """Return the first position to keep: a few calls before the hang, but after lost calls and mismatches.
 
-    Backends tolerate some mismatches, but not all backends tolerate the same.
+    Backends tolerate some mismatches, and different backends tolerate different ones.
     """
     first = max(1, hangs_at - GOOD_CALLS)
     at: dict[int, dict[int, Arrival]] = {}

@@ -12,7 +12,7 @@ from otel_torchdist.sources.history.call_table import OPEN
 from otel_torchdist.sources.history.meetings import Meeting, SharedChannel, shared_channels
 
 MAX_ALL: Final = 16
-"""Largest number of members for which every waiting member gets a flow. Above, only the first to arrive gets one."""
+"""Largest number of members for which every waiting member gets a flow. Above it, only the first to arrive."""
 
 
 @dataclass(slots=True)

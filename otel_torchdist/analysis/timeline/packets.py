@@ -18,6 +18,7 @@ REALTIME: Final = 1
 _INCREMENTAL: Final = 64
 """Id of a clock that belongs to one sequence."""
 _CLEARED, _NEEDED = 1, 2
+"""Flags of a packet sequence: its interned names start afresh; a packet refers to interned names."""
 _BEGIN: Final = number(9, 1)
 _END: Final = number(9, 2)
 _INSTANT: Final = number(9, 3)

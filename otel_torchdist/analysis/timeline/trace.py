@@ -15,7 +15,7 @@ from otel_torchdist.sources.history.call_kinds import CallKind
 from otel_torchdist.sources.history.call_table import OPEN, UNKNOWN
 
 MARK: Final = "written by otel_torchdist"
-"""Identifies our traces: in the first bytes of each file."""
+"""Identifies traces of this package. It is in the first bytes of each file."""
 
 
 def _end(how: How) -> str:
@@ -55,7 +55,7 @@ class TraceWriter:
             ranks: The drawings, by ascending rank.
             incident: The stall; None if there is none.
             description: Notes that apply to all ranks, such as the alignment of clocks.
-            moment_ns: Earliest end for open slices of ranks without a last sign of life.
+            moment_ns: Open slices end at this time or later, on ranks whose last sign of life is unknown.
         """
         self._ranks = ranks
         self._incident = incident

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.analysis.parallelism.calls import CallShape, GroupCalls, KindCount
-from otel_torchdist.analysis.parallelism.roles import Role, Round, Surroundings, is_misnamed, roles_of
+from otel_torchdist.analysis.parallelism.roles import GroupContext, Role, Round, is_misnamed, roles_of
 from otel_torchdist.analysis.statistics.traffic import sent_bytes
 
 SEND = CallShape("send", "", 2, False, False, None)
 REDUCE = CallShape("all_reduce", "sum", 1, False, False, None)
 
 
-def roles(*counts: tuple[CallShape, int, float], around: Surroundings | None = None) -> list[Role]:
+def roles(*counts: tuple[CallShape, int, float], context: GroupContext | None = None) -> list[Role]:
     """Return the roles that calls show."""
     kinds = {kind: KindCount(calls, sent, {1024}) for kind, calls, sent in counts}
-    return [evidence.role for evidence in roles_of(GroupCalls(kinds=kinds), around or Surroundings())]
+    return [evidence.role for evidence in roles_of(GroupCalls(kinds=kinds), context or GroupContext())]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def roles(*counts: tuple[CallShape, int, float], around: Surroundings | None = N
 )
 def test_messages_around_a_ring(fewest: int, most: int, role: Role) -> None:
     """Even numbers are ring attention, fewer messages at the closing are an interleaved pipeline, few are unclear."""
-    assert roles((SEND, most, 1.0), around=Surroundings(round=Round(fewest, most))) == [role]
+    assert roles((SEND, most, 1.0), context=GroupContext(round=Round(fewest, most))) == [role]
 
 
 def test_small_second_roles() -> None:
@@ -64,7 +64,7 @@ def test_calls_that_show_nothing() -> None:
 )
 def test_names(name: str, is_wrong: bool) -> None:
     """Only a name with one known word can be wrong."""
-    found = roles_of(GroupCalls(kinds={REDUCE: KindCount(10, 1e9, {1024})}), Surroundings())
+    found = roles_of(GroupCalls(kinds={REDUCE: KindCount(10, 1e9, {1024})}), GroupContext())
     assert is_misnamed(name, found) is is_wrong
     assert not is_misnamed(name, [])
 
