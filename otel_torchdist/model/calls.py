@@ -1,4 +1,4 @@
-"""Operations of one rank, keyed by channel and sequence, which match the calls of all ranks. Frozen data only."""
+"""Operations of one rank. Channel and sequence match them with the calls of other ranks. Frozen data only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_THREADS: Final = 4
 MAX_CALLERS: Final = 16
 """Upper bound on the frames of an arrival."""
 UNREAD: Final = "?"
-"""Reduce op of a call whose reduce op was not read. It matches every other."""
+"""Stands for a reduce op that was not read. It matches every other."""
 
 
 class Channel(NamedTuple):
@@ -78,7 +78,7 @@ class LastArrival(NamedTuple):
     """The last arrival at an operation. Stragglers, latecomers and waits all use this definition.
 
     Attributes:
-        nth: Index of the member that arrived last; of several at the same time, the first.
+        nth: Index of the member that arrived last; on a tie, the first such index.
         late_ns: Time for which all others waited for this member alone; 0 if several arrived last.
     """
 
@@ -131,8 +131,8 @@ class Progress(NamedTuple):
         losses: `RankView.losses` at the last update. If it has grown since, the rank may have entered more calls.
         recent: The newest calls, oldest first; at most `MAX_RECENT`.
         threads: Native ids of the threads that made the newest calls; at most `MAX_THREADS`.
-        seen_out: Highest sequence whose end was observed. Unlike `completed` it never counts an assumed end. It may
-            trail the device by some rounds of the poller or watchdog.
+        seen_out: Highest sequence whose end was observed; unlike `completed`, assumed ends do not count. It may trail
+            the device by some rounds of the poller or watchdog.
         seen_out_ns: When such an end was last observed; 0 if unknown.
         callers: Outermost functions of the threads that made the newest calls, see `CallerName`; at most
             `MAX_THREADS`.
@@ -197,8 +197,8 @@ class OperationView:
         call_site: Where it was called; None if neither user code nor a package is on the stack.
         label: The label of the calling library, such as `FSDP layers.3`; else the `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
-        waiting_since_ns: Since when the rank provably waits in it; None if an open operation is no evidence of a wait.
-        tolerance_ns: Duration to tolerate because operations at this call site usually take long; see `Baselines`.
+        waiting_since_ns: Begin of the rank's wait in this open operation; None if the record does not prove a wait.
+        tolerance_ns: Wait to tolerate, because operations at this call site usually take long; see `Baselines`.
         path: The call path, innermost frame first; see `shown_path`.
         longest_ns: The longest duration so far at this call site; 0 if all were short.
         caller: The outermost function of the calling thread, see `CallerName`; '' if unknown.

@@ -30,9 +30,9 @@ class SizeRule(enum.Enum):
     EQUAL = enum.auto()
     """The tensors of all ranks."""
     PER_RANK = enum.auto()
-    """None. Each rank chooses the size of its tensor, and all members receive it."""
+    """No tensors. Each rank chooses the size of its tensor, and all members receive it."""
     PER_PAIR = enum.auto()
-    """None. Each rank chooses the size of its part for each member. A part may be empty."""
+    """No tensors. Each rank chooses the size of its part for each member. A part may be empty."""
 
 
 class Contribution(enum.Enum):
@@ -54,8 +54,8 @@ class CollectiveFamily:
         waiting: Who waits for whom.
         bus_factor: Bus bandwidth divided by algorithm bandwidth, as a function of the number of members, as in the
             functions `GetBw` of NVIDIA's nccl-tests (`doc/PERFORMANCE.md`); None if no data move.
-        sent_factor: Bytes sent by a member, on average over all members, divided by the bytes it contributes, for the
-            algorithm that sends the fewest; None if members send nothing.
+        sent_factor: Average bytes that a member sends, divided by the bytes it contributes, with the algorithm that
+            sends the fewest; None if members send nothing.
         reduces: Whether a reduce op combines the values of members.
         has_input_parts: Whether the input has a part for each member.
         has_output_parts: Whether the output has a part for each member. A call without parts works in place.
@@ -165,6 +165,9 @@ class Collective:
         if self.family.waiting is Waiting.FOR_ROOT:
             return Contribution.ROOT_TIMES_GROUP if self.describes_share else Contribution.ROOT_ONLY
         return Contribution.TIMES_GROUP if self.describes_share else Contribution.ALL
+
+
+# Bandwidth factors by number of members.
 
 
 def _both_ways(members: int) -> float:

@@ -33,7 +33,7 @@ class FindingKind(enum.Enum):
     next_step: str
 
     def __new__(cls, value: str, meaning: str, next_step: str) -> FindingKind:
-        """Make the member of a row."""
+        """Create a kind from its row."""
         kind = object.__new__(cls)
         kind._value_ = value
         kind.meaning = meaning
@@ -46,12 +46,12 @@ class FindingKind(enum.Enum):
 
     MISMATCHED = (
         "mismatched",
-        "ranks have made calls that do not match, and nothing stalls",
+        "ranks made calls that do not match",
         "compare these calls: all ranks must create the same groups, and make the same calls, in the same order",
     )
     STRAGGLER = (
         "straggler",
-        "a rank repeatedly comes last",
+        "a rank that repeatedly arrives last",
         "compare its data, node and GPU clocks with the others'; `otel-torchdist profile --rank` shows its threads",
     )
     SLOW_RANK = (
@@ -76,7 +76,7 @@ class FindingKind(enum.Enum):
     )
     DIVERGED = (
         "diverged",
-        "ranks have different results or parameters where all must have the same",
+        "ranks have different results or parameters that must be equal",
         "compare the seeds, the code and the machine of these ranks, and go back to a checkpoint from before that step",
     )
     CHECKPOINT_FAILED = (
@@ -101,12 +101,12 @@ class FindingKind(enum.Enum):
     )
     DEAD = (
         "dead",
-        "a process that serves remote procedure calls is gone, while others go on",
+        "a process that serves remote procedure calls is gone, while others continue",
         "read the log of that process, and restart the job: all further calls to it fail",
     )
     IDLE = (
         "idle",
-        "no rank has called an operation for long, and all stand still",
+        "no rank has called an operation for a long time, and all ranks are idle",
         "find out what the ranks wait for at these lines; `otel-torchdist diagnose` prints their stacks",
     )
 
@@ -175,7 +175,7 @@ class FindingOver:
 
 @dataclass(frozen=True, slots=True)
 class JudgedWorld:
-    """A snapshot of a run, with the ids that incidents in it are named by.
+    """A snapshot of a run, with the ids that identify its incidents.
 
     Attributes:
         run: 128-bit id of the run, or a substitute.
@@ -228,12 +228,12 @@ class SlowPart:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The time that a step would save at most without one cause.
+    """An upper bound on the time that a step would save without one cause.
 
     Attributes:
         cause: The kind of cause: `line`, `rank`, `node`, `stage` or `transfer`.
         ranks: The ranks concerned; empty for a transfer.
-        operation: The operation that the ranks compute before, or that transfers; '' if there are several.
+        operation: The operation that the ranks reach late, or whose transfer takes long; '' if there are several.
     """
 
     cause: str
@@ -290,11 +290,11 @@ class Incident:
         return stall_trace_id(self.run, self.name)
 
     def root(self, epoch: int) -> LinkTarget:
-        """Return the root span of an epoch."""
+        """Return the root span of an epoch: of one verdict within the incident."""
         return LinkTarget(self.trace_id, self.bar(epoch, "root"))
 
     def bar(self, epoch: int, bar: str) -> int:
-        """Return the span id of a bar of an epoch."""
+        """Return the id of a span of an epoch; `bar` names the span, such as `root` or `rank 2`."""
         return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.agent_id}" if self.agent_id else bar)
 
 

@@ -36,11 +36,11 @@ class Death:
         stopped: State letter (see `/proc/<pid>/stat`) if the process was not running when last checked; else ''.
         stopped_since_ns: When that state began; 0 if the process was running.
         ran_ns: When the kernel last showed the process running without a heartbeat; 0 for never.
-        with_others: Whether other processes of the job, killed by a signal, were ending already.
+        with_others: Whether signals were also killing other processes of the job, so that this death may be a result.
         outlives_request: Whether SIGTERM alone would not have ended it: its program handles, ignores or blocks it.
         launcher: The name of the parent process.
         error: Type and first line of the exception that ended it, from torchelastic's error file; '' if unknown.
-        asked: The signal that asked it to end before; 0 if none was recorded. Not in the file.
+        asked: The signal that had asked the process to end; 0 if none was recorded. Not stored in the death file.
         asked_ns: When that signal arrived.
     """
 
@@ -149,7 +149,7 @@ class Stopped:
 
     Attributes:
         state: One of `STOPPED_STATES`.
-        since_ns: Since when the process has been in that state without interruption.
+        since_ns: When the process entered that state; it has not left it since.
     """
 
     state: str

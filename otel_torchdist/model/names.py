@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 ROOT_UNIT: Final = "root"
 """The unit name of the outermost module, which has no name of its own."""
 BESIDE: Final = -2
-"""Epoch of operations outside a live group's collectives; see `GroupName.epoch`."""
+"""Epoch of operations outside the collectives of a reconfigurable group; see `GroupName.epoch`."""
 
 
 class AtTimeout(str, enum.Enum):
@@ -40,8 +40,8 @@ class GroupName:
         backend: Name of the backend; '' for a default group whose ranks have not reached their store yet.
         aligned: False if the group was in use when first seen. Its sequence numbers are then not comparable across
             ranks.
-        epoch: Number of this membership of a live group, as agreed by its members when they formed it; -1 for a group
-            whose members do not change, `BESIDE` for operations outside a group's collectives, counted separately.
+        epoch: Number of the current membership of a group that can be reconfigured, agreed on by its members; -1 for
+            other groups. `BESIDE` for operations outside the group's collectives, which are counted separately.
         device: Device type, if the group has a separate backend for each type; else ''.
         timeout_ms: The timeout of its operations in milliseconds; 0 if unknown. After a change, operations refer to
             another entry.

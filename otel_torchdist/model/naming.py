@@ -51,7 +51,7 @@ def stall_trace_id(run_id: int, incident: str) -> int:
 
 
 def stall_span_id(run_id: int, incident: str, epoch: int, bar: str) -> int:
-    """Return the span id of a bar (`root`, `rank 2`, …) in an incident's trace; each new verdict is a new epoch."""
+    """Return the span id of a bar (`root`, `rank 2`, …) in an incident's trace. Each new verdict begins an epoch."""
     return _hash(_SPAN_BYTES, "stall", run_id, incident, epoch, bar)
 
 

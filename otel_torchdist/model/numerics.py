@@ -55,7 +55,8 @@ class Parameters(msgspec.Struct, frozen=True, gc=False):
         count: Number of parameters.
         names: Name id of the parameters' names; 0 if unknown.
         left_out: Number of models and optimizers of this rank with too many parameters to compare.
-        sums: Checksums by the bits of parameter positions, as words.
+        sums: For each bit of positions, the checksum of the parameters whose position has that bit set. Packed into
+            words; see `tape.records.numerics`.
     """
 
     count: int
@@ -95,7 +96,7 @@ class NumericsFlag(enum.IntFlag):
     COMPARABLE = 4
     """The outputs must be equal on all members."""
     PARAMETERS = 8
-    """The record belongs to no operation: its last word is the checksum of parameters, equal on all members."""
+    """The record belongs to no operation: its last word is a checksum of parameters, required to be equal everywhere."""
     PENDING = 16
     """A device computes the statistics of the inputs, and the results arrive later."""
     UNSEEN = 32
@@ -109,7 +110,7 @@ class Unseen(enum.IntEnum):
     """A type without statistics that may hold infinities or NaN: float8, quantised, complex with lazy conjugation, or a
     subclass of Tensor."""
     LAYOUT = 2
-    """A sparse tensor, or a tensor on a device that is not dense."""
+    """A sparse tensor, or a non-dense tensor on a device."""
     DEVICE = 3
     """A device other than CUDA, or a device whose state is lost."""
     GRAPH = 4

@@ -25,7 +25,7 @@ class EndAccuracy(enum.Enum):
     AWAITED = enum.auto()
     """The return of a wait was observed."""
     DATED = enum.auto()
-    """The device dated the end on its own clock."""
+    """The device timestamped the end on its own clock."""
     NOTICED = enum.auto()
     """The end was noticed some time later."""
     ASSUMED = enum.auto()
@@ -57,7 +57,7 @@ def _ends(*accuracies: EndAccuracy) -> tuple[How, ...]:
 
 AWAITED: Final = _ends(EndAccuracy.AWAITED)
 BLOCKING: Final = _ends(EndAccuracy.CALLED, EndAccuracy.AWAITED)
-"""Ends until which a thread of the program was blocked."""
+"""Ends of calls that blocked a thread of the program until they ended."""
 EXACT: Final = _ends(EndAccuracy.CALLED, EndAccuracy.AWAITED, EndAccuracy.DATED)
 """Ends that are exact enough for durations."""
 COARSE: Final = _ends(EndAccuracy.NOTICED)
@@ -66,7 +66,7 @@ SUCCEEDED: Final = (*EXACT, *COARSE)
 ASSUMED: Final = _ends(EndAccuracy.ASSUMED)
 RAISED: Final = _ends(EndAccuracy.RAISED)
 UNMET: Final = (*ASSUMED, *RAISED)
-"""Ends that say nothing about when the members of a group met."""
+"""Ends that do not show that all members of a group had arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +198,11 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def waiting_since_ns(self) -> int | None:
-        """Since when the open operation is evidence of a wait; None if it is no evidence.
+        """Begin of the wait that this open operation proves; None if it proves none.
 
-        Some operations show their end only in a wait, so before a wait nothing is known; a receive posted long ago is
-        not late because a wait for it begins now. Coalesced operations may be submitted much later. An operation
-        queued on a device waits for that device's earlier work: however old, it shows nothing about other ranks.
+        Some operations show their end only in a wait, so before the wait nothing is known. A receive posted long ago
+        counts from the begin of the wait for it. Coalesced operations may be submitted much later. An operation queued
+        on a device waits for that device's earlier work, and shows nothing about other ranks.
         """
         if self.completed_ns is not None:
             return None

@@ -92,8 +92,8 @@ class WorkerView:
     Attributes:
         threads: Number of threads that serve calls; 0 if unknown.
         calls: Calls in flight: first the calls that this worker made, then the calls that it serves, each oldest first.
-        joins_since_ns: Since when the worker waits for the others in `init_rpc`; None if it does not.
-        leaves_since_ns: Since when the worker waits for the others in `rpc.shutdown`; None if it does not.
+        joins_since_ns: When the worker began to wait for the others in `init_rpc`; None if it does not wait there.
+        leaves_since_ns: When the worker began to wait for the others in `rpc.shutdown`; None if it does not wait there.
     """
 
     name: str

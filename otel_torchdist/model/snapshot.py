@@ -38,23 +38,23 @@ class RankView:
         alive: Whether the process exists.
         state: The last recorded state.
         failure: Type of the exception that ended the rank, or ''.
-        gone_since_ns: When the process was first seen to be gone; None while it is alive.
+        gone_since_ns: When the process was first observed to be gone; None while it is alive.
         heartbeat_ns: Last heartbeat: Python threads ran at that time.
         step: The current step.
         open: Operations that have not ended, oldest first.
         last: The operation that ended last.
         progress: Progress in each channel.
-        losses: How often records were lost before they were read.
+        losses: Number of times that records were lost before they were read.
         forgotten: Whether channels were dropped for lack of room.
         wall_offset_ns: Wall clock minus monotonic clock.
         stacks: Result of the newest request for stacks; None if there was no request.
         stopped: The kernel state that keeps the process from running; None if it runs, or if unknown.
-        expects_until_ns: Deadline until which a wait of or for this rank is expected; 0 for none.
+        expects_until_ns: Deadline of a wait by or for this rank that `expect_wait` announced; 0 for none.
         windows: Recent calls in each group; see `CallLog`.
         arrivals: Recent arrival times in each group; see `ArrivalLog`.
         groups: The groups in use, by key.
         seen_alive_ns: When the process was last seen alive; 0 for never.
-        is_new: Whether no agent has read the tape before this one.
+        is_new: Whether this agent is the first to read the tape.
         ran_ns: When the kernel last showed the process running although its heartbeat had stopped; 0 for never.
         is_remote: Whether another agent reads the tape.
         death: The death observed by the rank's agent; None if none was observed.
@@ -74,8 +74,8 @@ class RankView:
         places: This process's rank in other worlds, by the key of each of their groups.
         pace: The pace of calls.
         raised: The exception that ended the rank; None if unknown.
-        twins: Process ids of all live processes that claim to be this rank, ascending; empty if there is only one.
-        other_sizes: World sizes, by rank, of processes that use the same address for a world of another size.
+        twins: Process ids of all live processes that claim to be this rank, ascending; empty unless there are several.
+        other_sizes: By rank: world size of a process that uses the same address for a world of a different size.
         occupations: Activities of threads that may wait for operations without a record of it.
         clock_error_ns: Upper bound on the error of times that another agent read on its own clock.
         data_wait_ns: Total time that the training thread has waited for data.
@@ -218,8 +218,8 @@ class WorldSnapshot:
         taken_ns: Monotonic time.
         ranks: By global rank.
         unreachable: Ranks whose agent does not answer, with the agent's host.
-        source: Distinguishes snapshots with the same run id: the other user, who may have forged the id, or the
-            directory of ranks without an id. '' for a run of this process's user.
+        source: Distinguishes snapshots with the same run id. '' for a run of this process's user; else the name of the
+            other user, who may have forged the id, or the directory of ranks without an id.
         is_foreign: Whether the ranks belong to another user.
         looked_ns: When the pass over the tapes began; 0 if unknown. A pass takes time on a busy machine, and later
             records may be missing.
