@@ -18,13 +18,13 @@ from otel_torchdist.model.naming import name_ranks, readable
 from otel_torchdist.model.units import amount, duration
 
 Names = Mapping[str, str]
-TWICE: Final = 2.0
+MIN_SHARE_RATIO: Final = 2.0
 """Point out ranks with at least this multiple of an equal share of the critical path."""
-EXPOSED: Final = 0.2
+MIN_TRANSFER_SHARE: Final = 0.2
 """Point out transfers if they take at least this share of the critical path."""
 MANY_OPERATIONS: Final = 50
 SMALL_BYTES: Final = 1_000_000
-UNEQUAL: Final = 1.5
+MIN_WORK_RATIO: Final = 1.5
 """Point out experts if the busiest rank of a typical exchange has at least this multiple of the mean work."""
 _WITHIN_LAYERS: Final = (Role.TENSOR, Role.SEQUENCE, Role.EXPERT, Role.CONTEXT)
 """Roles of groups that communicate several times in each layer, where transfers do not overlap with computing."""
@@ -113,7 +113,7 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
             case CauseKind.LINE | CauseKind.RANK:
                 is_new = not named.issuperset(cause.ranks)
                 named.update(cause.ranks)
-                if is_new and share >= TWICE / len(path.ranks) and not on_nodes.issuperset(cause.ranks):
+                if is_new and share >= MIN_SHARE_RATIO / len(path.ranks) and not on_nodes.issuperset(cause.ranks):
                     yield Advice(
                         Topic.SLOW_RANK, cause.ranks, cause.host, cause.label, share=share, gain_ns=gain_ns, cause=cause
                     )
@@ -121,7 +121,7 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
                 pass  # nodes are handled above, transfers below
     transfer = path.by_kind[PathKind.TRANSFER] / path.path_ns if path.path_ns else 0.0
     longest = next((cause for cause in path.causes if cause.kind is CauseKind.TRANSFER), None)
-    if transfer >= EXPOSED and longest is not None:
+    if transfer >= MIN_TRANSFER_SHARE and longest is not None:
         yield Advice(Topic.EXPOSED, label=longest.label, share=transfer, gain_ns=longest.gain_ns)
 
 
@@ -145,7 +145,7 @@ def _of_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
             )
         if calls.has_steps and any(role in _OF_GRADIENTS for role in roles):
             yield from _small_operations(groups, calls, steps)
-        if groups.imbalance is not None and groups.imbalance.typical_ratio >= UNEQUAL and Role.EXPERT in roles:
+        if groups.imbalance is not None and groups.imbalance.typical_ratio >= MIN_WORK_RATIO and Role.EXPERT in roles:
             yield Advice(
                 Topic.EXPERTS,
                 (groups.imbalance.rank,),

@@ -76,7 +76,7 @@ class RankHistory:
         world_size: Number of ranks in the job; 0 if unknown.
         host: Host name; '' if the source does not record it.
         wall_offset_ns: Offset from the times of operations to nanoseconds since the epoch.
-        operations: In the order in which they were entered, in their last known state.
+        operations: In order of entry, in their last known state.
         lost: Number of calls known to be missing, because they were overwritten or damaged.
         clock: Name of the clock, such as the boot id of the node; '' if unknown. Never compare the times of ranks with
             different or unknown clocks.

@@ -89,9 +89,8 @@ class Flag(enum.IntFlag):
     REDUCE_OP_UNREAD = 64
     """The reduce op in the signature comes from an earlier call at the same call site. This call's was not read."""
     UNEVEN = 128
-    """An `all_to_all` in which this rank's parts differ in size, sent or expected; without the flag it is even. Records
-    of kind `SPLITS` before it hold the sizes. Or an `all_gather` in which this rank expects a size other than its own
-    from some member."""
+    """An `all_to_all` whose parts on this rank, sent or expected, differ in size. Earlier records of kind `SPLITS` hold
+    the sizes. Or an `all_gather` in which this rank expects a size other than its own from some member."""
 
 
 class How(enum.IntEnum):

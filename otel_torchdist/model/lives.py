@@ -125,7 +125,7 @@ class Lifetime(NamedTuple):
 
     Attributes:
         began_ns: When its tape was created.
-        seen_ns: The latest time at which it was known to be alive.
+        seen_ns: The latest time when it was known to be alive.
         id_is_sure: False while its run id may still be the id of an earlier attempt.
     """
 

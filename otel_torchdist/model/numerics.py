@@ -96,7 +96,7 @@ class NumericsFlag(enum.IntFlag):
     COMPARABLE = 4
     """The outputs must be equal on all members."""
     PARAMETERS = 8
-    """The record belongs to no operation: its last word is a checksum of parameters, required to be equal everywhere."""
+    """The record belongs to no operation. Its last word is a checksum of parameters, which must not differ by rank."""
     PENDING = 16
     """A device computes the statistics of the inputs, and the results arrive later."""
     UNSEEN = 32

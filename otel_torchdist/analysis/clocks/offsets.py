@@ -17,10 +17,10 @@ from otel_torchdist.model.collectives import Waiting, waiting_in
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.sources.history.call_table import RankCalls
 
-_MOST: Final = 400_000
+_MAX_SAMPLES: Final = 400_000
 """Upper bound on the sampled operations of each channel, over all ranks."""
-_MOST_OF_RANK: Final = 4_096
-_LEAST_OF_RANK: Final = 64
+_MAX_SAMPLES_OF_RANK: Final = 4_096
+_MIN_SAMPLES_OF_RANK: Final = 64
 SECTION_NS: Final = 10_000_000_000
 """Length of the sections of time that offsets are measured for. Clocks of two nodes drift by some 10 µs a second."""
 
@@ -155,7 +155,7 @@ class MeetingTimes:
 
     def add(self, calls: RankCalls, clock: str) -> None:
         """Add the calls of a rank on a clock."""
-        most = min(max(_MOST // max(calls.world_size, 1), _LEAST_OF_RANK), _MOST_OF_RANK)
+        most = min(max(_MAX_SAMPLES // max(calls.world_size, 1), _MIN_SAMPLES_OF_RANK), _MAX_SAMPLES_OF_RANK)
         joins = calls.joins()
         for channel, places in _by_channel(calls).items():
             known = self._channels.get(channel)
@@ -185,7 +185,7 @@ class MeetingTimes:
 
 
 def _by_channel(calls: RankCalls) -> dict[Channel, list[int]]:
-    """Return the places of operations that no rank leaves before all have entered, by channel."""
+    """Return the indices of operations that no rank leaves before all have entered, by channel."""
     are_meetings = [
         kind.record_kind is RecordKind.OPERATION and waiting_in(kind.operation) is Waiting.EVERYONE
         for kind in calls.kinds

@@ -30,11 +30,12 @@ from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.naming import compress_ranks
 from otel_torchdist.sources.history.call_table import CallTable, RankCalls
 
-UNSTEADY: Final = 2.0
+MAX_STEADY_RATIO: Final = 2.0
 """Steps longer than this multiple of the median are outliers (checkpoint, evaluation, compilation) and are left out."""
 MOST_CALLS: Final = 400_000
 """Upper bound on calls analysed, over all ranks. The newest are kept."""
 _LEAST_CALLS: Final = 64
+"""Lower bound on the calls kept of each rank."""
 
 
 class PathFinder:
@@ -248,7 +249,7 @@ def _steady(ended: Mapping[int, int]) -> tuple[list[int], list[int]]:
     durations = {step: ended[step] - ended[step - 1] for step in list(ended)[1:]}
     if not durations:
         return [], []
-    limit_ns = UNSTEADY * median(durations.values())
+    limit_ns = MAX_STEADY_RATIO * median(durations.values())
     unsteady = [step for step, duration_ns in durations.items() if duration_ns > limit_ns]
     stretches: list[list[int]] = [[]]
     for step, duration_ns in durations.items():

@@ -26,9 +26,9 @@ LEAST_SHARE: Final = 0.01
 _LEAST_STANDARD_ERRORS: Final = 3.0
 """Least mean excess, in standard errors. By chance alone, one or two of a thousand ranks exceed it."""
 _LEAST_STEPS: Final = 4
-_DOMINANT: Final = 0.8
+_DOMINANT_SHARE: Final = 0.8
 """If one line has at least this share of a rank's excess, the line is the cause, not the rank."""
-_UNEQUAL: Final = 1.1
+_MIN_STAGE_RATIO: Final = 1.1
 """Least ratio of the slowest stage's computing to the mean of the others."""
 _MOST_CAUSES: Final = 8
 _MOST_TRANSFERS: Final = 3
@@ -149,7 +149,7 @@ class Causes:
                 slow[rank] = sum(totals) // self._steps
         for rank, mean_ns in sorted(slow.items(), key=lambda item: -item[1])[:_MOST_CAUSES]:
             largest_ns = max(sum(excess.steps) // self._steps for excess in excesses[rank])
-            if largest_ns >= _DOMINANT * mean_ns:
+            if largest_ns >= _DOMINANT_SHARE * mean_ns:
                 continue
             timeline = self._timelines[rank]
             expected = _merged(excesses[rank])
@@ -195,7 +195,7 @@ class Causes:
         usual = _means([lines for stage, lines in typical.items() if stage != slowest])
         longer = {line: line_ns for line, line_ns in typical[slowest].items() if usual.get(line, line_ns) < line_ns}
         excess_ns = sum(line_ns - usual[line] for line, line_ns in longer.items())
-        if excess_ns < (_UNEQUAL - 1) * sum(usual.values()):
+        if excess_ns < (_MIN_STAGE_RATIO - 1) * sum(usual.values()):
             return
         factors = {line: usual[line] / longer[line] for line in longer}
         saved_ns = self._replay.saved_ns(computing=self._scaled(slowest, factors))

@@ -26,7 +26,7 @@ class PathKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the path: a time in which one rank determined the duration of the step.
+    """A piece of the path: an interval in which one rank determined the duration of the step.
 
     Attributes:
         rank: Global rank.

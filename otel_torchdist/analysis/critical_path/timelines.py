@@ -179,13 +179,13 @@ class PathTimeline:
 
 
 def _comparable(calls: RankCalls) -> list[int]:
-    """Return the places of operations with a known arrival."""
+    """Return the indices of operations with a known arrival."""
     are_operations = [kind.record_kind is RecordKind.OPERATION for kind in calls.kinds]
     return [place for place, kind in enumerate(calls.kind) if are_operations[kind] and calls.has_arrived(place)]
 
 
 def _newest(places: Sequence[int], step_of: Sequence[int], most: int) -> Sequence[int]:
-    """Return the places of the newest calls, in whole steps."""
+    """Return the indices of the newest calls, in whole steps."""
     if len(places) <= most:
         return places
     steps = sorted({step_of[place] for place in places})

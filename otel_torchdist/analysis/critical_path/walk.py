@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class OrderedArrivals:
-    """Calls in the order in which ranks arrived at them.
+    """Calls in order of arrival.
 
     Attributes:
         places: The calls. Calls at the same time are ordered by descending rank.

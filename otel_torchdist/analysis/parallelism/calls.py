@@ -29,7 +29,7 @@ SMALL_ELEMENTS: Final = 16
 """Upper bound on the elements of losses, norms and counters, which any group may exchange."""
 MAX_SIZES: Final = 256
 MAX_SPREAD: Final = 128
-"""Largest group for which the traffic between all pairs of members is listed. Thousands of members have millions."""
+"""Largest group whose traffic is listed by pair of members. Thousands of members have millions of pairs."""
 _EXCHANGE: Final = "all_to_all"
 _BROADCAST: Final = "broadcast"
 _UNEVEN: Final = int(Flag.UNEVEN)

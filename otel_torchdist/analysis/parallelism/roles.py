@@ -85,11 +85,11 @@ class Round:
 MIN_FORWARD: Final = 0.1
 """Tensors of unknown shape are activations if at least this share of their bytes moves outside of backward. Batch
 statistics have less."""
-MANY: Final = 8
-"""Least number of messages between two neighbours for which evenness is significant."""
-EVEN: Final = 0.98
+MIN_MESSAGES: Final = 8
+"""Least number of messages between two neighbours that makes evenness significant."""
+MIN_RING_EVENNESS: Final = 0.98
 """Least ratio of `fewest` to `most` in ring attention."""
-UNEVEN: Final = 0.9
+MAX_PIPELINE_EVENNESS: Final = 0.9
 """Greatest ratio of `fewest` to `most` in a pipeline."""
 
 
@@ -206,12 +206,12 @@ def _role_of_messages(counts: Round | None) -> Role:
     """
     if counts is None:
         return Role.PIPELINE
-    if counts.fewest < MANY:
+    if counts.fewest < MIN_MESSAGES:
         return Role.RING
     evenness = counts.fewest / counts.most
-    if evenness >= EVEN:
+    if evenness >= MIN_RING_EVENNESS:
         return Role.ATTENTION_RING
-    return Role.PIPELINE if evenness <= UNEVEN else Role.RING
+    return Role.PIPELINE if evenness <= MAX_PIPELINE_EVENNESS else Role.RING
 
 
 def _role_of_exchange(kind: CallShape, count: KindCount) -> Role | None:

@@ -37,7 +37,7 @@ def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory
     """Plan a script that hangs as a job did.
 
     Args:
-        verdict: The verdict on the job, with places.
+        verdict: The verdict on the job, with the ranks' positions in the code.
         world: The snapshot that the verdict is based on.
         histories: The recorded calls of the ranks.
         origin: The origin of the verdict.

@@ -105,7 +105,7 @@ def _first(channel: Channel, hangs_at: int, ranks: Mapping[int, Sequence[Operati
 
 
 def _last(channel: Channel, hangs_at: int, ranks: Iterable[Sequence[OperationView]]) -> int:
-    """Return the last position to keep: the last call of the channel in which a rank hangs."""
+    """Return the last position to keep: the last one at which a rank hangs in this channel."""
     stuck = [
         call.operation_id.sequence
         for operations in ranks

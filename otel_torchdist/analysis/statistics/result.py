@@ -45,7 +45,7 @@ class BandwidthOver(Enum):
     """The time over which bandwidth was measured."""
 
     TRANSFER = "transfer"
-    """From the last arrival to the end, as in a benchmark in which all ranks begin together."""
+    """From the last arrival to the end, as in a benchmark whose ranks all begin together."""
     DURATION = "duration"
     """From the call to the end, including the wait for other ranks: a lower bound."""
 

@@ -107,7 +107,7 @@ class Tally:
         waited_ns: Time that split calls waited for the last arrival.
         transfer_ns: Time that split calls took after the last arrival.
         transfers: Bytes moved by split calls, and their times after the last arrival.
-        lateness: By rank: for each operation at which it alone arrived last, nanoseconds that the others waited for it.
+        lateness: For each rank, the nanoseconds that the others waited for it alone, one per operation.
         compared: Number of operations at which a call of this row was the only last arrival.
         groups: Keys of the groups of the calls.
         operations: Operations of the calls.

@@ -17,7 +17,7 @@ MAX_ALL: Final = 16
 
 @dataclass(slots=True)
 class RankFlows:
-    """Flows of one rank, by the place of the slice.
+    """Flows of one rank, by the index of the slice.
 
     Attributes:
         leaving: Ids of flows that leave from the begin of a slice.

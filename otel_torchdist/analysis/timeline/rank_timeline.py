@@ -60,7 +60,7 @@ class RankTimeline:
         waits: Nanoseconds that the rank waited for each call, or `UNKNOWN`.
         shift_ns: Nanoseconds that were added to the rank's times.
         until_ns: The last sign of life; 0 if unknown.
-        groups: Places of calls by ascending begin, by the name of their track.
+        groups: Indices of calls by ascending begin, for each track by its name.
         steps: Steps, ascending.
         activities: Activities, such as optimizer steps, by ascending begin.
         checkpoints: Checkpoints, by ascending begin.
@@ -120,7 +120,7 @@ def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int | No
         end: End of every slice; `OPEN` or None if it has not ended.
 
     Returns:
-        The places in each lane, in order.
+        The indices in each lane, in order.
     """
     lanes: list[list[int]] = []
     free: list[int] = []

@@ -84,7 +84,7 @@ def _drawn(calls: RankCalls, shift_ns: int, extent: Extent) -> Iterator[int]:
 
 
 def _tracks(calls: RankCalls) -> dict[str, array[int]]:
-    """Return the places of calls in each group, by ascending begin."""
+    """Return the indices of the calls in each group, by ascending begin."""
     places: dict[int, list[int]] = {}
     for place, kind in enumerate(calls.kind):
         places.setdefault(kind, []).append(place)
