@@ -75,15 +75,15 @@ def _three_digits(number: float) -> str:
 LARGER: Final = "larger"
 BOUNDS: Final = {12: "4KiB", 16: "64KiB", 20: "1MiB", 24: "16MiB", 28: "256MiB"}
 """Names of the size classes, by the exponent of the largest size in each, a power of two."""
-_MOST_BITS: Final = max(BOUNDS) + 1
+_MAX_BITS: Final = max(BOUNDS) + 1
 _BY_BITS: Final = tuple(
-    next((name for power, name in BOUNDS.items() if bits <= power), LARGER) for bits in range(_MOST_BITS + 1)
+    next((name for power, name in BOUNDS.items() if bits <= power), LARGER) for bits in range(_MAX_BITS + 1)
 )
 
 
 def size_class(size: int) -> str:
     """Return the size class of a message: `4KiB` for sizes up to 4,096 bytes, and so on."""
-    return _BY_BITS[min((size - 1).bit_length(), _MOST_BITS)]
+    return _BY_BITS[min((size - 1).bit_length(), _MAX_BITS)]
 
 
 _BITS: Final = re.compile(r"\d+")

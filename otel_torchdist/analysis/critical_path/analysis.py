@@ -34,7 +34,7 @@ MAX_STEADY_RATIO: Final = 2.0
 """Steps longer than this multiple of the median are outliers (checkpoint, evaluation, compilation) and are left out."""
 MOST_CALLS: Final = 400_000
 """Upper bound on calls analysed, over all ranks. The newest are kept."""
-_LEAST_CALLS: Final = 64
+_MIN_CALLS: Final = 64
 """Lower bound on the calls kept of each rank."""
 
 
@@ -56,7 +56,7 @@ class PathFinder:
         """Add the calls of a rank."""
         self._world_size = max(self._world_size, calls.world_size, calls.rank + 1)
         self._aligner.add(calls)
-        timeline = PathTimeline(calls, max(_LEAST_CALLS, self._most_calls // self._world_size))
+        timeline = PathTimeline(calls, max(_MIN_CALLS, self._most_calls // self._world_size))
         if timeline.arrived:
             self._timelines.append(timeline)
 

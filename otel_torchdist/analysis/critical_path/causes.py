@@ -23,16 +23,16 @@ from otel_torchdist.model.names import CallSiteName
 
 LEAST_SHARE: Final = 0.01
 """Causes that gain less than this share of a step are left out."""
-_LEAST_STANDARD_ERRORS: Final = 3.0
+_MIN_STANDARD_ERRORS: Final = 3.0
 """Least mean excess, in standard errors. By chance alone, one or two of a thousand ranks exceed it."""
-_LEAST_STEPS: Final = 4
+_MIN_STEPS: Final = 4
 _DOMINANT_SHARE: Final = 0.8
 """If one line has at least this share of a rank's excess, the line is the cause, not the rank."""
 _MIN_STAGE_RATIO: Final = 1.1
 """Least ratio of the slowest stage's computing to the mean of the others."""
-_MOST_CAUSES: Final = 8
-_MOST_TRANSFERS: Final = 3
-_MOST_SAMPLED: Final = 64
+_MAX_CAUSES: Final = 8
+_MAX_TRANSFERS: Final = 3
+_MAX_SAMPLED: Final = 64
 """Kinds of time are compared on a sample: fewer than twice this number of calls of a cause, and at most this number of
 peers for each call."""
 
@@ -90,7 +90,7 @@ class Causes:
         excesses = self._excesses()
         causes = [*self._slow_lines(excesses), *self._ranks(excesses), *self._stage(), *self._transfers()]
         notable = [cause for cause in causes if cause.gain_ns >= self._least_ns]
-        return sorted(notable, key=lambda cause: (-cause.gain_ns, cause.ranks))[:_MOST_CAUSES]
+        return sorted(notable, key=lambda cause: (-cause.gain_ns, cause.ranks))[:_MAX_CAUSES]
 
     def _usual_lines(self) -> list[frozenset[_LineNumber]]:
         """Return the lines that each rank calls in at least half of the steps."""
@@ -135,7 +135,7 @@ class Causes:
             for excess in of_rank
             if self._is_significant(excess.steps)
         ]
-        for mean_ns, rank, excess in sorted(suspects, key=lambda suspect: (-suspect[0], suspect[1]))[:_MOST_CAUSES]:
+        for mean_ns, rank, excess in sorted(suspects, key=lambda suspect: (-suspect[0], suspect[1]))[:_MAX_CAUSES]:
             timeline = self._timelines[rank]
             gain_ns = self._gain(excess.expected)
             kinds = self._kinds(excess.expected)
@@ -147,7 +147,7 @@ class Causes:
             totals = [sum(steps) for steps in zip(*_of_every_step(of_rank), strict=True)]
             if self._is_significant(totals):
                 slow[rank] = sum(totals) // self._steps
-        for rank, mean_ns in sorted(slow.items(), key=lambda item: -item[1])[:_MOST_CAUSES]:
+        for rank, mean_ns in sorted(slow.items(), key=lambda item: -item[1])[:_MAX_CAUSES]:
             largest_ns = max(sum(excess.steps) // self._steps for excess in excesses[rank])
             if largest_ns >= _DOMINANT_SHARE * mean_ns:
                 continue
@@ -160,11 +160,11 @@ class Causes:
     def _kinds(self, places: Iterable[Place]) -> dict[TimeKind, int]:
         """Return the excess before these calls, by kind of time, in an average step."""
         calls = list(places)
-        sampled = calls[:: max(1, len(calls) // _MOST_SAMPLED)]
+        sampled = calls[:: max(1, len(calls) // _MAX_SAMPLED)]
         total: Counter[TimeKind] = Counter()
         for place in sampled:
             spent = self._replay.spent(place)
-            matching = self._peer_calls[place][:_MOST_SAMPLED]
+            matching = self._peer_calls[place][:_MAX_SAMPLED]
             peers = [self._replay.spent(other) for other in matching if other.rank != place.rank]
             for kind in TimeKind:
                 total[kind] += spent.get(kind, 0) - (median_low(peer.get(kind, 0) for peer in peers) if peers else 0)
@@ -232,7 +232,7 @@ class Causes:
                 if piece.kind is PathKind.TRANSFER and piece.label is not None:
                     lengths[_line(piece.label)] += piece.duration_ns
                     labels[_line(piece.label)].add(piece.label)
-        for line, length_ns in lengths.most_common(_MOST_TRANSFERS):
+        for line, length_ns in lengths.most_common(_MAX_TRANSFERS):
             saved_ns = self._replay.saved_ns(transfer=self._without(line))
             label = labels[line].pop() if len(labels[line]) == 1 else Label(line[0], "", line[1])
             yield Cause(CauseKind.TRANSFER, (), "", label, length_ns // self._steps, saved_ns // self._steps)
@@ -253,11 +253,11 @@ class Causes:
 
     def _is_significant(self, steps: Sequence[int]) -> bool:
         """Return whether an excess is large enough to report and statistically significant."""
-        if len(steps) < _LEAST_STEPS or sum(steps) < self._least_ns * self._steps:
+        if len(steps) < _MIN_STEPS or sum(steps) < self._least_ns * self._steps:
             return False
         mean = fmean(steps)
         error = stdev(steps) / len(steps) ** 0.5
-        return mean >= _LEAST_STANDARD_ERRORS * error
+        return mean >= _MIN_STANDARD_ERRORS * error
 
 
 def _line(label: Label) -> _Line:

@@ -17,7 +17,7 @@ from otel_torchdist.sources.history.call_table import RankCalls
 
 _MAX_SKIPPED: Final = 16
 """Upper bound on the blocks of other threads that a search skips."""
-_LEAST_STEPS: Final = 3
+_MIN_STEPS: Final = 3
 
 
 class Label(NamedTuple):
@@ -189,5 +189,5 @@ def _newest(places: Sequence[int], step_of: Sequence[int], most: int) -> Sequenc
     if len(places) <= most:
         return places
     steps = sorted({step_of[place] for place in places})
-    first = max(min(step_of[places[-most]] + 1, steps[max(0, len(steps) - _LEAST_STEPS)]), steps[0])
+    first = max(min(step_of[places[-most]] + 1, steps[max(0, len(steps) - _MIN_STEPS)]), steps[0])
     return [place for place in places if step_of[place] >= first]

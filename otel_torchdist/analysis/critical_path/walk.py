@@ -18,9 +18,9 @@ from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.collectives import Waiting, waiting_in
 from otel_torchdist.sources.history.meetings import accepting_inboxes, inbox_of
 
-_LEAST_EXPOSED: Final = 0.1
+_MIN_EXPOSED_SHARE: Final = 0.1
 """Least share of a transfer that a rank must wait for. Below it, the transfer overlapped with computing."""
-_LEAST_BLOCK_NS: Final = 50_000
+_MIN_BLOCK_NS: Final = 50_000
 """Shorter blocks do not count as waits: in Python, a wait for a completed operation takes 10 to 20 µs."""
 
 
@@ -184,7 +184,7 @@ class Walker:
         if last is None or last_ns is None:
             return Release(None, block.begin_ns, label)
         exposed_ns = block.release_ns - block.begin_ns
-        is_exposed = exposed_ns >= max(_LEAST_BLOCK_NS, _LEAST_EXPOSED * (block.release_ns - last_ns))
+        is_exposed = exposed_ns >= max(_MIN_BLOCK_NS, _MIN_EXPOSED_SHARE * (block.release_ns - last_ns))
         if last_ns < block.begin_ns and not is_exposed:
             return Release(None, block.begin_ns, label)
         return Release(last, last_ns, label)

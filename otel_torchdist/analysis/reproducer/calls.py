@@ -12,13 +12,13 @@ from otel_torchdist.model.collectives import MESSAGES, RECV, ROOTED, Waiting, wa
 from otel_torchdist.model.naming import readable
 
 WIDTH: Final = 100
-LONGEST: Final = 2_000
+MAX_TEXT: Final = 2_000
 """Upper bound on the characters of one text."""
 
 
 def plain(text: str) -> str:
     r"""Return a text as ASCII on one line, with all other characters escaped, such as `\n` or `\u202e`."""
-    return readable(text.replace("…", "..."), LONGEST).encode("ascii", "backslashreplace").decode()
+    return readable(text.replace("…", "..."), MAX_TEXT).encode("ascii", "backslashreplace").decode()
 
 
 def comment(text: str, indent: str = "", hanging: str = "") -> Iterator[str]:
@@ -32,7 +32,7 @@ def comment(text: str, indent: str = "", hanging: str = "") -> Iterator[str]:
 
 def literal(text: str) -> str:
     """Return a text as a Python string on one line."""
-    written = ascii(text[:LONGEST])
+    written = ascii(text[:MAX_TEXT])
     return f'"{written[1:-1]}"' if not {*written[1:-1]} & {*"\"'\\"} else written
 
 

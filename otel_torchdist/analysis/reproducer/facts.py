@@ -19,7 +19,7 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
-MOST_FRAMES: Final = 6
+MAX_FRAMES: Final = 6
 _FRAME: Final = re.compile(r'^  File "(.*)", (line \d+, in .*)$')
 
 
@@ -83,7 +83,7 @@ def remarks_on(verdict: Verdict, rank: int) -> Iterator[str]:
     clause = describe_place(place, f"rank {rank}") if place is not None else ""
     yield f"The job's {clause}." if clause else "The rank's position is not recorded."
     if place is not None:
-        yield from [_short(line) for line in place.stacktrace.splitlines() if line.strip()][-MOST_FRAMES:]
+        yield from [_short(line) for line in place.stacktrace.splitlines() if line.strip()][-MAX_FRAMES:]
 
 
 def _short(line: str) -> str:

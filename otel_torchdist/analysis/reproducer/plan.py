@@ -29,7 +29,7 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
-MOST_RANKS: Final = 1_024
+MAX_RANKS: Final = 1_024
 """Upper bound on the script's ranks, which all run on one machine."""
 
 
@@ -50,8 +50,8 @@ def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory
     tails = tails_of([by_rank[rank] for rank in scope.ranks if rank in by_rank], scope.hangs_at)
     cut = {rank: _cut(verdict, rank, tail) for rank, tail in tails.of_rank.items()}
     mapping = choose_ranks(scope, cut)
-    if len(mapping.kept) > MOST_RANKS:
-        raise NotReproducibleError(f"it needs {len(mapping.kept)} ranks, and one machine can run {MOST_RANKS}")
+    if len(mapping.kept) > MAX_RANKS:
+        raise NotReproducibleError(f"it needs {len(mapping.kept)} ranks, and one machine can run {MAX_RANKS}")
     kept = {rank: cut.get(rank, ()) for rank in mapping.kept}
     views = _groups_in(verdict, kept)
     groups = groups_for(views, mapping, origin.world_size)

@@ -83,9 +83,9 @@ def _is_about_a_creation(verdict: Verdict) -> bool:
     return RecordKind.RENDEZVOUS in kinds or any(text.startswith(NEW_GROUP) for text in parties)
 
 
-MOST_RANKS: Final = 8
+MAX_RANKS_TO_KEEP_ALL: Final = 8
 """If a verdict involves at most this number of ranks, the script keeps all of them."""
-MOST_PARTIES: Final = 8
+MAX_PARTIES: Final = 8
 """Upper bound on the parties in the script. A party is a set of ranks that do the same. The largest are kept."""
 
 
@@ -116,7 +116,7 @@ def choose_ranks(scope: VerdictScope, tails: Mapping[int, Sequence[Event]]) -> R
         tails: The last calls of these ranks.
     """
     ranks = scope.ranks
-    if len(ranks) <= MOST_RANKS or scope.verdict.kind is VerdictKind.CIRCULAR:
+    if len(ranks) <= MAX_RANKS_TO_KEEP_ALL or scope.verdict.kind is VerdictKind.CIRCULAR:
         return RankMapping(ranks, {place: (rank,) for place, rank in enumerate(ranks)}, ())
     roots = {event.operation.record.peer for tail in tails.values() for event in tail} & {*ranks}
     parties: dict[Hashable, list[int]] = {}
@@ -160,7 +160,7 @@ def _largest(scope: VerdictScope, parties: Mapping[Hashable, list[int]]) -> list
     """Return the largest parties, including at least one with a rank that the verdict names."""
     named = {*scope.verdict.ranks}
     ordered = sorted(parties.values(), key=len, reverse=True)
-    kept = ordered[:MOST_PARTIES]
+    kept = ordered[:MAX_PARTIES]
     if not any(named & {*party} for party in kept):
         kept += [party for party in ordered if named & {*party}][:1]
     return kept

@@ -73,7 +73,7 @@ def _replaced(used: Iterable[str], known: frozenset[str], candidates: Callable[[
 
 Shape = tuple[int, ...]
 
-MOST_BYTES: Final = 1 << 30
+MAX_BYTES: Final = 1 << 30
 """Upper bound on the tensors of all ranks together, in bytes."""
 PARTED: Final = operations_where(lambda row: row.describes_parts)
 """Operations whose signature describes a tensor with a part for each member."""
@@ -103,14 +103,14 @@ class ScriptSizes:
 
 
 def sizes_for(ranks: Iterable[Sequence[ScriptCall]]) -> ScriptSizes:
-    """Choose sizes so that the script stays below `MOST_BYTES`.
+    """Choose sizes so that the script stays below `MAX_BYTES`.
 
     Args:
         ranks: The calls of each rank, with the job's shapes; for `PARTED` operations, the shape of one part.
     """
     calls = [list(of_rank) for of_rank in ranks]
     needed = sum(_peak(of_rank) for of_rank in calls)
-    factor = -(-needed // MOST_BYTES)
+    factor = -(-needed // MAX_BYTES)
     if factor <= 1:
         return ScriptSizes(1, {})
     elements: dict[int, int] = {}
@@ -136,9 +136,9 @@ def _bytes(call: ScriptCall) -> int:
     return (size + 1) * described if call.operation in _FOR_EACH_MEMBER else described
 
 
-LISTS: Final = "all_to_all"
+ALL_TO_ALL_LISTS: Final = "all_to_all"
 """The exchange of lists of tensors; `all_to_all_single` exchanges parts of one tensor."""
-_UNKNOWN_ITEM: Final = 4
+_DEFAULT_ITEM_BYTES: Final = 4
 """Bytes of an element whose type is not recorded: `float32` is assumed."""
 
 
@@ -177,7 +177,7 @@ class UnevenExchanges:
                 if view.name in EXCHANGES and view.operation_id.channel.kind is RecordKind.OPERATION:
                     self._calls.setdefault(view.operation_id, {})[rank] = view
         uneven = [view for calls in self._calls.values() for view in calls.values() if view.record.flags & Flag.UNEVEN]
-        self.has_uneven_lists = any(view.name == LISTS and _has_all_splits(view) for view in uneven)
+        self.has_uneven_lists = any(view.name == ALL_TO_ALL_LISTS and _has_all_splits(view) for view in uneven)
         self.are_unknown = any(not _has_all_splits(view) for view in uneven)
 
     def parts(self, rank: int, view: OperationView) -> ExchangedParts | None:
@@ -227,13 +227,13 @@ def _received(view: OperationView) -> int:
 
 def _item(view: OperationView) -> int:
     names = view.signature.dtypes if view.signature is not None else ()
-    return bytes_of(names[0]) if names else _UNKNOWN_ITEM
+    return bytes_of(names[0]) if names else _DEFAULT_ITEM_BYTES
 
 
 def _shapes(view: OperationView, elements: Sequence[int]) -> tuple[Shape, ...]:
     """Return shapes of parts with these numbers of elements: in rows of the call's tensor, or flat."""
     shapes = view.signature.shapes if view.signature is not None else ()
-    rest = tuple(shapes[0][1:]) if shapes and view.name != LISTS else ()
+    rest = tuple(shapes[0][1:]) if shapes and view.name != ALL_TO_ALL_LISTS else ()
     row = math.prod(rest)
     if row <= 0 or any(count % row for count in elements):
         return tuple((count,) for count in elements)

@@ -29,8 +29,8 @@ from otel_torchdist.analysis.reproducer.script import (
 )
 
 _INDENT: Final = "    "
-MOST_REMARKED: Final = 4
-"""Upper bound on the remarks about ranks that do the same in the script."""
+MAX_REMARKS: Final = 4
+"""Upper bound on the different remarks about one party of ranks."""
 
 
 def source_of(script: Script, file_name: str) -> str:
@@ -120,7 +120,7 @@ def _remarks(ranks: Iterable[Sequence[Step]]) -> list[str]:
     """Return the distinct remarks on ranks that do the same in the script."""
     ends = [step for steps in ranks for step in steps[-1:] if isinstance(step, End)]
     distinct = list(dict.fromkeys(end.remarks for end in ends))
-    return [remark for remarks in distinct[:MOST_REMARKED] for remark in remarks]
+    return [remark for remarks in distinct[:MAX_REMARKS] for remark in remarks]
 
 
 def _lines(steps: Sequence[Step], indent: str, remarks: Sequence[str] = ()) -> Iterator[str]:

@@ -19,7 +19,7 @@ from otel_torchdist.analysis.reproducer.script import (
     Step,
 )
 from otel_torchdist.analysis.reproducer.sizes import (
-    LISTS,
+    ALL_TO_ALL_LISTS,
     PARTED,
     ScriptSizes,
     UnevenExchanges,
@@ -35,7 +35,7 @@ from otel_torchdist.model.collectives import BARRIERS, ROOTED, operations_where
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 
-MOST_DIGITS: Final = 9
+MAX_DIGITS: Final = 9
 
 
 def groups_for(views: Iterable[GroupView], mapping: RankMapping, world_size: int) -> Mapping[str, ScriptGroup]:
@@ -63,12 +63,12 @@ def whole(mapping: RankMapping) -> ScriptGroup:
 def number_of(view: GroupView) -> int | None:
     """Return the number in torch's name of a group, which counts creations; None if the name is a hash."""
     name = view.name.name
-    return int(name) if name.isascii() and name.isdecimal() and len(name) < MOST_DIGITS else None
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < MAX_DIGITS else None
 
 
 def _created(view: GroupView) -> tuple[int, int, str, str]:
     number = number_of(view)
-    return 10**MOST_DIGITS if number is None else number, view.name.nth, view.label, view.key
+    return 10**MAX_DIGITS if number is None else number, view.name.nth, view.label, view.key
 
 
 def _is_default(name: GroupName, world_size: int) -> bool:
@@ -78,8 +78,8 @@ def _is_default(name: GroupName, world_size: int) -> bool:
     return name.nth == 0 and world_size > 0 and len(name.ranks) == world_size and not name.description
 
 
-MOST_TENSORS: Final = 4_096
-MOST_EXTRA: Final = 4_096
+MAX_TENSORS: Final = 4_096
+MAX_EXTRA_GROUPS: Final = 4_096
 UNKNOWN_SHAPE: Final = (4,)
 _REDUCING: Final = operations_where(lambda row: row.family.reduces)
 
@@ -136,7 +136,7 @@ class StepWriter:
         calls = [view for view in views if view.operation_id.channel.kind is RecordKind.OPERATION]
         signatures = [view.signature for view in calls if view.signature is not None]
         self._exchanges = UnevenExchanges(tails, mapping)
-        known = OPERATIONS - {LISTS} if self._exchanges.has_uneven_lists else OPERATIONS
+        known = OPERATIONS - {ALL_TO_ALL_LISTS} if self._exchanges.has_uneven_lists else OPERATIONS
         self._operations = operation_substitutes({view.name for view in calls}, known)
         self._dtypes = dtype_substitutes({name for signature in signatures for name in signature.dtypes})
         self._reduce_ops = reduce_op_substitutes({signature.reduce_op for signature in signatures} - {UNREAD})
@@ -193,7 +193,7 @@ class StepWriter:
         assert group is not None
         number = number_of(group)
         extra = number - self._earliest if number is not None and self._earliest is not None else 0
-        if 0 < extra < MOST_EXTRA:
+        if 0 < extra < MAX_EXTRA_GROUPS:
             yield CreateExtra(extra)
         yield Create(self._groups[group.key], event.hangs, _site(event.operation))
 
@@ -210,7 +210,7 @@ class StepWriter:
         if parts is not None:
             shapes = (*parts.sent, *parts.received)
             dtypes *= len(shapes)
-        elif operation in PARTED and view.name != LISTS:
+        elif operation in PARTED and view.name != ALL_TO_ALL_LISTS:
             shapes = tuple(_part(shape, len(group.members)) for shape in shapes)
         signature = view.signature
         reduce_op = signature.reduce_op if signature is not None else ""
@@ -232,7 +232,7 @@ class StepWriter:
         if signature is None or not signature.shapes:
             return (UNKNOWN_SHAPE,), ("float32",)
         shapes = tuple(tuple(max(int(size), 0) for size in shape) for shape in signature.shapes)
-        more = min(signature.tensors, MOST_TENSORS) - len(shapes)
+        more = min(signature.tensors, MAX_TENSORS) - len(shapes)
         shapes += (shapes[-1],) * more
         names = [self._dtypes[name] for name in signature.dtypes] or ["float32"]
         dtypes = tuple(names[min(place, len(names) - 1)] for place in range(len(shapes)))

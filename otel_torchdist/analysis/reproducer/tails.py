@@ -12,7 +12,7 @@ from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How
 
 GOOD_CALLS: Final = 2
-"""Number of calls to keep before the hang of a channel. They show that the group works."""
+"""Number of calls to keep before the hang in each channel. They show that the group works."""
 _NEVER_NS: Final = 1 << 63
 
 

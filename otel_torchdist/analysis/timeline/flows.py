@@ -11,8 +11,8 @@ from otel_torchdist.analysis.timeline.rank_timeline import DrawnStall, RankTimel
 from otel_torchdist.sources.history.call_table import OPEN
 from otel_torchdist.sources.history.meetings import Meeting, SharedChannel, shared_channels
 
-MAX_ALL: Final = 16
-"""Largest number of members for which every waiting member gets a flow. Above it, only the first to arrive."""
+MAX_FLOWS: Final = 16
+"""Upper bound on flows to waiting ranks. In an operation with more members, only the first to arrive gets a flow."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ def _join(meeting: Meeting, nth_of: dict[int, int], flows: list[RankFlows], ids:
     ]
     last = max(arrivals)
     waiters = list(_waiters(meeting, arrivals, last))
-    if len(arrivals) > MAX_ALL and waiters:
+    if len(arrivals) > MAX_FLOWS and waiters:
         waiters = [min(waiters)]
     for _, nth, place in waiters:
         _connect(flows, last[1:], (nth, place), next(ids))
@@ -87,7 +87,7 @@ def _mark(stall: DrawnStall, ranks: Sequence[RankTimeline], flows: list[RankFlow
     start = next((nth for nth, rank in enumerate(ranks) if rank.rank in stall.blamed), None)
     if start is None:
         return
-    left = MAX_ALL
+    left = MAX_FLOWS
     for nth, rank in enumerate(ranks):
         place = _waiting_place(rank, stall) if nth != start and rank.rank in stall.waiting and left else None
         if place is not None:

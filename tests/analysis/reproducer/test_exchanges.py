@@ -82,5 +82,5 @@ def test_large_exchanges_shrink_consistently() -> None:
     calls = [calls_of(script, rank)[0] for rank in range(SIZE)]
     assert all(len(shape) == 1 for call in calls for shape in call.shapes)
     total = sum(shape[0] * 4 for call in calls for shape in call.shapes)
-    assert total < 1.1 * sizes.MOST_BYTES
+    assert total < 1.1 * sizes.MAX_BYTES
     assert calls[0].shapes[0] == (0,)

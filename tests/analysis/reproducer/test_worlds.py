@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
 from otel_torchdist.analysis.reproducer.plan import plan
-from otel_torchdist.analysis.reproducer.rank_mapping import MOST_RANKS
+from otel_torchdist.analysis.reproducer.rank_mapping import MAX_RANKS_TO_KEEP_ALL
 from otel_torchdist.analysis.reproducer.script import NotReproducibleError
 from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.judge.verdict.past.post_mortem import examine
@@ -55,7 +55,7 @@ def test_same_verdict(seed: int) -> None:
     assert where.sequence == script.sequence
     if copy.mismatch is not None and found.verdict.mismatch is not None:
         assert copy.mismatch.field is found.verdict.mismatch.field
-    assert len(script.steps) <= MOST_RANKS or found.verdict.kind is VerdictKind.CIRCULAR
+    assert len(script.steps) <= MAX_RANKS_TO_KEEP_ALL or found.verdict.kind is VerdictKind.CIRCULAR
     assert world.fault.verdict is found.verdict.kind
 
 
