@@ -92,16 +92,16 @@ def advise(graph: Graph | None, calls: WorldCalls, path: CriticalPath | None) ->
         calls: The counts that the graph was derived from.
         path: The critical path; None if there is none.
     """
-    pieces = [*_of_path(path)] if path is not None and path.has_steps else []
+    pieces = [*_advice_from_path(path)] if path is not None and path.has_steps else []
     if graph is not None:
-        pieces += _of_graph(graph, calls)
+        pieces += _advice_from_graph(graph, calls)
     return sorted(pieces, key=lambda advice: -(advice.gain_ns or 0))
 
 
-def _of_path(path: CriticalPath) -> Iterator[Advice]:
-    of_nodes = [cause for cause in path.causes if cause.kind is CauseKind.NODE]
-    on_nodes = {rank for cause in of_nodes for rank in cause.ranks}
-    for cause in of_nodes:
+def _advice_from_path(path: CriticalPath) -> Iterator[Advice]:
+    node_causes = [cause for cause in path.causes if cause.kind is CauseKind.NODE]
+    ranks_of_slow_nodes = {rank for cause in node_causes for rank in cause.ranks}
+    for cause in node_causes:
         share = _share(path, cause)
         yield Advice(Topic.SLOW_NODE, cause.ranks, cause.host, share=share, gain_ns=cause.gain_ns, cause=cause)
     named: set[int] = set()
@@ -113,7 +113,11 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
             case CauseKind.LINE | CauseKind.RANK:
                 is_new = not named.issuperset(cause.ranks)
                 named.update(cause.ranks)
-                if is_new and share >= MIN_SHARE_RATIO / len(path.ranks) and not on_nodes.issuperset(cause.ranks):
+                if (
+                    is_new
+                    and share >= MIN_SHARE_RATIO / len(path.ranks)
+                    and not ranks_of_slow_nodes.issuperset(cause.ranks)
+                ):
                     yield Advice(
                         Topic.SLOW_RANK, cause.ranks, cause.host, cause.label, share=share, gain_ns=gain_ns, cause=cause
                     )
@@ -131,7 +135,7 @@ def _share(path: CriticalPath, cause: Cause) -> float:
     return computing_ns / path.path_ns if path.path_ns else 0.0
 
 
-def _of_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
+def _advice_from_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
     steps = max(1, calls.steps)
     for groups in (*graph.axes, *graph.groups):
         roles = [evidence.role for evidence in groups.roles]

@@ -173,6 +173,7 @@ class _Analysis:
         return {step: max(timeline.marks[step] for timeline in self._timelines) for step in with_previous}
 
     def _paths(self, steps: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> list[StepPath]:
+        """Walk the path through consecutive steps and cut it at their ends."""
         last = max(range(len(ends)), key=lambda rank: ends[rank])
         pieces = self._walker.path(last, begins, ends[last])
         if not steps:
@@ -181,6 +182,7 @@ class _Analysis:
         return list(_cut(pieces, steps, ended))
 
     def _longest(self, unsteady: Sequence[int], ended: Mapping[int, int]) -> Iterator[StepPath]:
+        """Yield the paths through the longest outlier steps, in order."""
         longest = sorted(unsteady, key=lambda step: ended[step - 1] - ended[step])[:MAX_LONGEST]
         for step in sorted(longest):
             for path in self._paths([step], *self._limits(step, step)):

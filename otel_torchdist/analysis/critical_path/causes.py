@@ -15,7 +15,7 @@ from typing import Final
 
 from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.analysis.critical_path.timelines import Label, PathTimeline
-from otel_torchdist.analysis.critical_path.walk import Place
+from otel_torchdist.analysis.critical_path.walk import CallIndex
 from otel_torchdist.analysis.critical_path.whatif import Change, Replay
 from otel_torchdist.analysis.parallelism.families import Partition
 from otel_torchdist.model.activity_kinds import TimeKind
@@ -53,7 +53,7 @@ class _Excess:
 
     label: Label
     steps: tuple[int, ...]
-    expected: Mapping[Place, int]
+    expected: Mapping[CallIndex, int]
 
 
 class Causes:
@@ -74,7 +74,7 @@ class Causes:
         self._least_ns = LEAST_SHARE * sum(path.duration_ns for path in paths) / len(paths)
         self._stages = _stages(timelines, replay.calls, len(paths))
         numbers: dict[_Line, _LineNumber] = {}
-        self._peer_calls: dict[Place, Sequence[Place]] = {}
+        self._peer_calls: dict[CallIndex, Sequence[CallIndex]] = {}
         self._lines = [
             [numbers.setdefault(_line(label), len(numbers)) for label in timeline.labels] for timeline in timelines
         ]
@@ -100,12 +100,13 @@ class Causes:
             reached[place.rank][self._line_of(place)].add(timeline.step[place.call])
         return [frozenset(line for line, steps in lines.items() if 2 * len(steps) >= self._steps) for lines in reached]
 
-    def _gain(self, expected: Mapping[Place, int]) -> int:
+    def _gain(self, expected: Mapping[CallIndex, int]) -> int:
+        """Return the nanoseconds that an average step would save if computing before some calls took as expected."""
         return self._replay.saved_ns(computing=lambda place, gap_ns: expected.get(place, gap_ns)) // self._steps
 
     def _excesses(self) -> dict[int, list[_Excess]]:
         """Return the excesses of each rank, by the index of its timeline."""
-        matching: dict[tuple[int, _LineNumber, int, int], list[Place]] = defaultdict(list)
+        matching: dict[tuple[int, _LineNumber, int, int], list[CallIndex]] = defaultdict(list)
         counts: Counter[tuple[int, int, int]] = Counter()
         for place in self._replay.calls:
             timeline = self._timelines[place.rank]
@@ -113,7 +114,7 @@ class Causes:
             nth = counts[place.rank, step, label]
             counts[place.rank, step, label] += 1
             matching[self._roles[place.rank], self._lines[place.rank][label], step, nth].append(place)
-        expected: dict[tuple[int, int], dict[Place, int]] = defaultdict(dict)
+        expected: dict[tuple[int, int], dict[CallIndex, int]] = defaultdict(dict)
         by_step: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
         self._peer_calls = {place: places for places in matching.values() for place in places}
         for (_, _, step, _), places in matching.items():
@@ -129,6 +130,7 @@ class Causes:
         return excesses
 
     def _slow_lines(self, excesses: Mapping[int, Sequence[_Excess]]) -> Iterator[Cause]:
+        """Yield the lines before which one rank computes significantly longer than its peers."""
         suspects = [
             (sum(excess.steps) // self._steps, rank, excess)
             for rank, of_rank in excesses.items()
@@ -142,6 +144,7 @@ class Causes:
             yield Cause(CauseKind.LINE, (timeline.rank,), timeline.host, excess.label, mean_ns, gain_ns, kinds)
 
     def _ranks(self, excesses: Mapping[int, Sequence[_Excess]]) -> Iterator[Cause]:
+        """Yield the ranks that compute significantly longer over several lines, then the slow nodes."""
         slow: dict[int, int] = {}
         for rank, of_rank in excesses.items():
             totals = [sum(steps) for steps in zip(*_of_every_step(of_rank), strict=True)]
@@ -152,12 +155,12 @@ class Causes:
             if largest_ns >= _DOMINANT_SHARE * mean_ns:
                 continue
             timeline = self._timelines[rank]
-            expected = _merged(excesses[rank])
+            expected = _merge_expected(excesses[rank])
             kinds = self._kinds(expected)
             yield Cause(CauseKind.RANK, (timeline.rank,), timeline.host, None, mean_ns, self._gain(expected), kinds)
         yield from self._nodes(slow, excesses)
 
-    def _kinds(self, places: Iterable[Place]) -> dict[TimeKind, int]:
+    def _kinds(self, places: Iterable[CallIndex]) -> dict[TimeKind, int]:
         """Return the excess before these calls, by kind of time, in an average step."""
         calls = list(places)
         sampled = calls[:: max(1, len(calls) // _MAX_SAMPLED)]
@@ -180,7 +183,7 @@ class Causes:
             return
         for host in nodes:
             slow_ranks = [rank for rank in ranks[host] if rank in slow]
-            expected = _merged(excess for rank in slow_ranks for excess in excesses[rank])
+            expected = _merge_expected(excess for rank in slow_ranks for excess in excesses[rank])
             mean_ns = sum(slow[rank] for rank in slow_ranks) // len(slow_ranks)
             numbers = tuple(self._timelines[rank].rank for rank in slow_ranks)
             kinds = {kind: total_ns // len(slow_ranks) for kind, total_ns in self._kinds(expected).items()}
@@ -198,7 +201,7 @@ class Causes:
         if excess_ns < (_MIN_STAGE_RATIO - 1) * sum(usual.values()):
             return
         factors = {line: usual[line] / longer[line] for line in longer}
-        saved_ns = self._replay.saved_ns(computing=self._scaled(slowest, factors))
+        saved_ns = self._replay.saved_ns(computing=self._with_scaled_computing(slowest, factors))
         ranks = tuple(
             timeline.rank for timeline, stage in zip(self._timelines, self._stages, strict=True) if stage == slowest
         )
@@ -215,8 +218,8 @@ class Causes:
                 stages[self._stages[rank]][line].append(total_ns)
         return {stage: {line: median_low(ranks) for line, ranks in lines.items()} for stage, lines in stages.items()}
 
-    def _scaled(self, stage: int, factors: Mapping[_LineNumber, float]) -> Change:
-        def change(place: Place, gap_ns: int) -> int:
+    def _with_scaled_computing(self, stage: int, factors: Mapping[_LineNumber, float]) -> Change:
+        def change(place: CallIndex, gap_ns: int) -> int:
             if self._stages[place.rank] != stage:
                 return gap_ns
             return int(gap_ns * factors.get(self._line_of(place), 1.0))
@@ -233,22 +236,22 @@ class Causes:
                     lengths[_line(piece.label)] += piece.duration_ns
                     labels[_line(piece.label)].add(piece.label)
         for line, length_ns in lengths.most_common(_MAX_TRANSFERS):
-            saved_ns = self._replay.saved_ns(transfer=self._without(line))
+            saved_ns = self._replay.saved_ns(transfer=self._without_transfers_of(line))
             label = labels[line].pop() if len(labels[line]) == 1 else Label(line[0], "", line[1])
             yield Cause(CauseKind.TRANSFER, (), "", label, length_ns // self._steps, saved_ns // self._steps)
 
-    def _without(self, line: _Line) -> Change:
+    def _without_transfers_of(self, line: _Line) -> Change:
         removed = [
             {number for number, label in enumerate(timeline.labels) if _line(label) == line}
             for timeline in self._timelines
         ]
 
-        def change(place: Place, duration_ns: int) -> int:
+        def change(place: CallIndex, duration_ns: int) -> int:
             return 0 if self._timelines[place.rank].label[place.call] in removed[place.rank] else duration_ns
 
         return change
 
-    def _line_of(self, place: Place) -> _LineNumber:
+    def _line_of(self, place: CallIndex) -> _LineNumber:
         return self._lines[place.rank][self._timelines[place.rank].label[place.call]]
 
     def _is_significant(self, steps: Sequence[int]) -> bool:
@@ -264,7 +267,7 @@ def _line(label: Label) -> _Line:
     return label.operation, label.site
 
 
-def _usual(places: Sequence[Place], replay: Replay) -> Iterator[tuple[Place, int]]:
+def _usual(places: Sequence[CallIndex], replay: Replay) -> Iterator[tuple[CallIndex, int]]:
     """Yield each call with the median computing time of the other ranks before their matching calls."""
     if len(places) < 2:
         return
@@ -287,7 +290,7 @@ def _means(stages: Sequence[Mapping[_LineNumber, float]]) -> dict[_LineNumber, f
     return {line: fmean(stage[line] for stage in stages if line in stage) for line in lines}
 
 
-def _merged(excesses: Iterable[_Excess]) -> dict[Place, int]:
+def _merge_expected(excesses: Iterable[_Excess]) -> dict[CallIndex, int]:
     return {place: usual_ns for excess in excesses for place, usual_ns in excess.expected.items()}
 
 
@@ -301,7 +304,7 @@ def _are_slow(ranks: Sequence[int], slow: Mapping[int, int]) -> bool:
     return len(ranks) > 1 and 2 * sum(rank in slow for rank in ranks) > len(ranks)
 
 
-def _stages(timelines: Sequence[PathTimeline], calls: Iterable[Place], steps: int) -> list[int]:
+def _stages(timelines: Sequence[PathTimeline], calls: Iterable[CallIndex], steps: int) -> list[int]:
     """Return the pipeline stage of each rank, by its messages; -1 for ranks without a pipeline.
 
     A pipeline exchanges messages in each step. Ranks that only send an occasional batch or metric are peers.

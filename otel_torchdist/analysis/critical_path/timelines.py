@@ -107,12 +107,13 @@ class PathTimeline:
         self.spent: Final = TimeSpent(calls.activities)
 
     def _blocks(self, calls: RankCalls, joins: Sequence[int]) -> Iterator[Block]:
+        """Yield the blocks, recorded and inferred; `joins` are the begins of optimizer steps, ascending."""
         pending: list[int] = []
         upcoming = iter(joins)
         join_ns = next(upcoming, None)
         for place, arrived_ns in enumerate(self.arrived):
             while join_ns is not None and join_ns <= arrived_ns:
-                yield from self._joined(calls, pending, join_ns)
+                yield from self._block_until_join(calls, pending, join_ns)
                 pending, join_ns = [], next(upcoming, None)
             held = calls.hold(place)
             if held is not None:
@@ -120,9 +121,9 @@ class PathTimeline:
             elif calls.is_awaited_unseen(place):
                 pending.append(place)
         if join_ns is not None:
-            yield from self._joined(calls, pending, join_ns)
+            yield from self._block_until_join(calls, pending, join_ns)
 
-    def _joined(self, calls: RankCalls, pending: Sequence[int], join_ns: int) -> Iterator[Block]:
+    def _block_until_join(self, calls: RankCalls, pending: Sequence[int], join_ns: int) -> Iterator[Block]:
         """Yield the wait for all pending calls until an optimizer step, unless the thread made other calls meanwhile.
 
         DDP waits for its gradients in C++ and leaves no record. The optimizer steps once all gradients are reduced.

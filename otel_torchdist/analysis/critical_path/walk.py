@@ -24,8 +24,8 @@ _MIN_BLOCK_NS: Final = 50_000
 """Shorter blocks do not count as waits: in Python, a wait for a completed operation takes 10 to 20 µs."""
 
 
-class Place(NamedTuple):
-    """A call, by its index.
+class CallIndex(NamedTuple):
+    """The index of a call.
 
     Attributes:
         rank: Index of the rank's timeline.
@@ -46,10 +46,10 @@ class OrderedArrivals:
 
     __slots__ = ("places", "times")
 
-    def __init__(self, timelines: Sequence[PathTimeline], places: Sequence[Place]) -> None:
+    def __init__(self, timelines: Sequence[PathTimeline], places: Sequence[CallIndex]) -> None:
         """Sort calls by arrival."""
         ordered = sorted((timelines[rank].arrived[call], -rank, call) for rank, call in places)
-        self.places = [Place(-rank, call) for _, rank, call in ordered]
+        self.places = [CallIndex(-rank, call) for _, rank, call in ordered]
         self.times = array("q", [time_ns for time_ns, _, _ in ordered])
 
     def until(self, time_ns: int) -> int:
@@ -64,7 +64,7 @@ class PathMeetings:
         """Index the calls of all ranks."""
         self._timelines = timelines
         self._channels: list[list[int]] = []
-        self._at: dict[tuple[int, int], list[Place]] = {}
+        self._at: dict[tuple[int, int], list[CallIndex]] = {}
         self._whole: dict[tuple[int, int], OrderedArrivals] = {}
         self._waiting = [[waiting_in(label.operation) for label in timeline.labels] for timeline in timelines]
         known: dict[Channel, int] = {}
@@ -77,20 +77,20 @@ class PathMeetings:
             self._channels.append(numbers)
             for call, (channel, sequence) in enumerate(zip(timeline.channel, timeline.sequence, strict=True)):
                 if numbers[channel] >= 0:
-                    self._at.setdefault((numbers[channel], sequence), []).append(Place(rank, call))
+                    self._at.setdefault((numbers[channel], sequence), []).append(CallIndex(rank, call))
 
     def needed(self, rank: int, call: int) -> OrderedArrivals:
         """Return the calls that must arrive before a call can end, itself included. All clocks must be aligned."""
         timeline = self._timelines[rank]
         channel = self._channels[rank][timeline.channel[call]]
         if channel < 0:
-            return OrderedArrivals(self._timelines, [Place(rank, call)])
+            return OrderedArrivals(self._timelines, [CallIndex(rank, call)])
         position = channel, timeline.sequence[call]
         waiting, is_root = self._waiting[rank][timeline.label[call]], timeline.root[call] == timeline.rank
         # Large sends of gloo and NCCL wait for the receiver too.
         if waiting in (Waiting.EVERYONE, Waiting.RECEIVER) or (waiting is Waiting.ROOT and is_root):
             return self._all_at(position)
-        places = [Place(rank, call)]
+        places = [CallIndex(rank, call)]
         if waiting is Waiting.FOR_ROOT and not is_root:
             root = timeline.root[call]
             places += [place for place in self._at[position] if self._timelines[place.rank].rank == root]
@@ -114,7 +114,7 @@ class Release:
         label: The call that blocked the rank.
     """
 
-    last: Place | None
+    last: CallIndex | None
     arrived_ns: int
     label: Label
 
@@ -174,6 +174,7 @@ class Walker:
         return release
 
     def _find_release(self, rank: int, block: Block) -> Release:
+        """Find the last needed arrival before the end of a block, over all calls of the block."""
         timeline = self._timelines[rank]
         last, last_ns, blocking = None, None, block.calls[-1]
         for call, arrivals in zip(block.calls, self.needed(rank, block), strict=True):

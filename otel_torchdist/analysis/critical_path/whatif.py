@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_torchdist.analysis.critical_path.timelines import PathTimeline
-from otel_torchdist.analysis.critical_path.walk import OrderedArrivals, Place, Walker
+from otel_torchdist.analysis.critical_path.walk import CallIndex, OrderedArrivals, Walker
 from otel_torchdist.model.activity_kinds import TimeKind
 
-Change = Callable[[Place, int], int]
+Change = Callable[[CallIndex, int], int]
 """Maps a call and its recorded duration to the duration to assume."""
 
 
-def unchanged(_: Place, duration_ns: int) -> int:
+def unchanged(_: CallIndex, duration_ns: int) -> int:
     """Return the recorded duration."""
     return duration_ns
 
@@ -75,13 +75,13 @@ class Replay:
         self._timelines = timelines
         self._begins = begins
         arrivals = [
-            (timeline.arrived[call], Place(rank, call))
+            (timeline.arrived[call], CallIndex(rank, call))
             for rank, timeline in enumerate(timelines)
             for call in range(len(timeline.arrived))
             if begins[rank] < timeline.arrived[call] <= ends[rank]
         ]
         self.calls = [place for _, place in sorted(arrivals)]
-        self._last_events: dict[Place, _LastEvent] = {}
+        self._last_events: dict[CallIndex, _LastEvent] = {}
         self._ends = [(rank, end_ns) for rank, end_ns in enumerate(ends)]
         newest: list[dict[int, int]] = [{} for _ in timelines]
         for place in self.calls:
@@ -96,11 +96,11 @@ class Replay:
             for rank, timeline in enumerate(timelines)
         ]
 
-    def computing_ns(self, place: Place) -> int:
+    def computing_ns(self, place: CallIndex) -> int:
         """Return the computing time before a call, since the thread's previous call or since the last block."""
         return self._last_events[place].gap_ns
 
-    def spent(self, place: Place) -> Mapping[TimeKind, int]:
+    def spent(self, place: CallIndex) -> Mapping[TimeKind, int]:
         """Return the computing time before a call, by kind of time."""
         timeline = self._timelines[place.rank]
         arrived_ns = timeline.arrived[place.call]
@@ -121,6 +121,14 @@ class Replay:
         return max(end_ns for _, end_ns in self._ends) - max(ends)
 
     def _last_event(self, rank: int, time_ns: int, thread: int | None, call: int) -> _LastEvent:
+        """Return the last event before a moment.
+
+        Args:
+            rank: Index of the rank's timeline.
+            time_ns: The moment.
+            thread: The thread that was active then; None if unknown.
+            call: Index of that thread's previous call; -1 if there is none.
+        """
         timeline, begin_ns = self._timelines[rank], self._begins[rank]
         block = timeline.block_before(time_ns, thread)
         since_ns = begin_ns
@@ -133,6 +141,7 @@ class Replay:
         return _LastEvent(-1, -1 if block is None else block, time_ns - since_ns)
 
     def _replayed_block(self, walker: Walker, rank: int, number: int) -> _ReplayedBlock:
+        """Split the `number`-th block of a rank into the times before, during and after the transfer."""
         timeline = self._timelines[rank]
         block = timeline.blocks[number]
         last_call = block.calls[-1]
@@ -156,7 +165,7 @@ class _Run:
         self,
         timelines: Sequence[PathTimeline],
         begins: Sequence[int],
-        last_events: dict[Place, _LastEvent],
+        last_events: dict[CallIndex, _LastEvent],
         blocks: Sequence[Sequence[_ReplayedBlock]],
         computing: Change,
         transfer: Change,
@@ -167,11 +176,11 @@ class _Run:
         self._blocks = blocks
         self._computing = computing
         self._transfer = transfer
-        self._arrived: dict[Place, int] = {}
+        self._arrived: dict[CallIndex, int] = {}
         self._released: list[list[int]] = [[] for _ in timelines]
         self._latest: dict[tuple[OrderedArrivals, int], int | None] = {}
 
-    def arrive(self, place: Place) -> None:
+    def arrive(self, place: CallIndex) -> None:
         """Replay the arrival at the next call, in recorded order."""
         event = self._last_events[place]
         self._arrived[place] = self.moment(place.rank, event) + self._computing(place, event.gap_ns)
@@ -179,7 +188,7 @@ class _Run:
     def moment(self, rank: int, event: _LastEvent) -> int:
         """Return when an event happens in this replay."""
         if event.call >= 0:
-            place = Place(rank, event.call)
+            place = CallIndex(rank, event.call)
             return self._arrived.get(place, self._timelines[rank].arrived[event.call])
         return self._begins[rank] if event.block < 0 else self._release(rank, event.block)
 
@@ -190,7 +199,7 @@ class _Run:
             ended_ns = self.moment(rank, block.begin) + block.begin.gap_ns
             last_ns = self._last_of(block.needed)
             if last_ns is not None:
-                ended_ns = max(ended_ns, last_ns + self._transfer(Place(rank, block.last_call), block.transfer_ns))
+                ended_ns = max(ended_ns, last_ns + self._transfer(CallIndex(rank, block.last_call), block.transfer_ns))
             released.append(ended_ns + block.rest_ns)
         return released[number]
 

@@ -85,6 +85,7 @@ def _combinations(
     combinations: list[tuple[int, ...]] = []
 
     def extend(chosen: tuple[int, ...], product: int) -> None:
+        """Record a set of candidates, then all its extensions by later candidates."""
         if chosen:
             combinations.append(chosen)
         for place in range(chosen[-1] + 1 if chosen else 0, count):

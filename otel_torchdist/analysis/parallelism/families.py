@@ -104,22 +104,23 @@ def families_of(groups: Mapping[Members, Collection[str]], world_size: int, unse
     whole: list[Family] = []
 
     def take(candidates: Collection[Members]) -> None:
+        """Move groups from `left` to a family if they tile the world."""
         family = _tiling(candidates, world_size, frozenset(unseen))
         if family is not None:
             whole.append(family)
             left.difference_update(candidates)
 
-    for of_size in _by(left, len):
-        classes = _by(of_size, _distances)
+    for of_size in _group_by(left, len):
+        classes = _group_by(of_size, _distances)
         if all(_tiling(candidates, world_size, frozenset(unseen)) for candidates in classes):
             for candidates in classes:
                 take(candidates)
     if left:
-        for candidates in _by_squares([*left, *(members for family in whole for members in family.groups)]):
+        for candidates in _group_by_axis([*left, *(members for family in whole for members in family.groups)]):
             take([members for members in candidates if members in left])
     for size, text in sorted({(len(members), text) for members in left for text in groups[members] if text}):
         take([members for members in left if len(members) == size and text in groups[members]])
-    for candidates in _by(left, _distances):
+    for candidates in _group_by(left, _distances):
         take(candidates)
     whole.sort(key=lambda family: (family.size, family.stride or world_size, family.groups))
     return Families(tuple(whole), tuple(sorted(left)))
@@ -129,7 +130,7 @@ def _distances(members: Members) -> Members:
     return tuple(rank - members[0] for rank in members)
 
 
-def _by(groups: Iterable[Members], key: Callable[[Members], object]) -> list[list[Members]]:
+def _group_by(groups: Iterable[Members], key: Callable[[Members], object]) -> list[list[Members]]:
     by_key: dict[object, list[Members]] = {}
     for members in sorted(groups):
         by_key.setdefault(key(members), []).append(members)
@@ -156,7 +157,7 @@ def _tiling(candidates: Collection[Members], world_size: int, unseen: frozenset[
     return Family(every, is_inferred=True) if is_sound else None
 
 
-def _by_squares(groups: Collection[Members]) -> list[list[Members]]:
+def _group_by_axis(groups: Collection[Members]) -> list[list[Members]]:
     """Sort groups by their axis of the grid, independent of how ranks are numbered.
 
     Two groups lie on one axis if each member of one shares a third group with a different member of the other: the two

@@ -115,13 +115,13 @@ def differences(shared: Iterable[SharedChannel], labels: Mapping[str, str]) -> l
         if channel.is_point_to_point:
             pairs[channel.group, channel.source, channel.destination].append(shared_channel)
         else:
-            differing += _in_collectives(shared_channel, labels[channel.group])
+            differing += _differences_in_collectives(shared_channel, labels[channel.group])
     for (key, source, destination), channels in pairs.items():
-        differing += _between(source, destination, channels, labels[key])
+        differing += _differences_in_messages(source, destination, channels, labels[key])
     return differing
 
 
-def _in_collectives(shared: SharedChannel, label: str) -> Iterator[CountDifference]:
+def _differences_in_collectives(shared: SharedChannel, label: str) -> Iterator[CountDifference]:
     called = {rank: _counts(member, shared.first) for rank, member in shared.members.items()}
     called |= {rank: {} for rank in shared.absent}
     for operation in sorted({name for counts in called.values() for name in counts}):
@@ -130,7 +130,9 @@ def _in_collectives(shared: SharedChannel, label: str) -> Iterator[CountDifferen
             yield CountDifference(_group(shared, label), operation, None, shared.first or None, tuple(counts))
 
 
-def _between(source: int, destination: int, channels: list[SharedChannel], label: str) -> Iterator[CountDifference]:
+def _differences_in_messages(
+    source: int, destination: int, channels: list[SharedChannel], label: str
+) -> Iterator[CountDifference]:
     sides = {"send": source, "recv": destination}
     totals: dict[str, tuple[int, int]] = dict.fromkeys(sides, (0, 0))
     for shared in channels:

@@ -98,6 +98,7 @@ def _mark(stall: DrawnStall, ranks: Sequence[RankTimeline], flows: list[RankFlow
 
 
 def _waiting_place(rank: RankTimeline, stall: DrawnStall) -> int | None:
+    """Return the index of the open call in which a rank waits for the stalled operation, or None."""
     channel, sequence = stall.operation_id
     calls = rank.calls
     for place, ended_ns in enumerate(calls.ended):

@@ -27,7 +27,7 @@ def timeline_of(calls: RankCalls, shift_ns: int, extent: Extent) -> RankTimeline
         shift_ns: Offset from the rank's times to nanoseconds since the epoch.
         extent: The part to draw.
     """
-    drawn = calls if extent == Extent(extent.ranks) else calls.only(_drawn(calls, shift_ns, extent))
+    drawn = calls if extent == Extent(extent.ranks) else calls.only(_indices_to_draw(calls, shift_ns, extent))
     waits = array("q", map(drawn.wait_ns, range(len(drawn))))
     drawn.drop("returned", "waited", "resumed", "known")
     for place, (begun_ns, ended_ns) in enumerate(zip(drawn.begun, drawn.ended, strict=True)):
@@ -40,9 +40,9 @@ def timeline_of(calls: RankCalls, shift_ns: int, extent: Extent) -> RankTimeline
         shift_ns=shift_ns,
         until_ns=calls.until_ns + shift_ns if calls.until_ns else 0,
         groups=_tracks(drawn),
-        steps=tuple(_chosen(_steps(calls, shift_ns), extent)),
-        activities=tuple(_chosen(_activities(calls, shift_ns, _ACTIVITIES), extent)),
-        checkpoints=tuple(_chosen(_activities(calls, shift_ns, _CHECKPOINTS), extent)),
+        steps=tuple(_within(_steps(calls, shift_ns), extent)),
+        activities=tuple(_within(_activities(calls, shift_ns, _ACTIVITIES), extent)),
+        checkpoints=tuple(_within(_activities(calls, shift_ns, _CHECKPOINTS), extent)),
     )
 
 
@@ -76,7 +76,7 @@ def _begin(span: DrawnSpan) -> int:
     return span.begin_ns
 
 
-def _drawn(calls: RankCalls, shift_ns: int, extent: Extent) -> Iterator[int]:
+def _indices_to_draw(calls: RankCalls, shift_ns: int, extent: Extent) -> Iterator[int]:
     for place, (step, begun_ns, ended_ns) in enumerate(zip(calls.step, calls.begun, calls.ended, strict=True)):
         end_ns = OPEN if ended_ns == OPEN else max(ended_ns, begun_ns) + shift_ns
         if extent.has_step(step) and extent.has_time(begun_ns + shift_ns, end_ns):
@@ -107,7 +107,7 @@ def _track(kind: CallKind, owners: dict[str, str]) -> str:
     return group.label if owner == group.key else f"{group.label} ({group.key})"
 
 
-def _chosen(spans: Iterator[DrawnSpan], extent: Extent) -> Iterator[DrawnSpan]:
+def _within(spans: Iterator[DrawnSpan], extent: Extent) -> Iterator[DrawnSpan]:
     for span in spans:
         if extent.has_step(span.step) and extent.has_time(span.begin_ns, span.end_ns):
             yield span
