@@ -197,7 +197,7 @@ class OperationView:
         call_site: Where it was called; None if neither user code nor a package is on the stack.
         label: The label of the calling library, such as `FSDP layers.3`; else the `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
-        waiting_since_ns: Begin of the rank's wait in this open operation; None if the record does not prove a wait.
+        waiting_since_ns: Start of the rank's wait in this open operation; None if the record does not prove a wait.
         tolerance_ns: Wait to tolerate, because operations at this call site usually take long; see `Baselines`.
         path: The call path, innermost frame first; see `shown_path`.
         longest_ns: The longest duration so far at this call site; 0 if all were short.

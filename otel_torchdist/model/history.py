@@ -64,7 +64,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
 
 
 Interval: TypeAlias = Operation | Activity
-"""The records of a tape that have a begin and an end."""
+"""The records of a tape that have a start and an end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class MemberRank(int):
 
 
 def plain_rank(rank: object) -> int:
-    """Return a `MemberRank` as a plain number, for encoders that accept only these.
+    """Return a `MemberRank` as a plain number, for encoders that accept only plain numbers.
 
     Raises:
         TypeError: The value is not a `MemberRank`.

@@ -198,10 +198,10 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def waiting_since_ns(self) -> int | None:
-        """Begin of the wait that this open operation proves; None if it proves none.
+        """The start of the wait that this open operation proves; None if it proves none.
 
         Some operations show their end only in a wait, so before the wait nothing is known. A receive posted long ago
-        counts from the begin of the wait for it. Coalesced operations may be submitted much later. An operation queued
+        counts from the start of the wait for it. Coalesced operations may be submitted much later. An operation queued
         on a device waits for that device's earlier work, and shows nothing about other ranks.
         """
         if self.completed_ns is not None:

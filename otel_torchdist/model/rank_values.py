@@ -115,7 +115,8 @@ class RankValues:
         outputs: The newest checksums of outputs, oldest first.
         skipped: The newest steps that a gradient scaler skipped.
         unknown: The newest operations whose inputs are unchecked or pending.
-        unknown_until: The newest step with further such operations, or with lost records; -1 for none.
+        unknown_until: The newest step with more unchecked operations than `unknown` holds, or with lost records; -1 for
+            none.
     """
 
     are_all_checked: bool = False

@@ -45,7 +45,7 @@ class RankView:
         last: The operation that ended last.
         progress: Progress in each channel.
         losses: Number of times that records were lost before they were read.
-        forgotten: Whether channels were dropped for lack of room.
+        forgotten: Whether channels were dropped because there are too many.
         wall_offset_ns: Wall clock minus monotonic clock.
         stacks: Result of the newest request for stacks; None if there was no request.
         stopped: The kernel state that keeps the process from running; None if it runs, or if unknown.

@@ -28,13 +28,13 @@ def duration(ns: int | None) -> str:
 def seconds(length_s: float, digits: int = 1) -> str:
     """Format an elapsed time for a sentence: `12.0 s`. Never below zero.
 
-    Clock differences between nodes, and late observations, may put an end before its begin.
+    Clock differences between nodes, and late observations, may put an end before its start.
     """
     return f"{passed(length_s):.{digits}f} s"
 
 
 def passed(length: float) -> float:
-    """Return an elapsed time in any unit, or 0 if the end is before the begin."""
+    """Return an elapsed time in any unit, or 0 if the end is before the start."""
     return length if length > 0 else 0.0
 
 

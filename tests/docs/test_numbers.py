@@ -177,7 +177,7 @@ PHRASES: Final = {
         f"torch from {OLDEST} to {NEWEST}",
     ],
     "terminal.md": [f"at most {layout.MAX_PROFILE_RATE}, for up to a minute"],
-    "timeline.md": [f"More than {perfetto.MAX_SLICES:,} slices", f"in groups of more than {flows.MAX_ALL}"],
+    "timeline.md": [f"More than {perfetto.MAX_SLICES:,} slices", f"in groups of more than {flows.MAX_FLOWS}"],
     "../CHANGELOG.md": [f"after {signatures.RAGGED_AFTER} shapes"],
 }
 """Phrases with numbers, by page."""

@@ -189,7 +189,7 @@ class _Analysis:
                 yield replace(path, longest_spent=self._spent_on(path.longest_piece))
 
     def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
-        """Return the begin and end of the analysed time on each rank: from the first step to the last, or all calls.
+        """Return the start and end of the analysed time on each rank: from the first step to the last, or all calls.
 
         Args:
             first: The first step; None if no steps are recorded.

@@ -30,7 +30,7 @@ class Piece:
 
     Attributes:
         rank: Global rank.
-        begin_ns: Begin on the reference clock.
+        begin_ns: Start on the reference clock.
         end_ns: End on the reference clock.
         label: The call that follows the computing, or the call that transfers; None if the end of a step follows.
     """

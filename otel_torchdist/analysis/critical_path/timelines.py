@@ -107,7 +107,7 @@ class PathTimeline:
         self.spent: Final = TimeSpent(calls.activities)
 
     def _blocks(self, calls: RankCalls, joins: Sequence[int]) -> Iterator[Block]:
-        """Yield the blocks, recorded and inferred; `joins` are the begins of optimizer steps, ascending."""
+        """Yield the blocks, recorded and inferred; `joins` are the start times of optimizer steps, ascending."""
         pending: list[int] = []
         upcoming = iter(joins)
         join_ns = next(upcoming, None)

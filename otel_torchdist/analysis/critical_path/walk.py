@@ -129,7 +129,7 @@ class Walker:
         self._releases: dict[tuple[int, tuple[int, ...]], Release] = {}
 
     def path(self, rank: int, begins: Sequence[int], end_ns: int) -> list[Piece]:
-        """Walk from the end of the last step to the begin of the first.
+        """Walk from the end of the last step to the start of the first.
 
         Args:
             rank: Index of the timeline of the rank that was the last to end the last step.

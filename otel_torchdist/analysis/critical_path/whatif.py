@@ -23,11 +23,11 @@ def unchanged(_: CallIndex, duration_ns: int) -> int:
 
 
 class _LastEvent(NamedTuple):
-    """The last event of a rank before a moment: a call, the end of a block, or the begin of the replay.
+    """The last event of a rank before a moment: a call, the end of a block, or the start of the replay.
 
     Attributes:
         call: Index of the thread's last call, if it came after the last block; else -1.
-        block: Index of the last block, if no call came after it; else -1. Both are -1 for the begin of the replay.
+        block: Index of the last block, if no call came after it; else -1. Both are -1 for the start of the replay.
         gap_ns: Time from the event to the moment.
     """
 
@@ -43,7 +43,7 @@ class _ReplayedBlock(NamedTuple):
         begin: The last event before the block.
         needed: For each call of the block: the calls that it needs, and the number that arrived before the block's end.
         last_call: The last call of the block.
-        transfer_ns: Time from the last arrival to the end of the block, or to the begin of a wait that began later.
+        transfer_ns: Time from the last arrival to the end of the block, or to the start of a wait that began later.
         rest_ns: Remaining time of the block after the transfer.
     """
 
@@ -204,7 +204,7 @@ class _Run:
         return released[number]
 
     def _last_of(self, needed: Sequence[tuple[OrderedArrivals, int]]) -> int | None:
-        """Return when the last needed call arrives, or None if all arrived before the replay's begin."""
+        """Return when the last needed call arrives, or None if all arrived before the replay starts."""
         last_ns = None
         for arrivals in needed:
             time_ns = self._last(arrivals)
@@ -213,7 +213,7 @@ class _Run:
         return last_ns
 
     def _last(self, needed: tuple[OrderedArrivals, int]) -> int | None:
-        """Return when the last of the first `count` calls arrives, or None if all arrived before the replay's begin."""
+        """Return when the last of the first `count` calls arrives, or None if all arrived before the replay starts."""
         if needed not in self._latest:
             arrivals, count = needed
             times = (self._arrived.get(place) for place in arrivals.places[:count])

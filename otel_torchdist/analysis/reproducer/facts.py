@@ -109,7 +109,7 @@ def _ranks(mapping: RankMapping, world_size: int) -> str:
 
 
 def _calls(verdict: Verdict, sequence: int) -> Iterator[str]:
-    yield "Only the last calls of the groups in question are repeated."
+    yield "Only the last calls of the involved groups are repeated."
     where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
     if where.sequence != sequence and where.channel.kind is RecordKind.OPERATION:
         yield f"So sequence {where.sequence} of the job is sequence {sequence} here."

@@ -116,7 +116,7 @@ def _last(channel: Channel, hangs_at: int, ranks: Iterable[Sequence[OperationVie
 
 
 def _events(operations: Sequence[OperationView], hangs_at: Mapping[Channel, int]) -> tuple[Event, ...]:
-    """Return calls and waits in the order of their begins, up to the first that hangs."""
+    """Return calls and waits in the order in which they began, up to the first that hangs."""
     timed: list[tuple[int, int, Event]] = []
     for place, call in enumerate(operations):
         record, (channel, sequence) = call.record, call.operation_id

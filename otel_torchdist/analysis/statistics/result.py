@@ -95,8 +95,8 @@ class Row(msgspec.Struct, frozen=True):
         counts_differ: Whether members of a group called one of these operations a different number of times.
         open: Calls in flight.
         failed: Calls that raised.
-        not_timed: Calls that ended without an exception, but without an exact begin and end.
-        timed: Calls with an exact begin and end. Ends seen by a poll or a watchdog are not exact.
+        not_timed: Calls that ended without an exception, but without an exact start and end.
+        timed: Calls with an exact start and end. Ends seen by a poll or a watchdog are not exact.
         message_bytes: Bytes that ranks contributed.
         time_ns: Sum of the durations of timed calls.
         median_ns: Median duration of timed calls; null if there are none. Percentiles are exact (nearest rank).

@@ -101,8 +101,8 @@ class _RankSums:
 
     Attributes:
         rows: The rows to add to, by index of kind; None if the rank's calls are in no row.
-        begins: Begins of the waits for others.
-        ends: Ends of these waits.
+        begins: Start times of the waits for others.
+        ends: End times of these waits.
         by_kind: Number of calls, nanoseconds of waits and nanoseconds of transfers, by index of kind.
     """
 

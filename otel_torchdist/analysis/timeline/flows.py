@@ -20,7 +20,7 @@ class RankFlows:
     """Flows of one rank, by the index of the slice.
 
     Attributes:
-        leaving: Ids of flows that leave from the begin of a slice.
+        leaving: Ids of flows that leave from the start of a slice.
         arriving: Ids of flows that arrive at the end of a slice.
         incident: Ids of flows that leave from the rank's stall marker.
     """
@@ -55,7 +55,7 @@ def _is_whole(shared: SharedChannel) -> bool:
 
 
 def _join(meeting: Meeting, nth_of: dict[int, int], flows: list[RankFlows], ids: count[int]) -> None:
-    """Connect the last arrival to the calls that waited; if there are many members, only to the first of these."""
+    """Connect the last arrival to the calls that waited; if there are many members, only to the first of them."""
     arrivals = [
         (member.calls.begun[place], nth_of[member.calls.rank], place)
         for member, place in zip(meeting.members, meeting.places, strict=True)

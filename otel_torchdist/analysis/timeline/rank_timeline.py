@@ -18,7 +18,7 @@ class Extent:
     Attributes:
         ranks: The ranks; None for all.
         steps: First and last step; None for all.
-        window_ns: Begin and end, in nanoseconds since the epoch; None for all.
+        window_ns: Start and end, in nanoseconds since the epoch; None for all.
     """
 
     ranks: frozenset[int] | None = None
@@ -60,10 +60,10 @@ class RankTimeline:
         waits: Nanoseconds that the rank waited for each call, or `UNKNOWN`.
         shift_ns: Nanoseconds that were added to the rank's times.
         until_ns: The last sign of life; 0 if unknown.
-        groups: Indices of calls by ascending begin, for each track by its name.
+        groups: For each track, by name: indices of its calls, by ascending start.
         steps: Steps, ascending.
-        activities: Activities, such as optimizer steps, by ascending begin.
-        checkpoints: Checkpoints, by ascending begin.
+        activities: Activities, such as optimizer steps, by ascending start.
+        checkpoints: Checkpoints, by ascending start.
     """
 
     calls: RankCalls
@@ -115,8 +115,8 @@ def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int | No
     """Assign overlapping slices to lanes, so that the slices of a lane are disjoint and a track can show them.
 
     Args:
-        places: Indices of the slices to assign, by ascending begin. Each gets the first free lane.
-        begin: Begin of every slice.
+        places: Indices of the slices to assign, by ascending start. Each gets the first free lane.
+        begin: Start of every slice.
         end: End of every slice; `OPEN` or None if it has not ended.
 
     Returns:

@@ -84,7 +84,7 @@ def _indices_to_draw(calls: RankCalls, shift_ns: int, extent: Extent) -> Iterato
 
 
 def _tracks(calls: RankCalls) -> dict[str, array[int]]:
-    """Return the indices of the calls in each group, by ascending begin."""
+    """Return the indices of the calls in each group, by ascending start."""
     places: dict[int, list[int]] = {}
     for place, kind in enumerate(calls.kind):
         places.setdefault(kind, []).append(place)
