@@ -66,7 +66,7 @@ class KindCount:
     Attributes:
         calls: Calls of all members.
         sent: Bytes that members sent, see `sent_bytes`.
-        elements: Distinct numbers of elements, at most `MAX_SIZES`.
+        elements: Distinct element counts, at most `MAX_SIZES`.
         is_uneven: Whether any call was an exchange of parts of different size.
     """
 

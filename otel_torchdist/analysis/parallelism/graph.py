@@ -11,7 +11,7 @@ from otel_torchdist.analysis.parallelism.axes import Grid, grid_of
 from otel_torchdist.analysis.parallelism.calls import GroupCalls, WorldCalls
 from otel_torchdist.analysis.parallelism.families import Family, Members, Partition, families_of
 from otel_torchdist.analysis.parallelism.imbalance import Imbalance, worst
-from otel_torchdist.analysis.parallelism.roles import GroupContext, RoleEvidence, Round, is_misnamed, roles_of
+from otel_torchdist.analysis.parallelism.roles import GroupContext, RingCounts, RoleEvidence, is_misnamed, roles_of
 from otel_torchdist.model.kinds import Phase
 
 
@@ -188,7 +188,7 @@ class _Builder:
         scattered = {
             elements for group, of_group in self._scattered.items() if group not in described for elements in of_group
         }
-        context = GroupContext(scattered, _round(members, calls, self._calls.ranks), self._has_backward)
+        context = GroupContext(scattered, _ring_counts(members, calls, self._calls.ranks), self._has_backward)
         roles = roles_of(calls, context)
         family = Family(tuple(members))
         return ParallelGroups(
@@ -214,10 +214,10 @@ class _Builder:
         return sum(len({hosts[rank] for rank in group if rank in hosts}) > 1 for group in members)
 
 
-def _round(members: Sequence[Members], calls: GroupCalls, known: Collection[int]) -> Round | None:
+def _ring_counts(members: Sequence[Members], calls: GroupCalls, known: Collection[int]) -> RingCounts | None:
     """Count the messages around rings of more than two ranks. Return None if the groups are not rings."""
     if calls.unaddressed and not calls.messages:
-        return _unaddressed_round(members, calls)
+        return _unaddressed_ring_counts(members, calls)
     between: Counter[tuple[int, int]] = Counter()
     neighbours: dict[int, set[int]] = {}
     for (sender, receiver), count in calls.messages.items():
@@ -233,14 +233,14 @@ def _round(members: Sequence[Members], calls: GroupCalls, known: Collection[int]
     if not rings:
         return None
     if not all(rank in known for ring in rings for rank in ring):
-        return Round(0, 0)  # some ranks have no records, so their messages are not counted
+        return RingCounts(0, 0)  # some ranks have no records, so their messages are not counted
     ranks = {rank for ring in rings for rank in ring}
     counts = [count for pair, count in between.items() if ranks.issuperset(pair)]
-    return Round(min(counts), max(counts))
+    return RingCounts(min(counts), max(counts))
 
 
 def _scattered(groups: Mapping[Members, GroupCalls]) -> dict[Members, set[int]]:
-    """Return the numbers of elements that each rank holds after a reduce_scatter, by group."""
+    """Return the element counts that each rank holds after a reduce_scatter, by group."""
     scattered: dict[Members, set[int]] = {}
     for members, group in groups.items():
         for kind, count in group.kinds.items():
@@ -249,11 +249,11 @@ def _scattered(groups: Mapping[Members, GroupCalls]) -> dict[Members, set[int]]:
     return scattered
 
 
-def _unaddressed_round(members: Sequence[Members], calls: GroupCalls) -> Round | None:
+def _unaddressed_ring_counts(members: Sequence[Members], calls: GroupCalls) -> RingCounts | None:
     """Count messages per rank if peers are not recorded: the first and last stages of a pipeline have fewer."""
     rings = [group for group in members if len(group) > 2]
     whole = [ring for ring in rings if all(calls.unaddressed[rank] for rank in ring)]
     if not rings:
         return None
     counts = [calls.unaddressed[rank] for ring in whole for rank in ring]
-    return Round(min(counts, default=0), max(counts, default=0))
+    return RingCounts(min(counts, default=0), max(counts, default=0))

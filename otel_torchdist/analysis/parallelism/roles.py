@@ -70,8 +70,8 @@ MIN_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """The numbers of messages between neighbours of a ring.
+class RingCounts:
+    """The message counts between neighbours of a ring.
 
     Attributes:
         fewest: Messages between the two neighbours with the fewest.
@@ -98,13 +98,13 @@ class GroupContext:
     """The context of groups whose roles are derived.
 
     Attributes:
-        scattered: Numbers of elements that each rank holds after a `reduce_scatter` in other groups.
-        round: Numbers of messages around the groups' rings; None if the last rank does not send to the first.
+        scattered: Element counts that each rank holds after a `reduce_scatter` in other groups.
+        ring: Message counts around the groups' rings; None if the last rank does not send to the first.
         has_backward: Whether any rank is known to have made calls in a backward pass.
     """
 
     scattered: Collection[int] = ()
-    round: Round | None = None
+    ring: RingCounts | None = None
     has_backward: bool = False
 
 
@@ -171,7 +171,7 @@ class _CallPatterns:
 def _role_of(kind: CallShape, count: KindCount, context: GroupContext, patterns: _CallPatterns) -> Role | None:
     """Return the role that calls of one shape show, or None if any group may make such calls."""
     if kind.collective in MESSAGES:
-        return _role_of_messages(context.round)
+        return _role_of_messages(context.ring)
     if kind.collective == "all_to_all":
         return _role_of_exchange(kind, count)
     if kind.is_small or kind.is_integer:
@@ -198,7 +198,7 @@ def _role_of_unshaped(kind: CallShape, count: KindCount, context: GroupContext, 
     return Role.REPLICA if count.elements.intersection(context.scattered) else Role.DATA
 
 
-def _role_of_messages(counts: Round | None) -> Role:
+def _role_of_messages(counts: RingCounts | None) -> Role:
     """Distinguish ring attention from an interleaved pipeline.
 
     In a pipeline with v stages on each rank, v messages per microbatch go from each rank to the next, but only v - 1

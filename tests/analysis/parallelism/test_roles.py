@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.analysis.parallelism.calls import CallShape, GroupCalls, KindCount
-from otel_torchdist.analysis.parallelism.roles import GroupContext, Role, Round, is_misnamed, roles_of
+from otel_torchdist.analysis.parallelism.roles import GroupContext, RingCounts, Role, is_misnamed, roles_of
 from otel_torchdist.analysis.statistics.traffic import sent_bytes
 
 SEND = CallShape("send", "", 2, False, False, None)
@@ -31,7 +31,7 @@ def roles(*counts: tuple[CallShape, int, float], context: GroupContext | None = 
 )
 def test_messages_around_a_ring(fewest: int, most: int, role: Role) -> None:
     """Even numbers are ring attention, fewer messages at the closing are an interleaved pipeline, few are unclear."""
-    assert roles((SEND, most, 1.0), context=GroupContext(round=Round(fewest, most))) == [role]
+    assert roles((SEND, most, 1.0), context=GroupContext(ring=RingCounts(fewest, most))) == [role]
 
 
 def test_small_second_roles() -> None:
