@@ -73,6 +73,4 @@ def run_program(python: Path, times: int, folder: Path) -> Run:
         done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         [tape] = read_tapes(tapes)
-    return Run(
-        tape, _LOG.findall(done.stderr), Path(done.stdout.splitlines()[-1])
-    )
+    return Run(tape, _LOG.findall(done.stderr), Path(done.stdout.splitlines()[-1]))
