@@ -32,7 +32,7 @@ SHARE: Final = 8
 """Tapes of live ranks, and leftovers of ended ranks, may each fill at most 1/SHARE of the file system."""
 _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
-_TURNS: Final = 16
+_MAX_ATTEMPTS: Final = 16
 BASE_MODE: Final = 0o711
 MAX_ENTRIES: Final = 16_384
 """Maximum entries read from a directory, so that one overfull directory does not delay the others."""
@@ -53,7 +53,7 @@ def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
             allowed.
     """
     path = config_tape_dir or usual_base()
-    is_ours_to_open = path == usual_base() or not os.path.lexists(path)
+    may_change_mode = path == usual_base() or not os.path.lexists(path)
     if is_taken(path):
         try:
             path = make_substitute(path)
@@ -61,8 +61,8 @@ def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
             raise TapeError(f"{path}: belongs to another user, and nothing can replace it: {error}") from error
     file = _open_private(path)
     try:
-        if is_ours_to_open:
-            _let_others_pass(file)
+        if may_change_mode:
+            _let_others_traverse(file)
         filesystem = _filesystem(os.fstat(file).st_dev)
     finally:
         os.close(file)
@@ -241,7 +241,7 @@ def _open_private(path: Path) -> int:
 
 def _make_and_open(path: Path) -> int:
     """Open a directory, and create it if missing. Retries if a clean-up removes it in between."""
-    for _ in range(_TURNS - 1):
+    for _ in range(_MAX_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             return _make_and_open_once(path)
     return _make_and_open_once(path)
@@ -257,7 +257,7 @@ def _make_and_open_once(path: Path) -> int:
     return os.open(path, _OPEN_FLAGS)
 
 
-def _let_others_pass(file: int) -> None:
+def _let_others_traverse(file: int) -> None:
     """Let other users traverse a base directory, because Prometheus reads `prometheus/` in it as another user.
 
     They cannot list it, and its job directories stay private. Only mode 0700 is changed, which earlier versions or a
@@ -287,7 +287,7 @@ def _filesystem(device: int) -> str:
 # The default base directory of a user, and a substitute if another user owns that path.
 # Everyone may create directories in /dev/shm, and the default name is predictable. A container engine that mounts the
 # directory creates it as root; another user may create it out of malice. The substitute has 64 random bits in its name,
-# so that nobody can create it first; it is found again by its owner.
+# so that nobody can create it first; its owner identifies it.
 
 
 MEMORY: Final = Path("/dev/shm")
@@ -297,9 +297,9 @@ TAKEN: Final = (
     "%s belongs to another user: tapes are in %s instead. Agents, `watch` and `diagnose` find them there; Prometheus "
     "finds its targets only if its `file_sd_configs` name that directory"
 )
-_MOST_TURNS_S: Final = 1.0
+_LOCK_TIMEOUT_S: Final = 1.0
 _RETRY_S: Final = 0.002
-_MOMENT_S: Final = 1.0
+_SETTLE_S: Final = 1.0
 
 
 def usual_base() -> Path:
@@ -330,13 +330,14 @@ def substitute(base: Path) -> Path | None:
 def make_substitute(base: Path) -> Path:
     """Return the substitute for a base directory, and create it if missing. All ranks of a node get the same one.
 
-    They take turns with a lock on /dev/shm. Any user can hold that lock: without it, each rank may create a directory,
-    and after a moment all ranks use the first by name.
+    Ranks lock /dev/shm while they look for it and create it. Any user can hold that lock, so a rank gives up waiting
+    after `_LOCK_TIMEOUT_S`. Without the lock, several ranks may create a directory: each waits `_SETTLE_S`, and
+    then all use the first by name.
 
     Raises:
         OSError: It cannot be created.
     """
-    deadline = time.monotonic() + _MOST_TURNS_S
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         with alone_in(base.parent) as alone:
             if alone or time.monotonic() > deadline:
@@ -347,6 +348,6 @@ def make_substitute(base: Path) -> Path:
                 created.mkdir(0o700)
                 if alone:
                     return created
-                time.sleep(_MOMENT_S)
+                time.sleep(_SETTLE_S)
                 return substitute(base) or created
         time.sleep(_RETRY_S)

@@ -20,9 +20,9 @@ from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shar
 # --- symptoms ---------------------------------------------------------------------------------------------------------
 # Symptoms of a machine that may explain a stall: evidence beside a verdict, never a verdict by itself.
 MEMORY_IS_SHORT: Final = 0.1
-"""Share of time in which all tasks wait for memory, from which the node is thrashing."""
+"""Minimum share of time in which all tasks wait for memory for the node to count as thrashing."""
 STORAGE_IS_SLOW: Final = 0.5
-"""Share of time in which all tasks wait for storage, from which storage is slow. Loading data alone rarely reaches it.
+"""Minimum share of time in which all tasks wait for storage for it to count as slow. Loading data rarely reaches it.
 """
 KEPT_NS: Final = 300_000_000_000
 """Time for which a symptom is remembered after it was last seen."""

@@ -1,7 +1,7 @@
 """Records the ends of local ranks' processes as they happen, on a separate thread.
 
 A pidfd becomes readable when its process has ended, and epoll returns descriptors in the order in which they became
-readable. So the order of deaths is right however late this thread runs; their times are the times at which it ran.
+readable. So the order of deaths is right even if this thread runs late; the time of a death is when the thread ran.
 Without a pidfd (another PID namespace, no free descriptor, a kernel or sandbox without pidfds) the lock on the tape is
 polled every 10 ms.
 """
@@ -34,10 +34,10 @@ from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_star
 
 IDLE_S: Final = 1.0
 """Interval between readings of the out-of-memory counters, and between attempts to open missing pidfds."""
-ASK_S: Final = 0.01
+POLL_S: Final = 0.01
 """Interval between polls of locks, and of wait statuses that only the parent has received so far."""
-ASKED_AT_ONCE: Final = 16
-"""Polled processes up to which the interval is `ASK_S`; with more it grows in proportion."""
+POLLED_AT_ONCE: Final = 16
+"""Maximum polled processes with the interval `POLL_S`. With more, it grows in proportion."""
 STATUS_SOON_NS: Final = 1_000_000_000
 """Time for which a death without a wait status is withheld.
 
@@ -92,7 +92,7 @@ class DeathWatch:
             self._watched[identity.nonce] = watched
             if watched.death is None:
                 self._start()
-                self._hold(watched)
+                self._open_handle(watched)
         self._interrupt()
 
     def forget(self, nonce: int) -> None:
@@ -100,7 +100,7 @@ class DeathWatch:
         with self._lock:
             watched = self._watched.pop(nonce, None)
             if watched is not None:
-                self._let_go(watched)
+                self._release(watched)
 
     def death_of(self, nonce: int) -> Death | None:
         """Return the death of the writer of the tape with this nonce; None if none has been seen.
@@ -156,11 +156,11 @@ class DeathWatch:
             self._thread = threading.Thread(target=self._run, name="otel-torchdist-deaths", daemon=True)
             self._thread.start()
 
-    def _hold(self, watched: WatchedProcess) -> None:
+    def _open_handle(self, watched: WatchedProcess) -> None:
         """Open a pidfd of a process, else its tape to poll the lock; does nothing if no descriptor is free."""
         if self._epoll is not None and watched.pidfd < 0 and shares_pids(watched.identity):
             with contextlib.suppress(OSError):
-                self._hold_by_pid(watched, self._epoll)
+                self._open_pidfd(watched, self._epoll)
         if watched.pidfd >= 0 or watched.lock >= 0 or watched.was_gone:
             return
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ class DeathWatch:
                 os.close(file)
                 watched.was_gone = True
 
-    def _hold_by_pid(self, watched: WatchedProcess, epoll: select.epoll) -> None:
+    def _open_pidfd(self, watched: WatchedProcess, epoll: select.epoll) -> None:
         pid = watched.identity.pid
         file = move_up(pidfd.open_process(pid))
         with contextlib.ExitStack() as undo:
@@ -187,7 +187,7 @@ class DeathWatch:
         watched.pidfd, watched.counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
         watched.launcher, watched.outlives_request = name_of(parent_of(pid)), outlives_request(pid) or False
 
-    def _let_go(self, watched: WatchedProcess) -> None:
+    def _release(self, watched: WatchedProcess) -> None:
         if watched.pidfd >= 0 and self._epoll is not None:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(watched.pidfd)
@@ -221,10 +221,10 @@ class DeathWatch:
     def _pause_s(self) -> float:
         """Return the seconds until the next pass: short if locks or wait statuses have to be polled."""
         if self._just_ended:
-            return ASK_S
+            return POLL_S
         processes = [*self._watched.values()]
         polled = sum(process.lock >= 0 or (process.death is not None and process.pidfd >= 0) for process in processes)
-        return min(ASK_S * max(1.0, polled / ASKED_AT_ONCE), IDLE_S) if polled else IDLE_S
+        return min(POLL_S * max(1.0, polled / POLLED_AT_ONCE), IDLE_S) if polled else IDLE_S
 
     def _take(self, ready: list[int], now_ns: int) -> None:
         by_file = {watched.pidfd: watched for watched in self._watched.values() if watched.pidfd >= 0}
@@ -248,15 +248,15 @@ class DeathWatch:
         for watched in ended:
             watched.record()
         if self._just_ended:
-            self._find_others(now_ns)
-        self._ask_again(now_ns)
+            self._classify_just_ended(now_ns)
+        self._retry_statuses(now_ns)
 
     def _next_ns(self, now_ns: int) -> int:
         """Return a unique time for the next end."""
         self._last_ns = max(now_ns, self._last_ns + 1)
         return self._last_ns
 
-    def _find_others(self, now_ns: int) -> None:
+    def _classify_just_ended(self, now_ns: int) -> None:
         """Decide whether the processes in `_just_ended` ended alone; keep them there while that may still change."""
         living = {
             watched.identity.pid: watched.identity.rank
@@ -289,12 +289,12 @@ class DeathWatch:
                 oom = BY_NODE
             death = dataclasses.replace(death, oom=oom)
         watched.death = death
-        self._ask_for_error(watched)
+        self._read_error_file(watched)
         if status is not None or watched.pidfd < 0:
             watched.is_published = True
             watched.close()
 
-    def _ask_for_error(self, watched: WatchedProcess) -> None:
+    def _read_error_file(self, watched: WatchedProcess) -> None:
         """Read the error file of a process with a nonzero exit code, on a thread, because its file system may hang."""
         death, path = watched.death, watched.error_file
         if death is None or path is None or not death.exit_code:
@@ -313,7 +313,7 @@ class DeathWatch:
                     watched.death = dataclasses.replace(watched.death, error=error)
                     watched.record()
 
-    def _ask_again(self, now_ns: int) -> None:
+    def _retry_statuses(self, now_ns: int) -> None:
         """Retry to read missing wait statuses: they appear once the parent has waited for the process."""
         for watched in self._watched.values():
             death = watched.death
@@ -327,7 +327,7 @@ class DeathWatch:
                 watched.death = dataclasses.replace(death, status=status, oom=death.oom if keeps_oom else "")
                 watched.is_published = True
                 watched.record()
-                self._ask_for_error(watched)
+                self._read_error_file(watched)
             elif is_released or now_ns - death.at_ns > self._soon_ns:
                 watched.is_published = True
             if status is not None or is_released or now_ns - death.at_ns > STATUS_DUE_NS:
@@ -339,7 +339,7 @@ class DeathWatch:
             self._start()
         for watched in self._watched.values():
             if watched.death is None and watched.pidfd < 0 and not watched.was_gone:
-                self._hold(watched)
+                self._open_handle(watched)
         for watched in self._watched.values():
             if watched.death is None and watched.pidfd >= 0:
                 watched.note_handler()

@@ -144,7 +144,7 @@ class Deaths(Protocol):
         ...
 
     def holds(self, nonce: int) -> bool:
-        """Return whether the end of a process is not known yet, but will be."""
+        """Return whether `death_of` will return the end of a process later, but does not yet."""
         ...
 
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:

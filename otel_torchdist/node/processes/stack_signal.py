@@ -1,7 +1,7 @@
 """Requests the stack of one thread of a rank with a signal, when our thread in the rank cannot answer: the GIL is held.
 
 The signal would kill a process that does not handle it. So it is sent only to a process that has offered a handler,
-that verifiably still has it, and that is beyond doubt the writer of the tape.
+that verifiably still has it, and that is verifiably the writer of the tape.
 
 And it is sent only to a process that runs no Python. `faulthandler` can crash while it walks the frames of a thread
 that enters and leaves frames (seen on Python 3.10 to 3.13, with some within a hundred signals). While native code holds
@@ -26,7 +26,7 @@ from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shar
 from otel_torchdist.tape.mapped import MappedTape
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""Size of a rank's file from which no more stacks are requested: the file is in memory."""
+"""Maximum size of a rank's file. Beyond it, no more stacks are requested: the file is in memory."""
 _HEAD_BYTES: Final = 64
 _DOES_NOT_RUN: Final = frozenset("DTtZXx")
 

@@ -20,7 +20,7 @@ from otel_torchdist.model.naming import readable
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 SILENT_NS: Final = 1_200_000_000
-"""Age of a heartbeat from which the state of the process is checked."""
+"""Minimum age of a heartbeat before the state of the process is checked."""
 
 
 class ProcessState:
@@ -45,7 +45,7 @@ class ProcessState:
             now_ns: Monotonic time.
             heartbeat_ns: Monotonic time of its last heartbeat.
         """
-        state = self._letter()
+        state = self._state_letter()
         is_silent = now_ns - heartbeat_ns >= SILENT_NS
         # A stopped process that is killed runs again, only to end; with much memory that takes long.
         is_ending = bool(state) and (is_silent or self._stopped is not None) and _is_ending(self._identity.pid)
@@ -61,7 +61,7 @@ class ProcessState:
             self._stopped = Stopped(state, now_ns)
         return self._stopped
 
-    def _letter(self) -> str:
+    def _state_letter(self) -> str:
         state = process_state(self._identity.pid) if self._is_in_reach else None
         return state[0] if state is not None and state[1] == self._identity.pid_start_ticks else ""
 
@@ -116,7 +116,7 @@ def name_of(pid: int) -> str:
 
 
 HEARTBEAT_LATE_NS: Final = 3_000_000_000
-"""Age of a heartbeat, which comes once a second, from which the process's Python threads are considered blocked."""
+"""Minimum age of a heartbeat (one a second) before the process's Python threads are considered blocked."""
 
 
 MAX_THREADS: Final = 1_024

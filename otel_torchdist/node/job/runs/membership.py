@@ -84,20 +84,20 @@ def of_living_runs(tapes: Mapping[T, RunMember]) -> list[T]:
 
 def _by_run(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[T, RunMember]]:
     named: dict[RunMembership, dict[T, RunMember]] = {}
-    strays: list[tuple[T, RunMember]] = []
+    without_id: list[tuple[T, RunMember]] = []
     for tape, member in tapes.items():
         if member.run:
             named.setdefault(member.key, {})[tape] = member
         else:
-            strays.append((tape, member))
-    nameless: dict[RunMembership, dict[T, RunMember]] = {}
-    for tape, stray in sorted(strays, key=lambda item: item[1].life.began_ns):
-        home = _home_of(stray, named)
-        (named[home] if home is not None else nameless.setdefault(stray.key, {}))[tape] = stray
-    return named | nameless
+            without_id.append((tape, member))
+    unnamed: dict[RunMembership, dict[T, RunMember]] = {}
+    for tape, stray in sorted(without_id, key=lambda item: item[1].life.began_ns):
+        key = _possible_run_of(stray, named)
+        (named[key] if key is not None else unnamed.setdefault(stray.key, {}))[tape] = stray
+    return named | unnamed
 
 
-def _home_of(stray: RunMember, runs: Mapping[RunMembership, Mapping[T, RunMember]]) -> RunMembership | None:
+def _possible_run_of(stray: RunMember, runs: Mapping[RunMembership, Mapping[T, RunMember]]) -> RunMembership | None:
     """Return the run of a rank without a run id, if exactly one run is possible; else None."""
     possible = [key for key, members in runs.items() if _lacks(members.values(), stray)]
     return possible[0] if len(possible) == 1 else None

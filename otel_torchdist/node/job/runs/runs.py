@@ -84,7 +84,7 @@ class Run:
         return min(lives, key=_weight)
 
     def has_ended_with_parent(self, tape: TapeReader) -> bool:
-        """Return whether a tape belongs to a helper that ended no sooner than the rank that started it."""
+        """Return whether a tape belongs to a helper, and the rank that started it has ended too."""
         return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
 
     def may_complete(self, other: Run) -> bool:
@@ -139,7 +139,7 @@ class RunIndex:
         return [other for other in others if worlds & worlds_beside(tape.path for tape in other.tapes)]
 
     def of_other_sizes(self, run: Run) -> list[Run]:
-        """Return the runs in the same job directory with another world size: a rank may have been given a wrong one."""
+        """Return the runs in the same job directory with another world size: a rank may have a wrong `WORLD_SIZE`."""
         return [other for other in self.runs if other.directory == run.directory and other.world_size != run.world_size]
 
     def close(self) -> None:
