@@ -50,7 +50,7 @@ def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
     hidden = directory / f".{name}.new"
     try:
         with (
-            open(create_anew(hidden, below_links=True), "wb") as stream,
+            open(create_anew(hidden, parent_may_be_link=True), "wb") as stream,
             tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as bundle,
         ):
             _add(bundle, f"{name}/verdict.json", stall.to_json().encode())
@@ -84,8 +84,8 @@ def objection_to(directory: Path) -> str:
 
 def _is_evidence(file: Path) -> bool:
     """Return whether a file of the job directory belongs in the bundle; the run's secret token does not."""
-    is_judged = file.name.startswith(("verdict-", "findings-"))
-    is_evidence = is_judged or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
+    is_result = file.name.startswith(("verdict-", "findings-"))
+    is_evidence = is_result or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
     return is_evidence and file.is_file() and not file.is_symlink()
 
 

@@ -40,8 +40,8 @@ def open_regular(path: Path, owner: int | None = None, writable: bool = False) -
         return _checked(os.open(path, flags))
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        holder = os.fstat(directory).st_uid
-        return _checked(os.open(path.name, flags, dir_fd=directory), owner, holder)
+        directory_owner = os.fstat(directory).st_uid
+        return _checked(os.open(path.name, flags, dir_fd=directory), owner, directory_owner)
     finally:
         os.close(directory)
 
@@ -124,7 +124,7 @@ class _File:
         os.close(self.descriptor)
 
 
-def _checked(file: int, owner: int | None = None, holder: int | None = None) -> int:
+def _checked(file: int, owner: int | None = None, directory_owner: int | None = None) -> int:
     """Return a descriptor if it refers to a regular file of this owner; else close it and raise.
 
     A file of this process's user also counts if `owner` owns its directory: a node service without CAP_CHOWN creates
@@ -134,7 +134,7 @@ def _checked(file: int, owner: int | None = None, holder: int | None = None) -> 
     problem = None
     if not stat.S_ISREG(facts.st_mode):
         problem = OSError(errno.EINVAL, "not a regular file")
-    elif owner not in (None, facts.st_uid) and not (facts.st_uid == os.geteuid() and holder == owner):
+    elif owner not in (None, facts.st_uid) and not (facts.st_uid == os.geteuid() and directory_owner == owner):
         problem = OSError(errno.EPERM, f"it belongs to user {facts.st_uid} and not to user {owner}")
     if problem is None:
         return file

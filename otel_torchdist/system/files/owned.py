@@ -1,9 +1,8 @@
 """Creates the files that an agent keeps beside tapes. A node service does so as root, in other users' directories.
 
-New files are given to the owner of the directory, whose processes use them next. Links are not followed, neither for
-the file nor for its directory or the directory's parent, because their owner may swap them at any moment. So all
-functions work relative to an open directory. It must belong to the user for whom the file is: this process's user,
-unless the caller names another.
+A new file is given to the owner of its directory, whose processes read it. Neither the file nor its directory nor the
+directory's parent may be a link, because their owner may swap them at any moment. So all functions work relative to an
+open directory. The directory must belong to this process's user, or to the user that the caller names.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ def open_or_create(path: Path, owner: int | None = None) -> int:
         return os.open(path.name, os.O_RDWR | os.O_NONBLOCK | _COMMON, dir_fd=directory)
 
 
-def create_anew(path: Path, mode: int = 0o600, below_links: bool = False) -> int:
+def create_anew(path: Path, mode: int = 0o600, parent_may_be_link: bool = False) -> int:
     """Create a file for writing, and replace any existing one; return its descriptor.
 
     Args:
         path: The file.
         mode: Its permissions.
-        below_links: Whether the directory's parent may be a link, because it belongs to the administrator.
+        parent_may_be_link: Whether the directory's parent may be a link, because it belongs to the administrator.
 
     Raises:
         OSError: No space is left, or the directory is not writable.
     """
-    with _opened(path.parent, os.geteuid(), below_links) as directory:
+    with _opened(path.parent, os.geteuid(), parent_may_be_link) as directory:
         return _create_anew(path.name, mode, directory)
 
 
@@ -116,7 +115,7 @@ def make_directory(path: Path, mode: int, owner: int | None = None) -> None:
     Raises:
         OSError: The directory cannot be created, or the path is not a directory.
     """
-    with _opened(path.parent, _user(owner), below_links=True, or_ours=True) as parent:
+    with _opened(path.parent, _user(owner), parent_may_be_link=True, or_ours=True) as parent:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path.name, mode, dir_fd=parent)
         file = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | _COMMON, dir_fd=parent)
@@ -133,16 +132,18 @@ def _user(owner: int | None) -> int:
 
 
 @contextlib.contextmanager
-def _opened(directory: Path, owner: int | None, below_links: bool = False, or_ours: bool = False) -> Generator[int]:
-    """Open a directory; neither it nor its parent may be a link. Above the parent, only the administrator makes links.
+def _opened(
+    directory: Path, owner: int | None, parent_may_be_link: bool = False, or_ours: bool = False
+) -> Generator[int]:
+    """Open a directory; neither it nor its parent may be a link. Above the parent, only the administrator can create links.
 
     The directory must belong to `owner`, unless that is None.
     """
-    holder = os.open(directory.parent, _DIRECTORY & ~os.O_NOFOLLOW if below_links else _DIRECTORY)
+    parent = os.open(directory.parent, _DIRECTORY & ~os.O_NOFOLLOW if parent_may_be_link else _DIRECTORY)
     try:
-        file = os.open(directory.name or ".", _DIRECTORY, dir_fd=holder)
+        file = os.open(directory.name or ".", _DIRECTORY, dir_fd=parent)
     finally:
-        os.close(holder)
+        os.close(parent)
     try:
         actual = os.fstat(file).st_uid
         if owner is not None and actual != owner and not (or_ours and actual == os.geteuid()):

@@ -22,9 +22,9 @@ from otel_torchdist import guard
 
 GRACE_S: Final = 0.2
 """Seconds for threads to return by themselves; the code that started them has already waited for them."""
-_LOOK_S: Final = 0.03
+_CHECK_S: Final = 0.03
 """Seconds between two checks of a thread: several times the 5 ms after which a waiter for the GIL wakes up."""
-_LOOKS: Final = 10
+_CHECKS: Final = 10
 _SIGSET_BYTES: Final = 128
 """Size of `sigset_t` in glibc and musl."""
 
@@ -61,7 +61,7 @@ class BackgroundCalls:
         deadline = time.monotonic() + GRACE_S
         while self._inside and time.monotonic() < deadline:
             time.sleep(0.005)
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             if not self._inside:
                 return
             self._park_sleeping()
@@ -72,7 +72,7 @@ class BackgroundCalls:
         A thread that waits for the GIL wakes up every few milliseconds, so it does not count as asleep.
         """
         before = {thread: _sleep_of(thread) for thread in tuple(self._inside)}
-        time.sleep(_LOOK_S)
+        time.sleep(_CHECK_S)
         for thread, sleep in before.items():
             if sleep is not None and _sleep_of(thread) == sleep and thread in self._inside:
                 self._inside.discard(thread)
