@@ -226,7 +226,8 @@ class Agent:
     def _take_up(self) -> None:
         open_tapes = self._count()
         for job in list(self._jobs.values()):
-            room = self._allowance.room_for(job.owner) + (not open_tapes[job.directory])  # its first tape is reserved
+            # `Allowance.count` has reserved the first tape of a directory.
+            room = self._allowance.room_for(job.owner) + (not open_tapes[job.directory])
             before, taken_up = len(self.reader.tapes), len(job.taken_up)
             try:
                 job.take_up(self.reader, room)
@@ -256,14 +257,14 @@ class Agent:
         """Stop reading the largest job of each user whose tapes exceed the memory limit."""
         shares = self.reader.shares
         for user in shares.exceeded():
-            taken = shares.of_user(user)
+            used_bytes = shares.of_user(user)
             jobs = {job.directory: shares.of_tapes(job.taken_up) for job in self._jobs.values() if job.owner == user}
             largest = max(jobs, key=lambda directory: jobs[directory])
             self.given_up[largest] = time.monotonic()
             self.drop(largest)
             if time.monotonic() - self._warned_of.get(user, float("-inf")) >= WARNING_S:
                 self._warned_of[user] = time.monotonic()
-                _logger.warning(TOO_LARGE, largest, user, taken >> 20, shares.most >> 20, largest)
+                _logger.warning(TOO_LARGE, largest, user, used_bytes >> 20, shares.most >> 20, largest)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
         """Stop reading another user's job with unusable files.

@@ -63,23 +63,23 @@ class Job:
         except OSError as error:
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
         self.owner, self.identity = facts.st_uid, (facts.st_dev, facts.st_ino)
-        self._election = _acquire_lock(directory, self.owner)
+        self._reader_lock = _acquire_lock(directory, self.owner)
         try:
             before = Checkpoint() if again else checkpoint.load(directory, self.owner)
         except OSError as error:
-            self._election.resign()
+            self._reader_lock.resign()
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
         self._before = before or Checkpoint()
         self._lacks_checkpoint = before is None
-        self._may_hold_exported = not again
+        self._filters_exported = not again
         self.taken_up: set[int] = set()
         self._can_write = True
 
     def take_up(self, reader: Reader, most: int | None = None) -> None:
         """Make `reader` follow the new tapes, at most `most` of them."""
-        tapes = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
-        if self._may_hold_exported:
-            self._may_hold_exported = False
+        tapes = [tape for tape in self._reader_lock.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
+        if self._filters_exported:
+            self._filters_exported = False
             tapes = _not_exported(tapes, self._lacks_checkpoint)
         for tape in tapes:
             self._follow(tape, reader)
@@ -88,7 +88,7 @@ class Job:
         nonce = tape.identity.nonce
         if reader.knows(nonce):  # only a copy of a tape has the same nonce, and it must not replace the original
             if nonce not in self.taken_up:  # else it is the same tape, which a scan missed for a moment
-                self._election.tapes.warn("%s is ignored: another tape with the same name is being read", tape.path)
+                self._reader_lock.tapes.warn("%s is ignored: another tape with the same name is being read", tape.path)
             tape.close()
             return
         try:
@@ -116,9 +116,9 @@ class Job:
             self._can_write = True
         except OSError as error:
             if self._can_write and not self.directory.exists():
-                self._election.tapes.warn(REMOVED, self.directory)
+                self._reader_lock.tapes.warn(REMOVED, self.directory)
             elif self._can_write:
-                self._election.tapes.warn(
+                self._reader_lock.tapes.warn(
                     "%s: the agent's checkpoint cannot be written (%s): an agent that takes over from this one would "
                     "export again what was exported since the last checkpoint",
                     self.directory, error,
@@ -127,25 +127,25 @@ class Job:
 
     def close(self) -> None:
         """Release the directory to other readers."""
-        self._election.resign()
+        self._reader_lock.resign()
 
 
 def _acquire_lock(directory: Path, owner: int) -> ReaderLock:
     try:
-        election = ReaderLock(directory, owner)
+        reader_lock = ReaderLock(directory, owner)
     except OSError as error:
         raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
-    if election.is_won:
-        return election
-    election.resign()
+    if reader_lock.is_won:
+        return reader_lock
+    reader_lock.resign()
     raise AgentError(f"{directory}: {READ_BY_ANOTHER}")
 
 
 def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeReader]:
     """Return the tapes that this agent has to export, and close the others.
 
-    A tape of a run that is over is closed in two cases: its rank has exported it, or the checkpoint is lost and may
-    have recorded that another agent has exported it.
+    A tape of a run that is over is closed in two cases: its rank has exported it, or the checkpoint is lost, so that an
+    earlier agent may have exported it.
     """
     members: dict[TapeReader, RunMember] = {}
     exported: set[TapeReader] = set()
@@ -166,14 +166,13 @@ def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeR
 # * Jobs that share a world made by hand (a `ProcessGroup` with its own store) with one of the agent's jobs.
 # * Jobs that may be other parts of an incomplete launch: ranks started by hand have one job for each master address.
 #
-# Their own agents export these tapes. The agents need not agree on a judge, because all see the same tapes: of the
-# runs that share a world, the largest is judged, by the agent that reads it. A launch is judged by the agents of all
-# its parts.
+# Their own agents export these tapes. The agents need not elect a judge, because all see the same tapes. If
+# runs share a world, the agent of the largest run judges it. Each part of a launch is judged by its own agent.
 
 
 SEARCH_S: Final = 1.0
 WAITED_NS: Final = 2_000_000_000
-"""Age of the newest tape from which a launch without all ranks counts as waiting."""
+"""Minimum age of the newest tape of an incomplete launch before the launch counts as waiting."""
 MAX_NEIGHBOURS: Final = 16
 """Maximum number of neighbouring jobs to read."""
 MAX_TAPES: Final = 256

@@ -19,8 +19,8 @@ from otel_torchdist.tape.reading.reader import TapeReader
 MAX_DESCRIPTORS: Final = 65_536
 MAX_TAPES_OF_USER: Final = 1024
 _RESERVE: Final = 32
-_SHARE_KEPT: Final = 8
-"""One eighth of the descriptors, but at least 32, stays free for scrapers and for files that are opened briefly.
+_FREE_DIVISOR: Final = 8
+"""At least 32 descriptors, and at least one eighth of them, stay free for scrapers and briefly opened files.
 
 Below a limit of 64, half of the descriptors stay free, so that a small job can still be read.
 """
@@ -41,8 +41,8 @@ class Allowance:
         """Update the counts.
 
         Args:
-            directories: The owner of each job directory, and the number of its open tapes. While no tape is open, one
-                is reserved.
+            directories: The owner of each job directory, and the number of its open tapes. A directory without open
+                tapes counts as one tape, so that its first tape can always be opened.
         """
         self._tapes.clear()
         self._taken.clear()
@@ -51,7 +51,7 @@ class Allowance:
             self._taken[user] += _FILES_OF_DIRECTORY + _FILES_OF_TAPE * max(tapes, 1)
 
     def room_for(self, user: int) -> int:
-        """Return the number of further tapes of a user that may be opened.
+        """Return how many more tapes of a user may be opened.
 
         A user other than this process's own gets at most half of all descriptors.
         """
@@ -63,7 +63,7 @@ class Allowance:
 
     def _room(self, user: int, set_aside: int) -> int:
         limit = _soft_limit()
-        most = limit - max(min(_RESERVE, limit // 2), limit // _SHARE_KEPT)
+        most = limit - max(min(_RESERVE, limit // 2), limit // _FREE_DIVISOR)
         room = (most - self._taken.total() - set_aside) // _FILES_OF_TAPE
         if user != os.geteuid():
             share = (most // 2 - self._taken[user] - set_aside) // _FILES_OF_TAPE
@@ -107,7 +107,7 @@ def _soft_limit() -> int:
 NICE: Final = 5
 """Added to the inherited nice value of the process and of its session: a weight of 335 against 1,024."""
 CALM_S: Final = 5.0
-"""Seconds without urgency, counted from the start too, after which the agent lowers its priority."""
+"""Seconds without an imminent verdict after which the agent lowers its priority. It starts with the inherited one."""
 
 _AUTOGROUP: Final = "/proc/self/autogroup"
 _THREADS: Final = "/proc/self/task"
@@ -116,52 +116,52 @@ _THREADS: Final = "/proc/self/task"
 class Priority:
     """The scheduling priority of all threads of this process. Not thread-safe."""
 
-    def __init__(self, weighs_session: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, lowers_session: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the current priority, without changing it.
 
         Args:
-            weighs_session: Whether to lower the priority of the session too. Ignored if it contains other processes.
+            lowers_session: Whether to lower the priority of the session too. Ignored if it contains other processes.
             clock: Returns the monotonic time in seconds.
         """
         self._now = clock
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
         self._policy, self._param = os.sched_getscheduler(0), os.sched_getparam(0)
         self._urgent_s = clock()
-        self._is_behind = False
-        self._weighs_session = weighs_session and _has_own_session()
-        self._is_session_behind = False
+        self._is_lowered = False
+        self._lowers_session = lowers_session and _has_own_session()
+        self._is_session_lowered = False
 
     def update(self, is_urgent: bool) -> None:
         """Lower the priority after `CALM_S` without urgency; restore it as soon as a verdict may be due."""
         now_s = self._now()
         if is_urgent:
             self._urgent_s = now_s
-        is_behind = now_s - self._urgent_s >= CALM_S
-        if self._is_behind is not is_behind:
-            self._is_behind = is_behind
-            self._set_thread_priorities(is_behind)
-        if self._weighs_session and self._is_session_behind is not is_behind:
-            self._set_session_priority(is_behind)
+        is_lowered = now_s - self._urgent_s >= CALM_S
+        if self._is_lowered is not is_lowered:
+            self._is_lowered = is_lowered
+            self._set_thread_priorities(is_lowered)
+        if self._lowers_session and self._is_session_lowered is not is_lowered:
+            self._set_session_priority(is_lowered)
 
-    def _set_thread_priorities(self, is_behind: bool) -> None:
+    def _set_thread_priorities(self, is_lowered: bool) -> None:
         """Set the nice value and the policy of every thread: on Linux they belong to threads, not to the process."""
-        nice = min(self._nice + NICE, 19) if is_behind else self._nice
-        policy, param = (os.SCHED_BATCH, os.sched_param(0)) if is_behind else (self._policy, self._param)
+        nice = min(self._nice + NICE, 19) if is_lowered else self._nice
+        policy, param = (os.SCHED_BATCH, os.sched_param(0)) if is_lowered else (self._policy, self._param)
         for thread in map(int, os.listdir(_THREADS)):
             with contextlib.suppress(OSError):  # the thread has ended
                 os.sched_setscheduler(thread, policy, param)
             with contextlib.suppress(OSError):  # it has ended, or restoring its nice value is not permitted
                 os.setpriority(os.PRIO_PROCESS, thread, nice)
 
-    def _set_session_priority(self, is_behind: bool) -> None:
+    def _set_session_priority(self, is_lowered: bool) -> None:
         try:
             with open(_AUTOGROUP, "w") as file:
-                file.write(str(NICE if is_behind else 0))
-            self._is_session_behind = is_behind
+                file.write(str(NICE if is_lowered else 0))
+            self._is_session_lowered = is_lowered
         except BlockingIOError:  # the kernel accepts at most ten changes a second: the next turn tries again
             return
         except OSError:  # this kernel does not group processes by session
-            self._weighs_session = False
+            self._lowers_session = False
 
 
 def _has_own_session() -> bool:
@@ -184,9 +184,9 @@ MAX_BYTES_OF_USER: Final = 256 << 20
 """Memory limit for the tapes of one user. Eight ranks with 300 groups of 1,024 members each take 180 MiB; with 64
 members each, 24 MiB."""
 _BYTES_OF_TAPE: Final = 768 << 10
-_OF_NAME: Final = 1_536
-_USUAL_NAME: Final = 200
-_OF_FURTHER_BYTE: Final = 15
+_BYTES_OF_NAME: Final = 1_536
+_USUAL_NAME_BYTES: Final = 200
+_BYTES_OF_EXCESS_BYTE: Final = 15
 _BYTES_OF_OPEN: Final = 640
 _BYTES_OF_CHANNEL: Final = 640
 
@@ -199,8 +199,8 @@ def footprint(tape: TapeReader, channels: int) -> int:
         channels: Number of channels that the tape's rank has used.
     """
     names, size = tape.names.count, tape.names.bytes_read
-    further = max(size - _USUAL_NAME * names, 0)
-    kept = _OF_NAME * names + _OF_FURTHER_BYTE * further
+    excess = max(size - _USUAL_NAME_BYTES * names, 0)
+    kept = _BYTES_OF_NAME * names + _BYTES_OF_EXCESS_BYTE * excess
     return _BYTES_OF_TAPE + kept + _BYTES_OF_OPEN * tape.open_count + _BYTES_OF_CHANNEL * channels
 
 

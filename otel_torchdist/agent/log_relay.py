@@ -1,8 +1,8 @@
 """Relays the agent's warnings to the log of the training, where users look first.
 
 The agent logs to a file in the job directory. The rank of the node that holds the relay lock logs its warnings; when
-that rank ends, the next one continues from its own last check. If the rank is alive but does not check, because its GIL
-is held, another rank stands in: the warning may be about that very rank.
+that rank ends, another rank takes over, and relays the lines since its own last check. If the rank is alive but does
+not check, because its GIL is held, another rank stands in: the warning may be about that very rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"
 STAND_IN_LOCK_NAME: Final = "relay.stand-in.lock"
 SILENT_CHECKS: Final = 4
-"""Checks, one a second, without a sign from the relaying rank, after which another rank stands in."""
+"""Checks (one a second) without a heartbeat of the relaying rank after which another rank stands in."""
 LEVELS: Final = {
     " WARNING ": logging.WARNING,
     f" {NOTICE} ": logging.WARNING,
@@ -52,8 +52,8 @@ class LogTail:
         self.path = path
         self._file: KeptFile | None = None
         self._identity = (0, 0)
-        self._read: int = 0
-        self.pass_over()
+        self._bytes_read: int = 0
+        self.skip_new_lines()
 
     def new_lines(self) -> list[str]:
         """Return the whole lines added since the last call, at most the last `MAX_BYTES`."""
@@ -64,25 +64,25 @@ class LogTail:
             first = max(begin, size - MAX_BYTES)
             text = os.pread(self._file.fileno(), size - first, first)
             complete = text[: text.rfind(b"\n") + 1]
-            self._read -= len(text) - len(complete)
+            self._bytes_read -= len(text) - len(complete)
             return complete.decode(errors="replace").splitlines()
         return []
 
-    def pass_over(self) -> None:
+    def skip_new_lines(self) -> None:
         """Skip the lines added since the last call."""
         self._advance()
 
     @property
     def position(self) -> bytes:
         """Position of this tail, as text: device and inode of the file, and the bytes read."""
-        return b"%d %d %d" % (*self._identity, self._read)
+        return b"%d %d %d" % (*self._identity, self._bytes_read)
 
     def skip_to(self, position: bytes) -> None:
         """Skip the bytes before the `position` of another process's tail."""
         self._open_newest()
         words = [int(word) for word in position.split() if word.isdigit()]
         if len(words) == 3 and tuple(words[:2]) == self._identity:
-            self._read = max(self._read, words[2])
+            self._bytes_read = max(self._bytes_read, words[2])
 
     def close(self) -> None:
         """Close the file."""
@@ -92,10 +92,10 @@ class LogTail:
 
     def _advance(self) -> tuple[int, int]:
         self._open_newest()
-        begin = self._read
+        begin = self._bytes_read
         if self._file is not None and self._file.is_open:
-            self._read = os.fstat(self._file.fileno()).st_size
-        return begin, self._read
+            self._bytes_read = os.fstat(self._file.fileno()).st_size
+        return begin, self._bytes_read
 
     def _open_newest(self) -> None:
         """Open the file if it is not open; after a rotation, open the new file."""
@@ -110,7 +110,7 @@ class LogTail:
         self.close()
         self._file, self._identity = newest, identity_of(newest.fileno())
         if not is_same:
-            self._read = 0
+            self._bytes_read = 0
 
 
 class LogRelay:
@@ -124,8 +124,8 @@ class LogRelay:
         self._stand_in_lock = KeptFile(directory / STAND_IN_LOCK_NAME, _FLAGS)
         self._is_ours = False
         self._stands_in = False
-        self._sign = 0
-        self._checks_without_sign = 0
+        self._heartbeat_ns = 0
+        self._checks_without_heartbeat = 0
 
     def pass_on(self) -> None:
         """Log the warnings added since the last call, if this process is the relaying rank or stands in for it."""
@@ -133,10 +133,10 @@ class LogRelay:
         self._is_ours = self._is_ours or try_lock(self._lock.fileno())
         if self._is_ours:
             self._relay_as_owner()
-        elif self._has_new_sign():
-            self._relay_new() if self._stands_in else self._tail.pass_over()
+        elif self._has_new_heartbeat():
+            self._relay_new() if self._stands_in else self._tail.skip_new_lines()
             self._stop_standing_in()
-        elif self._checks_without_sign >= SILENT_CHECKS:
+        elif self._checks_without_heartbeat >= SILENT_CHECKS:
             self._stands_in = self._stands_in or try_lock(self._stand_in_lock.fileno())
             if self._stands_in:
                 self._relay_new()
@@ -158,17 +158,17 @@ class LogRelay:
             self._stand_in_lock.reopen()
 
     def _relay_as_owner(self) -> None:
-        os.utime(self._lock.fileno())  # the sign to the other ranks that this one still checks
+        os.utime(self._lock.fileno())  # the heartbeat that shows the other ranks that this one still checks
         self._stop_standing_in()
         if is_locked_elsewhere(self._stand_in_lock.fileno()):
-            self._tail.pass_over()  # a rank stands in for this one until it sees the sign
+            self._tail.skip_new_lines()  # a rank stands in for this one until it sees the heartbeat
         else:
             self._relay_new()
 
-    def _has_new_sign(self) -> bool:
-        before, self._sign = self._sign, os.fstat(self._lock.fileno()).st_mtime_ns
-        self._checks_without_sign = 0 if self._sign != before else self._checks_without_sign + 1
-        return self._checks_without_sign == 0
+    def _has_new_heartbeat(self) -> bool:
+        before, self._heartbeat_ns = self._heartbeat_ns, os.fstat(self._lock.fileno()).st_mtime_ns
+        self._checks_without_heartbeat = 0 if self._heartbeat_ns != before else self._checks_without_heartbeat + 1
+        return self._checks_without_heartbeat == 0
 
     def _stop_standing_in(self) -> None:
         if self._stands_in:
@@ -176,8 +176,8 @@ class LogRelay:
         self._stands_in = False
 
     def _relay_new(self) -> None:
-        """Log the new lines that no other rank has logged since the last check of this one."""
-        progress = self._stand_in_lock.fileno()  # not the other lock file: writing to it would look like a sign
+        """Log the lines added since this rank's last check, except lines that another rank has already logged."""
+        progress = self._stand_in_lock.fileno()  # not the other lock file: writing to it would look like a heartbeat
         self._tail.skip_to(os.pread(progress, _POSITION_BYTES, 0))
         lines = self._tail.new_lines()
         for line in lines:

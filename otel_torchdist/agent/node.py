@@ -85,7 +85,7 @@ class NodeWatch:
             self._agent.close()
 
     def search(self) -> None:
-        """Start reading jobs with a live rank, and stop reading jobs without a live rank for `keep_s` seconds."""
+        """Start reading jobs with a live rank; stop reading jobs without one for `keep_s` seconds."""
         now = time.monotonic()
         unseen: dict[Path, OSError] = {}
         self._try_again(now)
@@ -120,7 +120,7 @@ class NodeWatch:
         self._live_at = {path: at for path, at in self._live_at.items() if path in self._agent.directories}
 
     def _drop_slow(self, took_s: Mapping[Path, float], now: float) -> None:
-        """Stop reading slow job directories, and base directories that are slow although no directory in them is."""
+        """Stop reading slow job directories. A base directory counts as slow only if no job directory in it is slow."""
         for path, seconds in self._slow.slow_in(took_s).items():
             self._agent.given_up[path] = now
             _logger.warning("%s is no longer read: scanning it takes %.1f s", path, seconds)
@@ -218,14 +218,14 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 SLOW_S: Final = 0.5
-"""Scan time from which a directory counts as slow. Scanning a full directory takes some 10 ms."""
+"""Minimum duration of a slow scan, in seconds. Scanning a full directory takes some 10 ms."""
 SLOW_SCANS: Final = 3
 """Consecutive slow scans after which a directory is given up: a single scan may include a suspension of this process.
 """
 
 
 class SlowScans:
-    """Counter of consecutive slow scans. A base directory is slow only if no directory in it explains the time."""
+    """Counter of consecutive slow scans. A base directory counts as slow only if no job directory in it is slow."""
 
     def __init__(self, slow_s: float = SLOW_S) -> None:
         """Count scans that take `slow_s` seconds or longer."""

@@ -1,8 +1,8 @@
 """Announces verdicts on the standard error of the job, once per incident.
 
-A thread writes, because a file system may hang. If a notice cannot be written, the thread retries for a while. In the
-meantime a rank may log the notice, a launcher whose ranks have failed may write it, or a process that writes to the
-file without O_APPEND may end.
+A separate thread writes, because a file system may hang. If it cannot write a notice, it retries for `GIVEN_UP_S`: a
+process that has the file open without O_APPEND may end. Meanwhile a rank may log the notice, or a launcher whose ranks
+have failed may write it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_PAUSE_S: Final = 2.0
 GIVEN_UP_S: Final = 60.0
 """Seconds of retries. Launchers end within seconds of their ranks, or restart them within a minute."""
 RECENT_NS: Final = 60_000_000_000
-"""Time since a job's last sign of life during which its file is written to; later the file may serve another job."""
+"""Age of a job's last sign of life up to which notices are written; later its file may belong to another job."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -70,7 +70,8 @@ class Notices:
     def announce(self, event: VerdictGiven, text: str) -> bool:
         """See `Announcer`.
 
-        Other users may forge the description of their files, so their notices are left for the launcher to write.
+        Another user may forge the description of a job's standard error. So a notice on another user's job is only left
+        for its launcher to write.
         """
         with guard.guarded("the notice on stderr"):
             notice = self._notice(event, text)
@@ -170,7 +171,7 @@ class _Notice:
         """Write the lines, or have a rank log them; retry for `GIVEN_UP_S`."""
         deadline, pause_s = time.monotonic() + GIVEN_UP_S, RETRY_S
         with guard.guarded("the notice on stderr"):
-            while not self._write() and not self._relayed(deadline) and time.monotonic() < deadline:
+            while not self._write() and not self._relay(deadline) and time.monotonic() < deadline:
                 self.leave()
                 self.tried.set()
                 time.sleep(pause_s)
@@ -202,8 +203,8 @@ class _Notice:
         self.is_delivered = True
         note_announced(self._directory, self._trace_id)
 
-    def _relayed(self, deadline: float) -> bool:
-        """Log the lines for a rank to relay, and wait for that; return False if no rank relays the log (any more)."""
+    def _relay(self, deadline: float) -> bool:
+        """Log the lines, and wait until a rank has relayed them; return False if no rank relays the log."""
         if not self._is_relayed or not is_relayed(self._directory):
             return False
         self.log()

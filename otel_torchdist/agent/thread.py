@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
 from otel_torchdist.agent.actions.perform import Callback
-from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, doable_here, suspended_among
+from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, supported_in_rank, suspended_among
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.config import Config
@@ -47,9 +47,9 @@ class ReaderThread:
             outputs: Builds the exporters. Called on the thread, because that takes time.
             on_stall: Called for each stall; see `StallActions`.
         """
-        doable = doable_here(config.on_stall, OTEL_PYTHON_TORCHDIST_ON_STALL)
+        doable = supported_in_rank(config.on_stall, OTEL_PYTHON_TORCHDIST_ON_STALL)
         self._actions = StallActions(doable, config.on_stall_grace, config.dump_dir, on_stall)
-        on_finding = doable_here(config.on_finding, OTEL_PYTHON_TORCHDIST_ON_FINDING)
+        on_finding = supported_in_rank(config.on_finding, OTEL_PYTHON_TORCHDIST_ON_FINDING)
         self._finding_actions = FindingActions(on_finding, config.dump_dir)
         self._config = config
         self._outputs = outputs
@@ -57,7 +57,7 @@ class ReaderThread:
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._election: ReaderLock | None = None
+        self._reader_lock: ReaderLock | None = None
         self._process = os.getpid()
         self._end = ProcessEnd(self.stop)
 
@@ -69,7 +69,7 @@ class ReaderThread:
         """
         if os.getpid() != self._process:  # this rank was forked from a rank: the thread did not survive the fork
             self._process = os.getpid()
-            self._thread = self._election = None
+            self._thread = self._reader_lock = None
             self._wake = threading.Event()
         self._end.arm()
         self._new.append(tape)
@@ -103,39 +103,39 @@ class ReaderThread:
                         server.start()  # no effect if it serves already
                     self._wake.wait(reader.watch.next_check_s)
                     self._wake.clear()
-                self._take_up(reader)
+                self._follow_new_tapes(reader)
             finally:
-                reader.close(watches=self._election is not None and self._election.is_won)
+                reader.close(watches=self._reader_lock is not None and self._reader_lock.is_won)
                 if server is not None:
                     server.stop()
-                if self._election is not None:
-                    self._election.resign()
+                if self._reader_lock is not None:
+                    self._reader_lock.resign()
 
     def _turn(self, reader: Reader) -> None:
         with guard.guarded("reader"):
-            self._take_up(reader)
-            election = self._election
-            if election is None:
+            self._follow_new_tapes(reader)
+            reader_lock = self._reader_lock
+            if reader_lock is None:
                 return
-            if election.is_won:
-                for tape in election.tapes.new(only_alive=True):
+            if reader_lock.is_won:
+                for tape in reader_lock.tapes.new(only_alive=True):
                     reader.follow(tape, exported=False)
-            reader.turn(watches=election.is_won)
+            reader.turn(watches=reader_lock.is_won)
             ongoing = reader.watch.ongoing
             self._actions.start_due(ongoing, reader.tapes, suspended_among(ongoing))
             self._finding_actions.start(reader.take_findings(), reader.tapes)
 
-    def _take_up(self, reader: Reader) -> None:
+    def _follow_new_tapes(self, reader: Reader) -> None:
         while self._new:
             writer = self._new.pop(0)
             writer.claim_export()
             reader.follow(TapeReader.of_writer(writer))
             directory = writer.path.parent
-            if self._election is None or self._election.directory != directory:
-                if self._election is not None:
-                    self._election.resign()
-                self._election = ReaderLock(directory)
-            self._election.tapes.exclude(writer.path)
+            if self._reader_lock is None or self._reader_lock.directory != directory:
+                if self._reader_lock is not None:
+                    self._reader_lock.resign()
+                self._reader_lock = ReaderLock(directory)
+            self._reader_lock.tapes.exclude(writer.path)
 
     def _serve(self, reader: Reader, feed: LiveFeed | None) -> MetricsServer | None:
         if not reader.serves_metrics or not starts_threads():

@@ -41,7 +41,7 @@ MARGIN_S: Final = 3.0
 
 
 def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], OngoingStall | None]) -> str:
-    """Have the ranks of this node save their state; return the rescued state of all nodes' ranks as text.
+    """Have the ranks of this node save their state; return a summary of the rescues on all nodes.
 
     Args:
         stall: The stall.
@@ -53,10 +53,10 @@ def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], Ongo
     seen, over = ongoing(), ""
     if seen is None:
         return "skipped: the stall is over"
-    while not over and _may_come(seen, world_size, time.monotonic() - began, timeout_s):
+    while not over and _is_rescue_pending(seen, world_size, time.monotonic() - began, timeout_s):
         time.sleep(RESCUE_CHECK_S)
-        now = ongoing()
-        seen, over = (now, "") if now is not None else (seen, "; the stall is over")
+        latest = ongoing()
+        seen, over = (latest, "") if latest is not None else (seen, "; the stall is over")
     return f"asked {sent} ranks: {describe_rescue(seen.rescues, world_size)}{over}"
 
 
@@ -72,8 +72,8 @@ def _ask(stall: StalledRun) -> tuple[int, int]:
     return sent, world_size
 
 
-def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
-    """Return whether more rescued state may come. Reports on other nodes' ranks arrive with a delay."""
+def _is_rescue_pending(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
+    """Return whether a rank may still begin or finish its rescue. Reports on other nodes' ranks arrive late."""
     states = {seen.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
     if RescueState.NONE in states and passed_s < BEGIN_S:
         return True
@@ -106,13 +106,13 @@ def abort_ranks(stall: StalledRun, is_ongoing: Callable[[], bool], answer_s: flo
             time.sleep(ABORT_CHECK_S)
         killed = [tape for tape in targets if tape.is_alive() and _kill(tape)]
         left = [tape for tape in targets if tape not in killed and tape.is_alive()]
-        return _account(targets, killed, left) + _missing(stall, tapes)
+        return _summary(targets, killed, left) + _missing(stall, tapes)
     finally:
         for tape in tapes:
             tape.close()
 
 
-def _account(targets: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
+def _summary(targets: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
     text = f"ended {len(targets) - len(left)} ranks"
     if killed:
         text += f"; rank {_listed(killed)} had to be killed"
@@ -146,7 +146,7 @@ def _request_end(tape: Path, text: str) -> None:
 
 
 def _kill(tape: MappedTape) -> bool:
-    """Kill the writer of a tape, if it is identified beyond doubt; return whether it was killed.
+    """Kill the writer of a tape, if its pid is verified; return whether it was killed.
 
     The pid on the tape is only a claim, which the kernel's record of the tape's lock holder must confirm.
     """

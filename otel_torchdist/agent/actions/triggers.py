@@ -33,7 +33,7 @@ MAX_PASS_S: Final = 1.0
 
 
 class StallActions:
-    """The actions on stalls, and the time for which each ongoing stall has stood."""
+    """The actions on stalls, and the time for which each ongoing stall has had a verdict."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class StallActions:
 
         Args:
             actions: The actions, in the order in which they run.
-            grace_s: Seconds for which a verdict must have stood before an action starts. Time during which the job was
-                suspended does not count.
+            grace_s: Seconds between a verdict and the actions on it. Time during which the job was suspended does not
+                count.
             dump_dir: Directory for bundles of evidence.
             callback: Called before the actions.
             rescue_timeout_s: Longest time that a rank may take to save its state.
@@ -64,7 +64,7 @@ class StallActions:
         self._callback = callback
         self._rescue_timeout_s = rescue_timeout_s
         self._updated_at = clock()
-        self._stood_s: dict[int, float] = {}
+        self._held_s: dict[int, float] = {}
         self._acted: set[int] = set()
         self._stalls: Mapping[int, OngoingStall] = {}
 
@@ -83,15 +83,15 @@ class StallActions:
         now = self._now()
         passed_s, self._updated_at = min(now - self._updated_at, MAX_PASS_S), now
         by_trace = {stall.ruling.incident.trace_id: stall for stall in ongoing}
-        before = self._stood_s
-        self._stood_s = {
+        before = self._held_s
+        self._held_s = {
             trace_id: before[trace_id] + passed_s * (trace_id not in suspended) if trace_id in before else 0.0
             for trace_id in by_trace
         }
         self._acted &= by_trace.keys()
         self._stalls = by_trace
-        for trace_id, stood_s in self._stood_s.items():
-            if stood_s >= self._grace_s and trace_id not in self._acted:
+        for trace_id, held_s in self._held_s.items():
+            if held_s >= self._grace_s and trace_id not in self._acted:
                 self._acted.add(trace_id)
                 stall = by_trace[trace_id]
                 self._begin(stall, [tape for tape in tapes if tape.identity.nonce in stall.nonces])
@@ -130,11 +130,11 @@ def suspended_among(ongoing: Iterable[OngoingStall]) -> frozenset[int]:
     return frozenset(stall.ruling.incident.trace_id for stall in ongoing if stall.stands_still)
 
 
-def doable_here(actions: Iterable[Action], variable: str) -> list[Action]:
+def supported_in_rank(actions: Iterable[Action], variable: str) -> list[Action]:
     """Return the actions that can run inside a rank, and warn once of the others.
 
     `dump` and `rescue` would read the rank's tape as a file, which releases the lock that shows that the rank is alive.
-    `abort` would end the rank before it is done.
+    `abort` would end the rank, and with it this thread, before the action is done.
 
     Args:
         actions: The actions.

@@ -105,7 +105,7 @@ def _wire_rank(view: RankView, groups: _Groups, windows: Mapping[Channel, tuple[
     for key in {output.operation_id.channel.group for output in outputs}:
         groups.index_of(view.groups.get(key))
     sent = replace(
-        passed_on(view),
+        without_local_fields(view),
         progress={channel: _trimmed_progress(channel, view, view.progress[channel]) for channel in channels},
         # A loss marks the view as incomplete: an operation that is left out must not count as ended.
         losses=view.losses + (len(view.open) > MAX_OPEN),
@@ -123,7 +123,7 @@ def _wire_rank(view: RankView, groups: _Groups, windows: Mapping[Channel, tuple[
     )
 
 
-def passed_on(view: RankView) -> RankView:
+def without_local_fields(view: RankView) -> RankView:
     """Return a view without the fields that an answer must not contain, or contains elsewhere.
 
     Applied before sending and again after receiving, because the receiver does not trust these fields.
@@ -153,7 +153,7 @@ def passed_on(view: RankView) -> RankView:
 def _windows(
     rank: int, snapshots: list[WorldSnapshot], calls: Collection[tuple[Channel, int]]
 ) -> dict[Channel, tuple[Window, ...]]:
-    """Return the digests of a rank's windows; with their many calls only for the windows in `calls`."""
+    """Return a rank's windows. Windows in `calls` include their many calls; others have only their digests."""
     by_channel: dict[Channel, dict[int, Window]] = {}
     for snapshot in reversed(snapshots):
         view = snapshot.ranks.get(rank)
@@ -171,7 +171,7 @@ def _wire_window(window: Window, in_full: bool) -> Window:
 
 
 def _channels_to_send(view: RankView) -> set[Channel]:
-    """Return the channels to send: those with open operations, and the last used for collectives and for messages."""
+    """Return the channels to send: with open operations, and the newest `MAX_CHANNELS` of each kind (see there)."""
     with_open = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
     collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_CHANNELS:]
     point_to_point = [channel for channel in view.progress if channel.is_point_to_point][-MAX_CHANNELS:]
@@ -179,9 +179,9 @@ def _channels_to_send(view: RankView) -> set[Channel]:
 
 
 def _trimmed_progress(channel: Channel, view: RankView, progress: Progress) -> Progress:
-    """Drop the calls of sends and receives, which are never compared, and the callers on channels without the rank.
+    """Drop the calls of sends and receives, which are never compared, and most callers.
 
-    Callers are kept on the channels of the rank's open operations and of its last one.
+    Callers are kept on channels with an open operation of the rank, and on the channel of its last operation.
     """
     if channel.is_point_to_point:
         return progress._replace(recent=())
@@ -221,7 +221,7 @@ def _view(
             waiting_since_ns=later(view.waiting_since_ns, offset_ns),
         )
 
-    view = passed_on(rank.view)
+    view = without_local_fields(rank.view)
     stacks, stopped, child = view.stacks, view.stopped, view.child
     return replace(
         view,

@@ -18,9 +18,9 @@ class ExchangePace:
         hold_s: Longest time that a judgement waits for a first round of answers, and for proof that silent agents are
             out of reach: enough for one unanswered question at the peaceful timeout and one at the hurried timeout.
         wake_after_s: Time without a question after which an agent that suspects a stall wakes the judging agent.
-        hurried_trust_s: Time for which an agent is trusted to keep asking, after a hurried question.
-        peaceful_trust_s: Time for which an agent is trusted to keep asking, after a peaceful question.
-        wake_trust_s: Time for an agent that has answered to start asking.
+        hurried_trust_s: Time after a hurried question during which its sender counts as alive.
+        peaceful_trust_s: Time after a peaceful question during which its sender counts as alive.
+        wake_trust_s: Time within which an agent with a lower id must start asking, once it has answered.
         lost_round_s: Interval between questions to an agent out of reach. Each question delays the other agents.
     """
 
@@ -45,7 +45,7 @@ PACE: Final = ExchangePace()
 
 
 class Election:
-    """The election of the judging agent, as one agent sees it: which agents with lower ids are alive."""
+    """The election of the judging agent, as one agent sees it. It tracks the live agents with lower ids."""
 
     def __init__(self, own_id: int, pace: ExchangePace = PACE) -> None:
         self.own_id = own_id

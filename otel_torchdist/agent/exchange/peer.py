@@ -54,7 +54,7 @@ class ClockReading:
         """Return the maximum error of the offset at a later time, with drift."""
         return self.error_ns + (now_ns - self.heard_ns) // DRIFT
 
-    def or_better(self, known: ClockReading | None) -> ClockReading:
+    def or_more_precise(self, known: ClockReading | None) -> ClockReading:
         """Return the known reading if it is more precise and does not contradict this one, else this one.
 
         They contradict each other if a node was suspended in between.
@@ -74,7 +74,7 @@ class PeerAgent:
         views: The ranks in its last answer.
         suspects_stall: Whether it suspected a stall in its last answer.
         unanswered: Number of consecutive questions without an answer.
-        looked_ns: Earliest time, on our clock, at which it can have read these ranks' tapes.
+        looked_ns: Lower bound, on our clock, of the time at which it last read these ranks' tapes.
     """
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str, pace: ExchangePace = PACE) -> None:
@@ -92,7 +92,7 @@ class PeerAgent:
         self._next_at = 0.0
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
-        self._missed: WireRuling | None = None
+        self._undelivered_ruling: WireRuling | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -128,9 +128,9 @@ class PeerAgent:
         page: str = "",
         rescues: Mapping[int, Rescue] | None = None,
     ) -> Question:
-        """Return the next question, with the pending requests for stacks and a missed ruling, and clear both."""
-        news = wire_ruling(ruling) or self._missed, tuple(self._stacks), tuple(self._signals)
-        self._missed, self._stacks, self._signals = None, set(), set()
+        """Return the next question, with the pending requests for stacks and an undelivered ruling, and clear both."""
+        news = wire_ruling(ruling) or self._undelivered_ruling, tuple(self._stacks), tuple(self._signals)
+        self._undelivered_ruling, self._stacks, self._signals = None, set(), set()
         return Question(agent_id, is_hurried, tuple(ranks), *news, tuple(calls), page, dict(rescues or {}))
 
     def ask(self, question: Question, timeout_s: float) -> bool:
@@ -138,15 +138,15 @@ class PeerAgent:
         try:
             signed = self._client.ask(STATE_PATH, encode(question), timeout_s)
             answer = decode_answer(signed.body)
-            self._clock = clock = ClockReading.of(signed, answer.now_ns).or_better(self._clock)
+            self._clock = clock = ClockReading.of(signed, answer.now_ns).or_more_precise(self._clock)
             error_ns, wall_offset_ns = clock.error_at(signed.heard_ns), time.time_ns() - time.monotonic_ns()
             views = views_of(answer, self._run, clock.offset_ns, wall_offset_ns, error_ns)
         except (NoAnswerError, WireError) as error:
             self._stacks.update(question.stacks)
             self._signals.update(question.signals)
-            self._failed(error)
+            self._note_failure(error)
             # The last ruling on an ending job may be withdrawn before the next question, but must be sent.
-            self._missed = question.ruling if self.is_in_doubt else None
+            self._undelivered_ruling = question.ruling if self.is_in_doubt else None
             return False
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
@@ -159,7 +159,7 @@ class PeerAgent:
         try:
             self._client.ask(WAKE_PATH, b"", timeout_s)
         except NoAnswerError as error:
-            self._failed(error)
+            self._note_failure(error)
             return False
         return True
 
@@ -171,7 +171,7 @@ class PeerAgent:
             _logger.debug("the agent on %s sends no steps: %s", self.peer.node, error)
             return b""
 
-    def _failed(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         self.unanswered += 1
         self.suspects_stall = False
         if self.is_lost and self.unanswered == LOST_AFTER:

@@ -43,7 +43,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class AgentPeers:
-    """`PeerAgents` for all runs of an agent."""
+    """The exchange with the agents of other nodes, for all runs of this agent; implements `PeerAgents`."""
 
     def __init__(
         self,
@@ -129,9 +129,9 @@ class AgentPeers:
     def _leave(self, run: int) -> RunExchange:
         self._app.drop(run)
         del self._seen_at[run]
-        left = self._runs.pop(run)
-        left.stop()
-        return left
+        exchange = self._runs.pop(run)
+        exchange.stop()
+        return exchange
 
     def stop(self) -> None:
         """Stop the exchange with all agents."""
@@ -140,8 +140,8 @@ class AgentPeers:
                 remove(directory / PORT_FILE)
         for server in self._servers.values():
             server.stop()
-        for left in [self._leave(run) for run in list(self._runs)]:
-            left.join()
+        for exchange in [self._leave(run) for run in list(self._runs)]:
+            exchange.join()
 
     def ask_for_steps(self, run: int, question: bytes, timeout_s: float) -> list[tuple[bytes, int]]:
         """See `RunExchange`; callable from any thread."""

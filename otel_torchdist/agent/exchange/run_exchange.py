@@ -40,7 +40,7 @@ from otel_torchdist.node.job.runs.membership import of_this_attempt
 
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
 ROUND_S_PER_AGENT: Final = 0.002
-"""Added to each pause for each agent: the time to process one answer, with a margin."""
+"""Seconds added to a pause per agent: the time to process one answer, with a margin."""
 SHORTEST_PAUSE_S: Final = 0.05
 WORKERS: Final = 16
 MAX_CALLS: Final = 16
@@ -164,7 +164,7 @@ class RunExchange:
             return Leads(merged, self._own_id)
 
     def _judge(self, now: float) -> int:
-        """Return the id of the judging agent, and note since when this agent judges: it has no answers at first."""
+        """Return the id of the judging agent. Note when this agent becomes it: a new judge has no answers yet."""
         judge = self._election.judge(now)
         if judge != self._own_id:
             self._judges_since = None
@@ -291,7 +291,7 @@ class RunExchange:
         while not self._stopping:
             began = time.monotonic()
             with guard.guarded("the exchange with other agents"):
-                self._take_turn(began)
+                self._run_round(began)
             with self._changed:
                 self._changed.wait(SHORTEST_PAUSE_S)
                 if not self._has_changed and not self._stopping:
@@ -299,20 +299,20 @@ class RunExchange:
                 self._has_changed = False
         self._pool.shutdown(wait=False)
 
-    def _take_turn(self, now: float) -> None:
+    def _run_round(self, now: float) -> None:
         with self._changed:
             judge, others = self._judge(now), dict(self._others)
             is_hurried = self._is_hurried
             if judge != self._own_id:  # only the judging agent's answers are current
                 for other in others.values():
                     other.suspects_stall = False
-            is_forgotten = self._suspects_since is not None and now - self._asked_at > self._pace.wake_after_s
+            is_neglected = self._suspects_since is not None and now - self._asked_at > self._pace.wake_after_s
             if self._local is None:  # the run is over, or not seen yet
                 return
         if judge == self._own_id:
             self._ask_all(list(others.values()), now, is_hurried)
         # The judging agent may not be announced yet.
-        elif is_forgotten and judge in others and not others[judge].wake(self._pace.hurried_timeout_s):
+        elif is_neglected and judge in others and not others[judge].wake(self._pace.hurried_timeout_s):
             with self._changed:
                 self._election.silent(judge, now)
                 self._wake()
@@ -343,7 +343,7 @@ class RunExchange:
         return self._is_woken or self._suspects_since is not None or any(other.suspects_stall for other in others)
 
     def _pause_s(self) -> float:
-        # The first peaceful question follows a hurried round at once, which is trusted only for a short time.
+        # After a hurried round, ask the first peaceful question at once: a hurried question is trusted only briefly.
         if not self._is_hurried and not self._was_hurried:
             return self._pace.peaceful_round_s + PEACEFUL_ROUND_S_PER_AGENT * len(self._others)
         return self._pace.hurried_round_s + ROUND_S_PER_AGENT * len(self._others)

@@ -81,7 +81,7 @@ class WireRank:
     """A rank.
 
     Attributes:
-        view: The rank, without its operations and the fields dropped by `codec.passed_on`.
+        view: The rank, without its operations and the fields dropped by `codec.without_local_fields`.
         open: Its open operations.
         last: The operation that ended last.
     """

@@ -34,7 +34,7 @@ def main(directory: str) -> None:
     job_directory = Path(directory)
     config = Config.from_environment()  # before logging starts: the ranks have already warned of invalid values
     _log_to_file(job_directory / LOG_NAME)
-    _leave_the_ranks_cores()
+    _drop_cpu_affinity()
     withdraw_stale(job_directory.parent)
     with StopSignals() as stop, guard.guarded("the agent"):
         try:
@@ -43,7 +43,7 @@ def main(directory: str) -> None:
             logging.getLogger("otel_torchdist").info("%s", error)
             return
         outputs = partial(outputs_from_environment, job=job_in(job_directory))
-        agent = Agent(config, outputs, Priority(weighs_session=True), is_relayed=True).add(job)
+        agent = Agent(config, outputs, Priority(lowers_session=True), is_relayed=True).add(job)
         Foreground(agent, config.agent_linger, is_awaited=True).run(stop)
         clean_up(job_directory.parent, config.keep_runs, config.keep_bytes)
 
@@ -60,7 +60,7 @@ def _log_to_file(path: Path) -> None:
             os.dup2(file.fileno(), stream.fileno())
 
 
-def _leave_the_ranks_cores() -> None:
+def _drop_cpu_affinity() -> None:
     """Drop the inherited CPU affinity: a rank may be pinned to a few cores that it needs for itself."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -1,9 +1,9 @@
 """Runs a command in a detached process, and hides the intermediate process from the program.
 
-The intermediate process is a shell that puts the command into the background. It is a child of the program for one or
-two milliseconds; a Python that forks would be one for thirty or more. Python's other threads have to wait until it has
-been reaped: an `os.wait()` or a SIGCHLD handler in one of them would reap it, and the program would see an unknown
-child.
+The intermediate process is a shell that puts the command into the background. It is a child of the program, and ends
+after one or two milliseconds; a Python interpreter that forks would take thirty or more. Until it has been reaped, the
+GIL is kept from Python's other threads: an `os.wait()` or a SIGCHLD handler in one of them would reap it, and the
+program would see an unknown child.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ STARTS_WITHIN_S: Final = 600.0
 FIRST_PAUSE_S: Final = 1.0
 
 PUT_OFF_WARNING_S: Final = 30.0
-"""Seconds for which a program may wait for its children before a warning that no agent can be started meanwhile."""
+"""Seconds of `os.wait()` in the program after which a rank warns that no agent can be started meanwhile."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _MAX_BYTES: Final = 4096
@@ -68,7 +68,7 @@ class AgentKeeper:
 
         Args:
             surroundings: None for the functions of this process.
-            has_no_agent: Called with the base directory if no agent of this user will read the job.
+            has_no_agent: Callback with the base directory, for a job that no agent of this user will read.
         """
         self._surroundings = surroundings or KeeperSurroundings()
         self._has_no_agent = has_no_agent
@@ -134,7 +134,7 @@ def start_agent(directory: Path) -> None:
     _DirectoryKeeper(directory, KeeperSurroundings(), lambda _: None).close()
 
 
-def _is_of_this_user(pid: int) -> bool:
+def _belongs_to_this_user(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return pid > 0 and os.stat(f"/proc/{pid}").st_uid == os.geteuid()
     return False
@@ -179,7 +179,7 @@ class _DirectoryKeeper:
         is_read = is_locked_elsewhere(self._watch_lock.fileno())
         if is_read and not self._was_read:
             self._was_read = True
-            if not _is_of_this_user(holder_of(self._watch_lock.fileno())):
+            if not _belongs_to_this_user(holder_of(self._watch_lock.fileno())):
                 self._has_no_agent(self.directory.parent)  # another user's service, which only reads
         if self._starting_since is not None:
             if is_read or self._now_s() - self._starting_since > START_TIMEOUT_S:
@@ -214,7 +214,7 @@ class _DirectoryKeeper:
         self._start_lock.close()
 
     def _must_put_off(self) -> bool:
-        """Return whether to postpone the start: the program is in an `os.wait()`, which would return our child."""
+        """Return whether to postpone the start: the program is in an `os.wait()`, which would reap our child."""
         if self._is_ending or not self._surroundings.awaits_any_child():
             self._put_off_since = None
             return False

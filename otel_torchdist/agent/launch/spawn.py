@@ -17,7 +17,9 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.system.files.kept import KeptDescriptor
 
 RUNS: Final = b"\0python\0"
+"""Word that the agent's interpreter writes to stderr as soon as it runs `BOOT`."""
 READY: Final = b"\0agent\0"
+"""Word that it writes once the agent's modules are loaded."""
 BOOT: Final = f"""\
 import sys
 sys.path[:] = sys.argv[2:]
@@ -68,7 +70,7 @@ def spawn_agent(
         directory: The directory to read.
         detached: Called as soon as the agent no longer needs this process.
         last: See `run_detached`.
-        follows: Whether to wait, after that, until the agent has loaded its modules.
+        follows: Whether to wait, after `detached` was called, until the agent has loaded its modules.
         boot: Code that the agent's interpreter runs.
         timeout_s: See `FORK_TIMEOUT_S`.
         shell: See `run_detached`.

@@ -107,7 +107,7 @@ class PathResult:
 
 
 class Child:
-    """The child process, which reads the calls of some steps from the start."""
+    """The child process. It begins to read the calls of some steps as soon as it is started."""
 
     def __init__(self, tapes: Iterable[Path], steps: StepRange) -> None:
         """Start the process.

@@ -1,4 +1,4 @@
-"""Derives a run's slow parts from its successive critical paths. Pure."""
+"""Derives a run's slow parts (ranks, nodes or stages) from its successive critical paths. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_torchdist.model.units import duration, share
 LEAST_SHARE: Final = 0.1
 """Minimum share of a step that a cause must cost; the same as for stragglers."""
 HELD: Final = 3
-"""Consecutive paths with a cause after which it is reported, and without it after which it is over.
+"""Consecutive paths that must contain a cause before it is reported, and lack it before it is over.
 
 If ranks differ by chance alone, about one path in a hundred names a rank.
 """
@@ -37,9 +37,9 @@ class SlowParts:
         """Start without slow parts; report a part once it has persisted for `held_s` seconds."""
         self._held_s = held_s
         self._streaks: dict[_Key, _Streak] = {}
-        self._missed: dict[_Key, int] = {}
-        self._standing: dict[_Key, SlowPart] = {}
-        self._reported = 0
+        self._absences: dict[_Key, int] = {}
+        self._reported_parts: dict[_Key, SlowPart] = {}
+        self._reported_count = 0
         self.gone: list[SlowPart] = []
 
     def update(self, parts: Iterable[SlowPart], now_s: float) -> list[SlowPart]:
@@ -54,16 +54,16 @@ class SlowParts:
         """
         by_key = {(part.kind, part.ranks): part for part in parts}
         self._streaks = {key: self._streaks.get(key, _Streak(0, now_s)).extended() for key in by_key}
-        self._missed = {key: self._missed.get(key, 0) + 1 for key in self._standing.keys() - by_key.keys()}
-        self.gone = [self._standing.pop(key) for key, times in self._missed.items() if times >= HELD]
+        self._absences = {key: self._absences.get(key, 0) + 1 for key in self._reported_parts.keys() - by_key.keys()}
+        self.gone = [self._reported_parts.pop(key) for key, times in self._absences.items() if times >= HELD]
         held = (
             key
             for key, streak in self._streaks.items()
             if streak.paths >= HELD and now_s - streak.since_s >= self._held_s
         )
-        due = [by_key[key] for key in held if key not in self._standing][: MAX_REPORTED - self._reported]
-        self._reported += len(due)
-        self._standing.update(((part.kind, part.ranks), part) for part in due)
+        due = [by_key[key] for key in held if key not in self._reported_parts][: MAX_REPORTED - self._reported_count]
+        self._reported_count += len(due)
+        self._reported_parts.update(((part.kind, part.ranks), part) for part in due)
         return due
 
 

@@ -21,7 +21,7 @@ from otel_torchdist.sources.archive.tapes import moment_of, origin_of, rest_of
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _FIRST_TRY: Final = 1_024
-"""Newest records to read first; four times as many are read until they contain all steps."""
+"""Newest records to read at first. The number is quadrupled until the records contain all steps."""
 MAX_STEPS: Final = 64
 MAX_BYTES: Final = 1 << 20
 """Maximum bytes of one node's segments: there may be hundreds of nodes, and the calls analysed are limited anyway."""

@@ -40,18 +40,18 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The frequency of paths.
+    """The schedule of measurements. Each measurement finds the critical path through the newest steps of a run.
 
     Attributes:
-        look_s: Seconds between checks whether a path is due.
-        first_wait_s: Minimum seconds between the first two paths of a run; it doubles with each path.
-        longest_wait_s: Upper bound of that minimum.
-        share: Share of one core that paths may take on a node.
-        credit_s: Unused processor time that may be saved up, in seconds, so that the first paths come soon.
-        held_s: Seconds for which a part must have been slow before it is reported.
+        check_s: Seconds between checks whether a measurement is due.
+        first_wait_s: Minimum seconds between the first two measurements of a run; it doubles with each measurement.
+        longest_wait_s: Upper bound of the doubled `first_wait_s`.
+        share: Share of one core that measurements may take on a node.
+        credit_s: Maximum unused processor time to save up, in seconds. A new agent has all of it, so it measures soon.
+        held_s: Seconds for which a rank, node or stage must have been slow before it is reported.
     """
 
-    look_s: float = 1.0
+    check_s: float = 1.0
     first_wait_s: float = 5.0
     longest_wait_s: float = 30.0
     share: float = 0.01
@@ -59,7 +59,7 @@ class Pace:
     held_s: float = HELD_S
 
 
-USUAL: Final = Pace()
+DEFAULT_PACE: Final = Pace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ class RunToWatch:
 
 @dataclass(slots=True)
 class _RunState:
-    """The state of one run's paths.
+    """The state of one run's measurements.
 
     Attributes:
-        wait_s: Minimum seconds from the last path to the next one.
-        parts: The slow parts of the run.
+        wait_s: Minimum seconds from the last measurement to the next.
+        parts: The slow ranks, nodes and stages of the run.
         steps: Maximum steps per path; below `LEAST_STEPS` if even these have too many calls to analyse.
         last_step: Last step of the last path.
-        measured_at: Monotonic time in seconds of the last path.
+        measured_at: Monotonic time in seconds of the last measurement.
     """
 
     wait_s: float
@@ -146,12 +146,12 @@ class PathWatch:
     `update` and `events` are for the thread that reads tapes; they do not block.
     """
 
-    def __init__(self, ask_others: AskOthers, pace: Pace = USUAL) -> None:
+    def __init__(self, ask_others: AskOthers, pace: Pace = DEFAULT_PACE) -> None:
         """Start the thread.
 
         Args:
             ask_others: Asks the agents of other nodes for calls.
-            pace: The frequency of paths.
+            pace: The schedule of measurements.
         """
         self._pace = pace
         self._ask_others = ask_others
@@ -179,7 +179,7 @@ class PathWatch:
             child.kill()
 
     def _measure_repeatedly(self) -> None:
-        while not self._stopping.wait(self._pace.look_s):
+        while not self._stopping.wait(self._pace.check_s):
             with guard.guarded("the critical path"):
                 self._measure_next(time.monotonic())
 

@@ -111,7 +111,7 @@ class FollowedRank:
 
 
 MANY_LOST: Final = 64
-"""Lost records per turn from which to warn: damage, or a thread that died, loses single records."""
+"""Minimum lost records per turn for a warning: damage, or a thread that died, loses single records."""
 LOST: Final = (
     "rank %d records operations faster than they can be read: %d records were overwritten unread, and more will be. "
     "Their operations have no spans, and are missing from the counters of operations, bytes and durations; "

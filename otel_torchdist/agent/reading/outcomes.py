@@ -104,7 +104,7 @@ class _End:
 
 
 class AttemptEnds:
-    """The ends of attempts, of all jobs of a reader."""
+    """The ends of the last attempts of all jobs that a reader reads."""
 
     def __init__(self, metrics: NodeMetrics) -> None:
         """Show the ends in these metrics."""
@@ -193,7 +193,7 @@ class AttemptEnds:
         self._metrics.set_end(status)
 
     def _drop_if_stepping(self, directory: Path, worlds: Iterable[WorldSnapshot]) -> None:
-        """Forget the end when a later attempt makes a step, or the same run, whose program has handled the error."""
+        """Forget the end when a later attempt makes a step, or when the same run continues after a handled error."""
         shown = self._shown.get(directory)
         if shown is None:
             return
@@ -256,7 +256,7 @@ class Conclusions:
     """The concluded attempts: all ranks of the node have ended, and no verdict on them is pending."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without concluded attempts."""
         self._noted: dict[Path, int] = {}
 
     def update(self, seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_awaited: bool) -> None:

@@ -203,14 +203,14 @@ class Reader:
             watches: Whether this reader watches for stalls; any earlier watcher has stopped.
             is_last: Whether this is the reader's last turn.
         """
-        looked_ns = time.monotonic_ns()
+        began_ns = time.monotonic_ns()
         self._read_all(keeps_up=is_last)
         if self._machine is not None:
             ranks = [rank.tape for rank in self._ranks.values() if rank.ended_at is None and not rank.is_neighbour]
             self._machine.update([WatchedRank(tape.path, tape.identity, tape.owner) for tape in ranks])
         self.incidents = []
         if watches:
-            self.incidents = self.watch.check(time.monotonic_ns(), is_last, looked_ns)
+            self.incidents = self.watch.check(time.monotonic_ns(), is_last, began_ns)
             self.report(self.incidents)
             self.failed |= self.watch.failed
         else:

@@ -10,7 +10,7 @@ import pytest
 
 from otel_torchdist.agent.actions.perform import run_command
 from otel_torchdist.agent.actions.stalled_run import StalledRun
-from otel_torchdist.agent.actions.triggers import doable_here
+from otel_torchdist.agent.actions.triggers import supported_in_rank
 from otel_torchdist.config import Action, ActionKind, parse_actions, parse_finding_actions
 
 # --- What the command learns of a stall -------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ def test_rescue_is_for_stalls() -> None:
 
 def test_dump_and_abort_need_an_agent(caplog: pytest.LogCaptureFixture) -> None:
     """In a reader thread of a rank both are skipped, with one warning that names them and the setting."""
-    assert doable_here(parse_actions("dump,callback:a:b,abort"), SETTING) == [Action(ActionKind.CALLBACK, "a:b")]
+    assert supported_in_rank(parse_actions("dump,callback:a:b,abort"), SETTING) == [Action(ActionKind.CALLBACK, "a:b")]
     [warning] = caplog.messages
     assert warning.startswith("OTEL_PYTHON_TORCHDIST_ON_STALL=dump,abort needs an agent")
-    assert doable_here(parse_actions("log"), SETTING) == [Action(ActionKind.LOG)]
+    assert supported_in_rank(parse_actions("log"), SETTING) == [Action(ActionKind.LOG)]
     assert len(caplog.messages) == 1

@@ -36,17 +36,17 @@ def test_error_of_a_late_answer() -> None:
 def test_prompt_answer_counts_longer_than_a_late_one() -> None:
     """Times do not jump with each answer; the error grows by what clocks may have run apart since."""
     prompt = reading(100, 102, 104)
-    kept = reading(5_000, 5_600, 5_610).or_better(prompt)
+    kept = reading(5_000, 5_600, 5_610).or_more_precise(prompt)
     assert kept is prompt
     assert kept.error_at(5_610 * MS) == 2 * MS + 5_506 * MS // DRIFT
     better = reading(6_000, 6_001, 6_002)
-    assert better.or_better(kept) is better
+    assert better.or_more_precise(kept) is better
 
 
 def test_clock_that_jumped() -> None:
     """The clock of a node that was suspended has stood still: what was known of it before is given up."""
     late = reading(60_000, 60_300, 60_600, AHEAD_NS - 30 * SECOND)
-    assert late.or_better(reading(100, 102, 104)) is late
+    assert late.or_more_precise(reading(100, 102, 104)) is late
 
 
 def test_answers_with_ranks_that_were_looked_at_long_ago(two: Agents) -> None:

@@ -13,7 +13,7 @@ from otel_torchdist.agent.limits import CALM_S, Priority
 def main() -> None:
     """Report each time when it has its place."""
     now_s = 0.0
-    priority = Priority(weighs_session=True, clock=lambda: now_s)
+    priority = Priority(lowers_session=True, clock=lambda: now_s)
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     print("here", flush=True)
     for line in sys.stdin:

@@ -14,8 +14,8 @@ import pytest
 from otel_torchdist.agent.path_watch.child import Child, NodeCalls
 from otel_torchdist.agent.path_watch.steps import StepRange, histories_in
 from otel_torchdist.agent.path_watch.watch import (
+    DEFAULT_PACE,
     LEAST_STEPS,
-    USUAL,
     Credit,
     Pace,
     PathWatch,
@@ -33,7 +33,7 @@ from tests.support.worlds.fake_world import RUN, FakeWorld
 
 pytestmark = pytest.mark.process
 STEPS = 64
-QUICK = Pace(look_s=0.05, first_wait_s=0.0, credit_s=100.0, held_s=0.0)
+QUICK = Pace(check_s=0.05, first_wait_s=0.0, credit_s=100.0, held_s=0.0)
 """Does not wait between two paths."""
 
 
@@ -107,13 +107,13 @@ def test_nothing_before_there_are_enough_steps(watch: PathWatch, tapes: tuple[Pa
 
 def test_paths_take_a_bounded_share_of_a_core() -> None:
     """After the first credit is spent, a hundred times as long must pass."""
-    credit = Credit(USUAL, 0.0)
+    credit = Credit(DEFAULT_PACE, 0.0)
     assert credit.is_left(0.0)
-    credit.take(USUAL.credit_s + 1)
+    credit.take(DEFAULT_PACE.credit_s + 1)
     assert not credit.is_left(99)
     assert credit.is_left(101)
     credit.is_left(1e9)
-    credit.take(USUAL.credit_s + 0.01)
+    credit.take(DEFAULT_PACE.credit_s + 0.01)
     assert not credit.is_left(1e9)
 
 
@@ -181,7 +181,7 @@ def test_a_path_that_cannot_be_found_costs_credit(tapes: tuple[Path, ...], monke
         time.sleep(0.3)
         return []
 
-    watch = PathWatch(ask, Pace(look_s=0.01, first_wait_s=0.0, credit_s=0.2))
+    watch = PathWatch(ask, Pace(check_s=0.01, first_wait_s=0.0, credit_s=0.2))
     watch.update([RunToWatch(0, world_at(20), tapes)])
     until(lambda: asked)
     for step in (30, 40, 50):

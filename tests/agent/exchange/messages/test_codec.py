@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.agent.exchange.codec import answer_of, passed_on, views_of
+from otel_torchdist.agent.exchange.codec import answer_of, views_of, without_local_fields
 from otel_torchdist.agent.exchange.wire import (
     WireError,
     decode_answer,
@@ -396,5 +396,5 @@ def test_each_field_is_told_or_dropped() -> None:
     names = [one.name for one in dataclasses.fields(RankView)]
     for name in names:
         object.__setattr__(view, name, told)
-    passed = passed_on(view)
+    passed = without_local_fields(view)
     assert {name for name in names if getattr(passed, name) is told} == TOLD
