@@ -21,7 +21,7 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
     OTEL_PYTHON_TORCHDIST_TAPE_DIR,
 )
-from otel_torchdist.system.this_process.commands import keeping_what_is_imported
+from otel_torchdist.system.this_process.commands import freezing_imports
 from tests.support.browser import Browser, running_browser
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.directories import memory_directory
@@ -110,7 +110,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep what is collected out of the garbage collector's sight: each process would look at all of it often."""
-    with keeping_what_is_imported():
+    with freezing_imports():
         return (yield)
 
 

@@ -144,7 +144,7 @@ class Agent:
     def _leave(self, directory: Path) -> None:
         job = self._jobs.pop(directory)
         self._own_directories.discard(directory)
-        for nonce in job.taken_up:
+        for nonce in job.followed:
             self.reader.forget(nonce)
         self.reader.leave(directory)
         job.close()
@@ -178,7 +178,7 @@ class Agent:
     def turn(self) -> None:
         """Start reading new tapes, and read all new records. `/metrics` is served only after the first turn."""
         with guard.guarded("agent"):
-            self._take_up()
+            self._follow_new_tapes()
             self._neighbours.update(self.reader, self._own_directories, os.geteuid())
             if self._config.exchange:
                 self._peers.search(sorted(self._own_directories))
@@ -223,16 +223,16 @@ class Agent:
     def _ask_for_steps(self, run: int, steps: StepRange) -> list[NodeCalls]:
         return [NodeCalls(*answer) for answer in self._peers.ask_for_steps(run, steps.to_bytes(), ANSWER_S)]
 
-    def _take_up(self) -> None:
+    def _follow_new_tapes(self) -> None:
         open_tapes = self._count()
         for job in list(self._jobs.values()):
             # `Allowance.count` has reserved the first tape of a directory.
             room = self._allowance.room_for(job.owner) + (not open_tapes[job.directory])
-            before, taken_up = len(self.reader.tapes), len(job.taken_up)
+            before, followed = len(self.reader.tapes), len(job.followed)
             try:
-                job.take_up(self.reader, room)
+                job.follow_new_tapes(self.reader, room)
                 if job.directory in self._own_directories:  # other users' directories are never cleaned
-                    self._cleaning.tapes_added(job.directory.parent, len(job.taken_up) - taken_up)
+                    self._cleaning.tapes_added(job.directory.parent, len(job.followed) - followed)
             except Exception as error:  # one bad job must not affect the others
                 self._give_up(job.directory, error)
             if len(self.reader.tapes) != before:
@@ -247,7 +247,7 @@ class Agent:
     def _drop_failed_jobs(self) -> None:
         failed = self.reader.failed
         for job in list(self._jobs.values()):
-            errors = [failed[nonce] for nonce in job.taken_up & failed.keys()]
+            errors = [failed[nonce] for nonce in job.followed & failed.keys()]
             if errors and job.directory not in self._own_directories:
                 self._give_up(job.directory, errors[0])
             for error in errors if job.directory in self._own_directories else ():
@@ -258,7 +258,7 @@ class Agent:
         shares = self.reader.shares
         for user in shares.exceeded():
             used_bytes = shares.of_user(user)
-            jobs = {job.directory: shares.of_tapes(job.taken_up) for job in self._jobs.values() if job.owner == user}
+            jobs = {job.directory: shares.of_tapes(job.followed) for job in self._jobs.values() if job.owner == user}
             largest = max(jobs, key=lambda directory: jobs[directory])
             self.given_up[largest] = time.monotonic()
             self.drop(largest)

@@ -44,15 +44,15 @@ class Job:
         owner: Id of the user who owned the directory when it was opened. The path may lead elsewhere at any later
             moment, so all files that are read or written for the job must belong to this user.
         identity: Device and inode of the directory.
-        taken_up: Nonces of all tapes that the reader has followed so far.
+        followed: Nonces of all tapes of the directory that the reader has followed so far.
     """
 
-    def __init__(self, directory: Path, again: bool = False) -> None:
+    def __init__(self, directory: Path, ignores_checkpoint: bool = False) -> None:
         """Become the only reader of `directory`.
 
         Args:
             directory: The job directory.
-            again: Ignore the checkpoint, and read the tapes from their oldest records.
+            ignores_checkpoint: Whether to read the tapes from their oldest records, even those exported before.
 
         Raises:
             AgentError: Another process reads the directory, it does not exist, or it is not writable.
@@ -65,17 +65,17 @@ class Job:
         self.owner, self.identity = facts.st_uid, (facts.st_dev, facts.st_ino)
         self._reader_lock = _acquire_lock(directory, self.owner)
         try:
-            before = Checkpoint() if again else checkpoint.load(directory, self.owner)
+            before = Checkpoint() if ignores_checkpoint else checkpoint.load(directory, self.owner)
         except OSError as error:
             self._reader_lock.resign()
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
         self._before = before or Checkpoint()
         self._lacks_checkpoint = before is None
-        self._filters_exported = not again
-        self.taken_up: set[int] = set()
+        self._filters_exported = not ignores_checkpoint
+        self.followed: set[int] = set()
         self._can_write = True
 
-    def take_up(self, reader: Reader, most: int | None = None) -> None:
+    def follow_new_tapes(self, reader: Reader, most: int | None = None) -> None:
         """Make `reader` follow the new tapes, at most `most` of them."""
         tapes = [tape for tape in self._reader_lock.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
         if self._filters_exported:
@@ -87,13 +87,13 @@ class Job:
     def _follow(self, tape: TapeReader, reader: Reader) -> None:
         nonce = tape.identity.nonce
         if reader.knows(nonce):  # only a copy of a tape has the same nonce, and it must not replace the original
-            if nonce not in self.taken_up:  # else it is the same tape, which a scan missed for a moment
+            if nonce not in self.followed:  # else it is the same tape, which a scan missed for a moment
                 self._reader_lock.tapes.warn("%s is ignored: another tape with the same name is being read", tape.path)
             tape.close()
             return
         try:
             reader.follow(tape, before=self._before.ranks.get(nonce))
-            self.taken_up.add(nonce)
+            self.followed.add(nonce)
         except TapeError as error:  # removed or damaged since it was opened
             _logger.warning("a tape can no longer be read: %s", error)
             reader.forget(nonce)
@@ -109,8 +109,8 @@ class Job:
 
     def save(self, reader: Reader) -> None:
         """Save the reading position of each tape as a checkpoint; warn once while that fails."""
-        states = {nonce: state for nonce, state in reader.states().items() if nonce in self.taken_up}
-        done = self._before.done | (self.taken_up - states.keys())
+        states = {nonce: state for nonce, state in reader.states().items() if nonce in self.followed}
+        done = self._before.done | (self.followed - states.keys())
         try:
             checkpoint.save(self.directory, Checkpoint(states, done), self.owner)
             self._can_write = True
@@ -209,13 +209,13 @@ class Neighbours:
                     continue
                 paths = tapes_in(directory)
                 if own_worlds & worlds_beside(paths, owner):
-                    self._take_up(directory, owner, "its ranks are in a world with processes of another job")
+                    self._add(directory, owner, "its ranks are in a world with processes of another job")
                 elif any(launch.may_be_completed_by(paths, owner) for launch in waiting):
-                    self._take_up(directory, owner, "its launch lacks ranks that may wait elsewhere")
+                    self._add(directory, owner, "its launch lacks ranks that may wait elsewhere")
         for neighbour in self._tapes.values():
             self._follow(neighbour, reader)
 
-    def _take_up(self, directory: Path, owner: int, why: str) -> None:
+    def _add(self, directory: Path, owner: int, why: str) -> None:
         if len(self._tapes) < MAX_NEIGHBOURS:
             self._tapes[directory] = LocalTapes(directory, owner)
             _logger.info("%s: watching %s too", why, directory)

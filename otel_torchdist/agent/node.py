@@ -22,7 +22,7 @@ from otel_torchdist.agent.limits import raise_limit
 from otel_torchdist.model.naming import readable
 from otel_torchdist.node.job.directory import MEMORY, USUAL_BASES
 from otel_torchdist.node.job.tapes import TOO_FEW, live_jobs
-from otel_torchdist.system.files.others import is_passing, reason
+from otel_torchdist.system.files.others import is_transient, reason
 from otel_torchdist.system.files.owned import directory_facts
 from otel_torchdist.system.this_process.commands import StopSignals
 
@@ -107,7 +107,7 @@ class NodeWatch:
                 crowded[directory.parent] += 1
                 continue
             try:
-                self._take_up(directory)
+                self._start_reading(directory)
             except OSError as error:
                 unseen[directory] = error
         self._warn_of_unreadable(unseen)
@@ -156,7 +156,7 @@ class NodeWatch:
                 _logger.warning("%s: %d of its job directories are not read: %s", base, count, TOO_FEW)
         self._crowded = set(crowded)
 
-    def _take_up(self, directory: Path) -> None:
+    def _start_reading(self, directory: Path) -> None:
         """Start reading a job directory.
 
         Raises:
@@ -171,7 +171,7 @@ class NodeWatch:
             if not isinstance(cause, OSError):
                 _logger.debug("%s", error)  # its own agent reads it, or its ranks do
                 return
-            if is_passing(cause):
+            if is_transient(cause):
                 raise cause from error
             self._give_up(directory, reason(cause))
             return

@@ -26,7 +26,7 @@ from otel_torchdist.show.live.feed import LiveFeed
 from otel_torchdist.show.live.site import live_feed, live_site
 from otel_torchdist.show.serving.metrics_page import MetricsServer
 from otel_torchdist.sources.archive.writer import archive_of
-from otel_torchdist.system.this_process.end import ProcessEnd, starts_threads
+from otel_torchdist.system.this_process.end import ProcessEnd, can_start_threads
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.telemetry.export.outputs import Outputs
@@ -138,7 +138,7 @@ class ReaderThread:
             self._reader_lock.tapes.exclude(writer.path)
 
     def _serve(self, reader: Reader, feed: LiveFeed | None) -> MetricsServer | None:
-        if not reader.serves_metrics or not starts_threads():
+        if not reader.serves_metrics or not can_start_threads():
             return None
         registry = CollectorRegistry()
         registry.register(TorchDistCollector(reader.metrics.snapshot))

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.system.this_process.commands import keeping_what_is_imported
+from otel_torchdist.system.this_process.commands import freezing_imports
 
 _LIBRARIES: Final = ("rich", "typer")
 
@@ -19,7 +19,7 @@ _LIBRARIES: Final = ("rich", "typer")
 def main() -> None:
     """Run the command line; the console script."""
     try:
-        with keeping_what_is_imported():
+        with freezing_imports():
             for library in _LIBRARIES:  # commands are imported later, when they are used
                 import_module(library)
             from otel_torchdist.cli.app import app

@@ -92,7 +92,7 @@ def agent(
             job = Job(directory, again)
         except AgentError as error:
             fail(str(error), ExitCode.NOTHING_FOUND)
-        is_hung_up = stop.spend_first_hangup() if stay else lambda: True
+        is_hung_up = stop.ignore_first_hangup() if stay else lambda: True
         outputs = partial(outputs_from_environment, job=job_in(directory))
         agent_of_job = Agent(config, outputs, Priority()).add(job)
         Foreground(agent_of_job, keep, stays=lambda: not is_hung_up()).run(stop)

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
 from otel_torchdist.cli.output.progress import showing_progress
-from otel_torchdist.system.this_process.commands import keeping_what_is_imported
+from otel_torchdist.system.this_process.commands import freezing_imports
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Command:
     def load(self) -> Any:
         """Import the command's function and convert it to a Typer command."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-        with keeping_what_is_imported():
+        with freezing_imports():
             function = getattr(import_module(f"otel_torchdist.cli.{self.module}"), self.function)
         app.command(self.name, epilog=exit_codes_help(*self.exit_codes))(function)
         return typer.main.get_command(app)

@@ -32,8 +32,8 @@ for fd in map(int, os.listdir("/proc/self/fd")):
     try: fd > 2 and os.get_inheritable(fd) and os.close(fd)
     except OSError: pass  # the descriptor of the listing itself
 os.environ[{OTEL_PYTHON_TORCHDIST_ENABLED!r}] = "true"
-from otel_torchdist.system.this_process.commands import keeping_what_is_imported
-with keeping_what_is_imported():
+from otel_torchdist.system.this_process.commands import freezing_imports
+with freezing_imports():
     from otel_torchdist.agent.launch.background import main
 report({READY!r})
 os.dup2(1, 2)

@@ -37,8 +37,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _BOOT: Final = """\
 import sys
 sys.path[:] = sys.argv[1:]
-from otel_torchdist.system.this_process.commands import keeping_what_is_imported
-with keeping_what_is_imported():
+from otel_torchdist.system.this_process.commands import freezing_imports
+with freezing_imports():
     from otel_torchdist.agent.path_watch.child import main
 main()
 """

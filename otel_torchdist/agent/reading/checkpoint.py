@@ -21,7 +21,7 @@ from msgspec import Meta
 from otel_torchdist.agent.reading.followed_rank import ReadingState
 from otel_torchdist.model.naming import readable
 from otel_torchdist.node.job.directory import CHECKPOINT_NAME, list_tapes
-from otel_torchdist.system.files.others import is_passing, read_regular, reason
+from otel_torchdist.system.files.others import is_transient, read_regular, reason
 from otel_torchdist.system.files.owned import replace_at_once
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
 
@@ -118,7 +118,7 @@ def load(directory: Path, owner: int | None = None) -> Checkpoint | None:
     except FileNotFoundError:
         return Checkpoint()
     except OSError as error:
-        if is_passing(error):
+        if is_transient(error):
             raise
         return _warn(path, reason(error))
     checksum, content = sealed[:4], sealed[4:]

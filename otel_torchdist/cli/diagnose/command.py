@@ -185,7 +185,7 @@ def diagnose(
             chosen.run,
             rules,
             meets=[
-                *chosen.index.meeting(chosen.run),
+                *chosen.index.runs_sharing_world(chosen.run),
                 *chosen.index.of_other_sizes(chosen.run),
                 *other_parts(chosen.run),
             ],

@@ -136,7 +136,7 @@ class ListeningAgent:
     Attributes:
         host: Address.
         port: Port.
-        runs: Ids of the runs for which it listens. They tell whether the file is from an earlier agent.
+        runs: Ids of the runs for which it listens; an earlier agent's file lists other runs.
     """
 
     host: str

@@ -16,7 +16,7 @@ from otel_torchdist.model.naming import readable
 from otel_torchdist.node.job.directory import LOCK_NAME, job_directories, list_jobs, list_tapes, tapes_in
 from otel_torchdist.system.files.kept import KeptDescriptor
 from otel_torchdist.system.files.locks import is_locked_elsewhere, try_lock, unlock
-from otel_torchdist.system.files.others import is_passing, open_regular, reason
+from otel_torchdist.system.files.others import is_transient, open_regular, reason
 from otel_torchdist.system.files.owned import open_or_create
 from otel_torchdist.tape.reading.reader import TapeReader
 
@@ -78,7 +78,7 @@ class LocalTapes:
                 tape = self._opened(path, only_alive)
             except TapeError as error:
                 cause = error.__cause__
-                if isinstance(cause, OSError) and is_passing(cause):
+                if isinstance(cause, OSError) and is_transient(cause):
                     self._report_obstacle(f"a tape cannot be read for now: {error}")
                     return tapes
                 self._seen.add(path)
@@ -234,7 +234,7 @@ def _is_live(path: Path) -> bool:
     try:
         return _created_if_live_ns(path) > 0
     except OSError as error:
-        if is_passing(error):
+        if is_transient(error):
             raise
         return False
 

@@ -90,7 +90,7 @@ class ErrorCounters:
     def grown(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the growth of each counter that has grown since the last reading.
 
-        A counter that has fallen was reset, or its driver was reloaded: it grew from zero.
+        A counter below its last value was reset, or its driver was reloaded: its growth counts from zero.
 
         Args:
             counts: All counters now. A missing counter is forgotten, because its device is gone.

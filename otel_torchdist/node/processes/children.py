@@ -120,7 +120,7 @@ def on_processor_ns(pid: int, now_ns: int, thread: int = 0) -> int | None:
     """Return the monotonic time at which a thread was last on a processor; None if the kernel does not show it.
 
     For a blocked thread this is when its system call began, plus the time that the call took to block. The kernel's
-    clock for it differs from the monotonic clock; the difference is measured with this process, which is running now.
+    clock for this differs from the monotonic clock. This process, which is running now, shows by how much.
 
     Args:
         pid: Process id.

@@ -88,7 +88,7 @@ def is_gone(error: OSError) -> bool:
     return error.errno in _GONE
 
 
-def is_passing(error: OSError) -> bool:
+def is_transient(error: OSError) -> bool:
     """Return whether an error is transient: a retry may succeed without any change to the file."""
     return error.errno in _PASSING
 

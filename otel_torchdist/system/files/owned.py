@@ -135,7 +135,7 @@ def _user(owner: int | None) -> int:
 def _opened(
     directory: Path, owner: int | None, parent_may_be_link: bool = False, or_ours: bool = False
 ) -> Generator[int]:
-    """Open a directory; neither it nor its parent may be a link. Above the parent, only the administrator can create links.
+    """Open a directory; neither it nor its parent may be a link. Links above the parent are trusted.
 
     The directory must belong to `owner`, unless that is None.
     """

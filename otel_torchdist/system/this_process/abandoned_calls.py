@@ -54,7 +54,7 @@ class BackgroundCalls:
         self._inside.clear()
 
     def abandon(self) -> None:
-        """Keep all threads from returning from their calls and from beginning others. For the end of the process."""
+        """Keep all threads from returning from their calls and from beginning others. Call this as the process ends."""
         if sys.version_info >= (3, 14):
             return
         self._is_over = True

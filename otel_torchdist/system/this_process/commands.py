@@ -54,8 +54,8 @@ class StopSignals:
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"\0")
 
-    def spend_first_hangup(self) -> Callable[[], bool]:
-        """Ignore the first SIGHUP from now on, and stop at the second; return a check for whether the first came."""
+    def ignore_first_hangup(self) -> Callable[[], bool]:
+        """Ignore the next SIGHUP, and stop at the second; return a function that tells whether the first has come."""
         hangups: list[int] = []
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -115,8 +115,8 @@ def without_collecting_garbage() -> Generator[None]:
 
 
 @contextmanager
-def keeping_what_is_imported() -> Generator[None]:
-    """Exclude the modules imported meanwhile from garbage collection for the rest of the process.
+def freezing_imports() -> Generator[None]:
+    """Exclude modules imported in this block from garbage collection, until the process ends.
 
     Scanning them takes a sixth of a command's start, and more time later. Not for the user's processes.
     """

@@ -17,7 +17,7 @@ _AFTER_CHILDREN = -100
 """Priority of a finalizer that runs after `multiprocessing` has waited for the children of the process."""
 
 
-def starts_threads() -> bool:
+def can_start_threads() -> bool:
     """Return whether threads can still be started: Python 3.12 starts none during shutdown, not even in `atexit`."""
     try:
         threading.Thread(target=int, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Reads from the kernel whether a thread of this process waits for a lock. A frame does not show that in a C call."""
+"""Reads from the kernel whether a thread of this process waits for a lock: frames do not show it in C calls."""
 
 from __future__ import annotations
 

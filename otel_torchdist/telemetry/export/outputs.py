@@ -20,7 +20,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.node.job.description import JobDescription
 from otel_torchdist.system.progress import Advance, unreported
-from otel_torchdist.system.this_process.end import starts_threads
+from otel_torchdist.system.this_process.end import can_start_threads
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
@@ -98,7 +98,7 @@ def outputs_from_environment(resource: Resource | None = None, job: JobDescripti
     """
     resource = resource or environment_resource(job)
     meters = loggers = None
-    if starts_threads():  # the SDK's providers need threads; at the end of a job they are not needed
+    if can_start_threads():  # the SDK's providers need threads; at the end of a job they are not needed
         meters = build_meter_provider_from_environment(resource)
         loggers = build_logger_provider_from_environment(resource)
     spans = environment_sink(resource)

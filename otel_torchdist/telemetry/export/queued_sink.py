@@ -14,7 +14,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_torchdist import guard
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.system.this_process.end import starts_threads
+from otel_torchdist.system.this_process.end import can_start_threads
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_QUEUED_SPANS: Final = 32_768
@@ -112,7 +112,7 @@ class QueuedSink:
             thread.start()
             self._thread = thread
         except RuntimeError:
-            if starts_threads():
+            if can_start_threads():
                 raise
             # Python 3.12 starts no threads during shutdown, such as after a short job: `flush` sends the spans.
 

@@ -212,7 +212,7 @@ def test_lock_that_is_no_file(
 class StrayJob(Job):
     """A job whose reading fails with an unexpected error."""
 
-    def take_up(self, reader: Reader, most: int | None = None) -> None:
+    def follow_new_tapes(self, reader: Reader, most: int | None = None) -> None:
         """Fail."""
         raise ValueError("astray\x1b[2J")
 

@@ -72,7 +72,11 @@ def test_document(jobs: Path) -> None:
 def test_jobs_that_meet(jobs: Path) -> None:
     """They are found by the worlds listed beside their tapes."""
     index = index_of(sorted(jobs.iterdir()))
-    assert [[other.label for other in index.meeting(run)] for run in index.runs] == [["11aa0000"], ["11bb0000"]]
+    shared = [[other.label for other in index.runs_sharing_world(run)] for run in index.runs]
+    assert shared == [
+        ["11aa0000"],
+        ["11bb0000"],
+    ]
     index.close()
 
 

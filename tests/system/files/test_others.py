@@ -11,7 +11,7 @@ import pytest
 from otel_torchdist.errors import TapeError
 from otel_torchdist.node.job.requests.stacks import last_stack, offer_path, stacks_path
 from otel_torchdist.node.job.requests.stacks_file import StacksFile, read_stacks
-from otel_torchdist.system.files.others import is_gone, is_passing, open_regular, read_part, read_regular, reason
+from otel_torchdist.system.files.others import is_gone, is_transient, open_regular, read_part, read_regular, reason
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import WriterProcess, open_descriptors, settled_descriptors
 
@@ -71,9 +71,9 @@ def test_file_of_another_user(memory: Path) -> None:
 def test_text_of_an_error() -> None:
     """A missing file and an inaccessible process are different errors; for descriptors the error states what helps."""
     gone, full = OSError(errno.ENOENT, "No such file"), OSError(errno.EMFILE, "Too many open files")
-    assert is_gone(gone) and not is_passing(gone)
-    assert is_passing(full) and not is_gone(full)
-    assert not is_gone(OSError(errno.EIO, "")) and is_passing(OSError(errno.EIO, ""))
+    assert is_gone(gone) and not is_transient(gone)
+    assert is_transient(full) and not is_gone(full)
+    assert not is_gone(OSError(errno.EIO, "")) and is_transient(OSError(errno.EIO, ""))
     assert "ulimit -n" in reason(full)
     assert "ulimit" not in reason(gone)
 

@@ -132,7 +132,7 @@ class RunIndex:
         """Return the runs of a run's helpers."""
         return [other for other in self.runs if other.helps is run]
 
-    def meeting(self, run: Run) -> list[Run]:
+    def runs_sharing_world(self, run: Run) -> list[Run]:
         """Return the other runs that share a world made by hand with this run."""
         worlds = worlds_beside(tape.path for tape in run.tapes)
         others = [other for other in self.runs if {*other.tapes}.isdisjoint(run.tapes)] if worlds else []
