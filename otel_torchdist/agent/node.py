@@ -63,7 +63,7 @@ class NodeWatch:
         self._keep_s = keep_s
         self._log = LifeLog(agent.reader)
         self._live_at: dict[Path, float] = {}
-        self._unseen: set[Path] = set()
+        self._unchecked: set[Path] = set()
         self._crowded: set[Path] = set()
         self._slow = slow or SlowScans()
         self._retry_s = retry_s
@@ -87,17 +87,17 @@ class NodeWatch:
     def search(self) -> None:
         """Start reading jobs with a live rank; stop reading jobs without one for `keep_s` seconds."""
         now = time.monotonic()
-        unseen: dict[Path, OSError] = {}
+        unchecked: dict[Path, OSError] = {}
         self._try_again(now)
         given_up = self._agent.given_up
-        scans = [live_jobs(base, given_up) for base in self._bases(unseen) if base not in given_up]
+        scans = [live_jobs(base, given_up) for base in self._bases(unchecked) if base not in given_up]
         live = [directory for scan in scans for directory in scan.live]
         took_s: dict[Path, float] = {}
         for scan in scans:
-            unseen |= scan.unseen
+            unchecked |= scan.unchecked
             took_s |= scan.took_s
         # A failed listing or a removed directory does not prove that the ranks have ended; the open tapes do.
-        live += [path for path in self._agent.directories if path not in live and self._may_be_live(path, unseen)]
+        live += [path for path in self._agent.directories if path not in live and self._may_be_live(path, unchecked)]
         self._live_at.update(dict.fromkeys(live, now))
         crowded: Counter[Path] = Counter()
         for directory in live:
@@ -109,8 +109,8 @@ class NodeWatch:
             try:
                 self._start_reading(directory)
             except OSError as error:
-                unseen[directory] = error
-        self._warn_of_unreadable(unseen)
+                unchecked[directory] = error
+        self._warn_of_unreadable(unchecked)
         self._warn_of_crowded(crowded)
         self._drop_slow(took_s, now)
         for directory in self._agent.directories:
@@ -128,8 +128,8 @@ class NodeWatch:
                 if path in (directory, directory.parent):
                     self._agent.drop(directory)
 
-    def _may_be_live(self, directory: Path, unseen: Mapping[Path, OSError]) -> bool:
-        return directory in unseen or directory.parent in unseen or self._agent.is_live(directory)
+    def _may_be_live(self, directory: Path, unchecked: Mapping[Path, OSError]) -> bool:
+        return directory in unchecked or directory.parent in unchecked or self._agent.is_live(directory)
 
     def _try_again(self, now: float) -> None:
         """Allow directories that were given up `retry_s` seconds ago to be read again."""
@@ -142,12 +142,12 @@ class NodeWatch:
             return self._agent.has_room_for_job_of(directory.lstat().st_uid)
         return True  # the directory is gone: reading it will fail and report that
 
-    def _warn_of_unreadable(self, unseen: dict[Path, OSError]) -> None:
+    def _warn_of_unreadable(self, unchecked: dict[Path, OSError]) -> None:
         """Warn about each directory that cannot be scanned, once until it can be scanned again."""
-        for path, error in unseen.items():
-            if path not in self._unseen:
+        for path, error in unchecked.items():
+            if path not in self._unchecked:
                 _logger.warning("%s cannot be scanned: %s", path, reason(error))
-        self._unseen = set(unseen)
+        self._unchecked = set(unchecked)
 
     def _warn_of_crowded(self, crowded: Mapping[Path, int]) -> None:
         """Warn about each base directory with unread job directories, once until all of them are read again."""
@@ -194,7 +194,7 @@ class NodeWatch:
         self._agent.given_up[directory] = time.monotonic()
         _logger.warning("%s is not read: %s", directory, why)
 
-    def _bases(self, unseen: dict[Path, OSError]) -> Iterable[Path]:
+    def _bases(self, unchecked: dict[Path, OSError]) -> Iterable[Path]:
         """Return the base directories to search.
 
         Symbolic links are left out: anyone may create entries in `/dev/shm`, and a link could lead to another user's
@@ -208,7 +208,7 @@ class NodeWatch:
                     entry.name for entry in entries if self._usual_bases.fullmatch(entry.name) and _is_directory(entry)
                 ]
         except OSError as error:
-            unseen[self._memory] = error
+            unchecked[self._memory] = error
             return [*{directory.parent for directory in self._agent.directories}]
         return [self._memory / name for name in sorted(names)]
 

@@ -152,7 +152,7 @@ def supported_in_rank(actions: Iterable[Action], variable: str) -> list[Action]:
 
 # --- findings ---------------------------------------------------------------------------------------------------------
 # Starts each action once per finding, without a grace period, on a thread.
-# Agents do not send findings to each other: only the agent that has made a finding acts, on the ranks of its own node.
+# Agents do not send findings to each other: an agent acts only on its own findings, and on the ranks of its own node.
 
 
 MAX_ACTED: Final = 64

@@ -232,7 +232,7 @@ class ReplayGuard:
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
 
     def is_new(self, envelope: Envelope) -> bool:
-        """Return whether this request is no replay, and remember its number."""
+        """Return whether a request is not a replay, and remember its number."""
         key = envelope.run, envelope.sender
         if envelope.number <= self._last.get(key, 0):
             return False

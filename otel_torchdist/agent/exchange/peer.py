@@ -101,7 +101,7 @@ class PeerAgent:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last question was not answered, and the next one will show whether the agent is out of reach."""
+        """Whether the last question was not answered, but too few in a row to consider the agent out of reach."""
         return 0 < self.unanswered < LOST_AFTER
 
     def is_behind(self, moment_ns: int) -> bool:

@@ -229,7 +229,7 @@ class RunExchange:
         """Ask all other agents for the calls of some steps, and wait for the answers.
 
         Returns:
-            For each agent its answer (empty if none came) and the number of its ranks.
+            The answer of each agent (empty if none came), with its number of ranks.
         """
         with self._changed:
             others = [other for other in self._others.values() if other.views and not other.is_lost]

@@ -141,7 +141,7 @@ class Credit:
 
 
 class PathWatch:
-    """The watch over critical paths, on a thread.
+    """A thread that measures the critical paths of runs.
 
     `update` and `events` are for the thread that reads tapes; they do not block.
     """

@@ -52,7 +52,7 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveFiles:
     """The files of running ranks.
 
     Attributes:
@@ -78,7 +78,7 @@ def find_leftovers(directories: list[Path]) -> list[Leftover]:
     return sorted(leftovers, key=lambda leftover: leftover.changed_ns)
 
 
-def find_live(base: Path) -> Live:
+def find_live(base: Path) -> LiveFiles:
     """Return the files of live tapes under a base directory.
 
     Raises:
@@ -95,7 +95,7 @@ def find_live(base: Path) -> Live:
         tapes_in[directory] = sum(map(is_tape_name, held))
         ended = sum(leftover.size for leftover in _leftovers(directory, files, held))
         size += sum(file.size for file in files) - ended
-    return Live(size, tapes_in)
+    return LiveFiles(size, tapes_in)
 
 
 def remove(leftover: Leftover) -> bool:

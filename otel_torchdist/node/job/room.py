@@ -16,7 +16,7 @@ from otel_torchdist.node.job.directory import SHARE
 from otel_torchdist.tape import layout
 
 if TYPE_CHECKING:
-    from otel_torchdist.node.job.leftovers import Live
+    from otel_torchdist.node.job.leftovers import LiveFiles
 
 
 _JOBS_IN_LARGE: Final = 8
@@ -80,7 +80,7 @@ def is_scarce(directory: Path) -> bool:
     return facts.f_bavail < facts.f_blocks // SHARE
 
 
-def _live_beside(directory: Path) -> Live:
+def _live_beside(directory: Path) -> LiveFiles:
     from otel_torchdist.node.job.leftovers import find_live  # imported late, because few ranks need it
 
     return find_live(directory.parent)

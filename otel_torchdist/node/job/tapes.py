@@ -169,12 +169,12 @@ class LiveJobs:
 
     Attributes:
         live: Job directories with a live rank.
-        unseen: Directories that could not be checked, with the error; they may have a live rank.
+        unchecked: Directories that could not be checked, with the error; they may have a live rank.
         took_s: Seconds that the check of each directory took; for the base directory, of all directories in it.
     """
 
     live: list[Path] = field(default_factory=list[Path])
-    unseen: dict[Path, OSError] = field(default_factory=dict[Path, OSError])
+    unchecked: dict[Path, OSError] = field(default_factory=dict[Path, OSError])
     took_s: dict[Path, float] = field(default_factory=dict[Path, float])
 
 
@@ -191,7 +191,7 @@ def live_jobs(base: Path, without: Collection[Path] = (), most: int = MAX_TAPES)
     try:
         directories = [directory for directory in list_jobs(base) if directory not in without]
     except OSError as error:
-        jobs.unseen[base] = error
+        jobs.unchecked[base] = error
         return jobs
     tapes: dict[Path, list[Path]] = {}
     for directory in directories:
@@ -199,7 +199,7 @@ def live_jobs(base: Path, without: Collection[Path] = (), most: int = MAX_TAPES)
         try:
             tapes[directory] = list_tapes(directory)
         except OSError as error:
-            jobs.unseen[directory] = error
+            jobs.unchecked[directory] = error
         jobs.took_s[directory] = time.monotonic() - listed_at
     left = most
     for directory in sorted(tapes, key=lambda path: len(tapes[path])):  # fullest last: it must not hide the others
@@ -207,12 +207,12 @@ def live_jobs(base: Path, without: Collection[Path] = (), most: int = MAX_TAPES)
             if any(map(_is_live, tapes[directory][:left])):
                 jobs.live.append(directory)
             elif len(tapes[directory]) > left:
-                jobs.unseen[directory] = OSError(
+                jobs.unchecked[directory] = OSError(
                     errno.E2BIG, f"it and the directories beside it hold more than {most} tapes"
                 )
             left = max(left - len(tapes[directory]), 0)
         except OSError as error:
-            jobs.unseen[directory] = error
+            jobs.unchecked[directory] = error
     jobs.live.sort()
     jobs.took_s[base] = time.monotonic() - began
     return jobs

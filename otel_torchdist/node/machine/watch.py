@@ -22,7 +22,7 @@ STOP_S: Final = 1.0
 
 
 class MachineWatch:
-    """The watch over the machine, from `start` to `stop`.
+    """A thread that reads the state of the machine, from `start` to `stop`.
 
     `update`, `reading` and `symptoms_of` do not block, and may be used on any thread.
 

@@ -45,7 +45,7 @@ class ChildView:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it is in uninterruptible sleep or in a call on a file; a worker that waits for work is in neither."""
+        """Whether the child is in uninterruptible sleep or in a call on a file. An idle worker is in neither."""
         if self.state == SLEEPS_UNINTERRUPTIBLY:
             return True
         return bool(self.file) and not self.file.startswith(_NO_FILES) and self.call.name not in _IDLE

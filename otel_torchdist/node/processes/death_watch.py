@@ -39,7 +39,7 @@ POLL_S: Final = 0.01
 POLLED_AT_ONCE: Final = 16
 """Maximum polled processes with the interval `POLL_S`. With more, it grows in proportion."""
 STATUS_SOON_NS: Final = 1_000_000_000
-"""Time for which a death without a wait status is withheld.
+"""Time for which a death is not published while its wait status is unknown.
 
 If the zombie may not be read, the kernel gives the status only after the parent has waited for the process.
 """
@@ -49,7 +49,7 @@ _SIGKILL: Final = 9
 
 
 class DeathWatch:
-    """The watch over tapes' writers. All methods may be called from one other thread.
+    """A watch for the deaths of tapes' writers, on its own thread. Only one thread may call its methods.
 
     The watching thread starts with the first rank.
     """
@@ -176,7 +176,7 @@ class DeathWatch:
         file = move_up(pidfd.open_process(pid))
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, file)
-            # After opening the pidfd: everything read of this pid from now on is of the same process.
+            # Checked after the pidfd was opened: until that process is reaped, the pid refers to it.
             if process_start_ticks(pid) != watched.identity.pid_start_ticks or not belongs_to(pid, watched.owner):
                 return
             epoll.register(file, select.EPOLLIN)

@@ -257,7 +257,7 @@ class SilentEnds:
         return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
 
     def _has_died(self, tape: TapeReader) -> bool:
-        """Return whether a process is known not to have exited cleanly."""
+        """Return whether the wait status of a process is known, and not 0."""
         death = self._death_of(tape)
         return death is not None and death.status not in (None, 0)
 

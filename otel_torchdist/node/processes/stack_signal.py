@@ -86,7 +86,7 @@ def ask_by_signal(tape: MappedTape, thread: int, flag: int = pidfd.PIDFD_THREAD)
     except OSError:
         return None
     try:
-        # After opening the pidfd: everything read of this pid from now on is of the same process, unless that is dead.
+        # Checked after the pidfd was opened: until that process is reaped, the pid refers to it.
         request = _prepare(tape, thread)
         if request is not None:
             pidfd.send(target, request.offer.signal)

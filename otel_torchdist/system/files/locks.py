@@ -1,6 +1,6 @@
 """Locks on tapes and on job directories.
 
-The kernel releases a POSIX record lock when its process ends, in whatever way. The lock works across PID namespaces,
+The kernel releases a POSIX record lock when its process ends, however it ends. The lock works across PID namespaces,
 and a forked child does not inherit it. But it is also released when its process closes *any* descriptor of the file, so
 a process never opens its own tape a second time (see `TapeReader.of_writer`).
 

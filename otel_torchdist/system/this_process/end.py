@@ -1,4 +1,4 @@
-"""Callbacks at the end of this process, in whichever way Python ends it.
+"""Callbacks at the end of this process, however Python ends it.
 
 Before Python 3.13, `atexit` handlers do not run in processes forked by `multiprocessing`, such as the ranks of a
 notebook launcher: these end with `os._exit`, after the finalizers of `multiprocessing`. Processes that it has spawned

@@ -71,7 +71,7 @@ def test_directory_full_of_tapes(base: Path, begin: Callable[..., Ranks], caplog
         (full / f"{number:016x}.tape").touch()
     found = live_jobs(base, most=16)
     assert found.live == [base / JOB]
-    assert {path: error.strerror for path, error in found.unseen.items()} == {
+    assert {path: error.strerror for path, error in found.unchecked.items()} == {
         full: "it and the directories beside it hold more than 16 tapes"
     }
     tapes = LocalTapes(full, most_opened=4)

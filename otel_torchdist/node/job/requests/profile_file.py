@@ -33,7 +33,7 @@ class ProfiledThread:
     Attributes:
         thread: Native thread id, as in `Operation.thread`; 0 if unknown.
         name: Name of the thread.
-        stacks: For each sample the index of its stack, or `NOT_RUNNING`.
+        stacks: Index of the stack at each sample, or `NOT_RUNNING`.
     """
 
     thread: int

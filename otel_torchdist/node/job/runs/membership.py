@@ -153,7 +153,7 @@ class RunParentage(NamedTuple):
         return cls(frozenset(nonces), frozenset(parents - {0}), max(tape.world_size for tape in tapes))
 
     def was_started_by(self, other: RunParentage) -> bool:
-        """Return whether the other run's ranks started this run; a run with more ranks than it is independent."""
+        """Return whether ranks of `other` started this run. A run with more ranks than `other` is independent."""
         return bool(self.parents & other.nonces) and self.world_size <= other.world_size
 
 
