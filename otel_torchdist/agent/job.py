@@ -59,10 +59,10 @@ class Job:
         """
         self.directory = directory
         try:
-            facts = directory_facts(directory)
+            info = directory_facts(directory)
         except OSError as error:
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
-        self.owner, self.identity = facts.st_uid, (facts.st_dev, facts.st_ino)
+        self.owner, self.identity = info.st_uid, (info.st_dev, info.st_ino)
         self._reader_lock = _acquire_lock(directory, self.owner)
         try:
             before = Checkpoint() if ignores_checkpoint else checkpoint.load(directory, self.owner)

@@ -63,10 +63,10 @@ class Allowance:
 
     def _room(self, user: int, set_aside: int) -> int:
         limit = _soft_limit()
-        most = limit - max(min(_RESERVE, limit // 2), limit // _FREE_DIVISOR)
-        room = (most - self._taken.total() - set_aside) // _FILES_OF_TAPE
+        usable = limit - max(min(_RESERVE, limit // 2), limit // _FREE_DIVISOR)
+        room = (usable - self._taken.total() - set_aside) // _FILES_OF_TAPE
         if user != os.geteuid():
-            share = (most // 2 - self._taken[user] - set_aside) // _FILES_OF_TAPE
+            share = (usable // 2 - self._taken[user] - set_aside) // _FILES_OF_TAPE
             room = min(room, share, MAX_TAPES_OF_USER - self._tapes[user])
         return max(room, 0)
 
@@ -77,10 +77,10 @@ def raise_limit() -> None:
     The default soft limit of 1,024 exists only for programs that use `select`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    target = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def _soft_limit() -> int:

@@ -100,8 +100,8 @@ class LogTail:
     def _open_newest(self) -> None:
         """Open the file if it is not open; after a rotation, open the new file."""
         try:
-            facts = os.stat(self.path)
-            is_same = (facts.st_dev, facts.st_ino) == self._identity
+            info = os.stat(self.path)
+            is_same = (info.st_dev, info.st_ino) == self._identity
             if is_same and self._file is not None and self._file.is_open:
                 return
             newest = KeptFile(self.path, _TAIL_FLAGS)
@@ -214,6 +214,6 @@ def relayed_position(directory: Path) -> tuple[int, int, int]:
 def log_position(directory: Path) -> tuple[int, int, int]:
     """Return the device, inode and size in bytes of the agent's log; zeros if there is none."""
     with contextlib.suppress(OSError):
-        facts = os.stat(directory / LOG_NAME)
-        return facts.st_dev, facts.st_ino, facts.st_size
+        info = os.stat(directory / LOG_NAME)
+        return info.st_dev, info.st_ino, info.st_size
     return 0, 0, 0

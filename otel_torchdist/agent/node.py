@@ -186,8 +186,8 @@ class NodeWatch:
         A second `Job` would drop the lock of the first: closing any descriptor of a file releases its POSIX locks.
         """
         with contextlib.suppress(OSError):
-            facts = directory_facts(directory)
-            return self._agent.is_read((facts.st_dev, facts.st_ino))
+            info = directory_facts(directory)
+            return self._agent.is_read((info.st_dev, info.st_ino))
         return False
 
     def _give_up(self, directory: Path, why: str) -> None:

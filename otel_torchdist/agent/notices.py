@@ -259,10 +259,10 @@ def write_to(stderr: StandardError, text: bytes) -> NoticeDelivery:
     except OSError:  # ENXIO: a socket, or a pipe without reader; EACCES: another user's process
         return NoticeDelivery.IMPOSSIBLE
     try:
-        facts = os.fstat(file)
-        if not _is_same_file(stderr, facts):
+        info = os.fstat(file)
+        if not _is_same_file(stderr, info):
             return NoticeDelivery.IMPOSSIBLE
-        if stat.S_ISREG(facts.st_mode) and _is_overwritten(stderr.path, facts):
+        if stat.S_ISREG(info.st_mode) and _is_overwritten(stderr.path, info):
             return NoticeDelivery.IN_USE
         os.write(file, text)
     except OSError:  # EAGAIN: the pipe is full; EPIPE: it has no reader any more
@@ -284,20 +284,20 @@ def _open(stderr: StandardError) -> int:
     return os.open(stderr.path, _FLAGS | os.O_NOFOLLOW)
 
 
-def _is_same_file(stderr: StandardError, facts: os.stat_result) -> bool:
-    return (facts.st_dev, facts.st_ino) == (stderr.device, stderr.inode)
+def _is_same_file(stderr: StandardError, info: os.stat_result) -> bool:
+    return (info.st_dev, info.st_ino) == (stderr.device, stderr.inode)
 
 
 def _has_open(pid: int, descriptor: int, path: str, stderr: StandardError) -> bool:
-    return (facts := _facts(pid, descriptor, path)) is not None and _is_same_file(stderr, facts)
+    return (info := _file_info(pid, descriptor, path)) is not None and _is_same_file(stderr, info)
 
 
 def _is_overwritten(path: str, file: os.stat_result) -> bool:
     """Return whether a process has the file as its standard output or standard error without O_APPEND."""
     for name in os.listdir("/proc"):
         for descriptor in _STREAMS if name.isdigit() else ():
-            facts = _facts(int(name), descriptor, path)
-            if facts is None or not os.path.samestat(facts, file):
+            info = _file_info(int(name), descriptor, path)
+            if info is None or not os.path.samestat(info, file):
                 continue
             with contextlib.suppress(OSError):  # closed meanwhile
                 if not open_flags(int(name), descriptor) & os.O_APPEND:
@@ -305,7 +305,7 @@ def _is_overwritten(path: str, file: os.stat_result) -> bool:
     return False
 
 
-def _facts(pid: int, descriptor: int, path: str) -> os.stat_result | None:
+def _file_info(pid: int, descriptor: int, path: str) -> os.stat_result | None:
     """Return the status of the file behind a descriptor, or None if it has another path.
 
     Files with another path are not opened, because their file system may hang.

@@ -132,10 +132,10 @@ def _has_written(prefixes: list[str], rank: int, since: float) -> bool:
 def _is_own_file(file: Path) -> bool:
     """Return whether a path is a regular file of this user: anyone may create files in /tmp."""
     try:
-        facts = file.lstat()
+        info = file.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+    return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
 
 
 def _request_dump(prefix: str, rank: int) -> bool:

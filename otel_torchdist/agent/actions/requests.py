@@ -105,20 +105,20 @@ def abort_ranks(stall: StalledRun, is_ongoing: Callable[[], bool], answer_s: flo
                 break
             time.sleep(ABORT_CHECK_S)
         killed = [tape for tape in targets if tape.is_alive() and _kill(tape)]
-        left = [tape for tape in targets if tape not in killed and tape.is_alive()]
-        return _summary(targets, killed, left) + _missing(stall, tapes)
+        survivors = [tape for tape in targets if tape not in killed and tape.is_alive()]
+        return _summary(targets, killed, survivors) + _missing(stall, tapes)
     finally:
         for tape in tapes:
             tape.close()
 
 
-def _summary(targets: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
-    text = f"ended {len(targets) - len(left)} ranks"
+def _summary(targets: list[TapeReader], killed: list[TapeReader], survivors: list[TapeReader]) -> str:
+    text = f"ended {len(targets) - len(survivors)} ranks"
     if killed:
         text += f"; rank {_listed(killed)} had to be killed"
-    if left:
+    if survivors:
         text += (
-            f"; rank {_listed(left)} did not end and the agent cannot kill it: its process cannot be identified "
+            f"; rank {_listed(survivors)} did not end and the agent cannot kill it: its process cannot be identified "
             "(another PID namespace), or belongs to another user"
         )
     return text

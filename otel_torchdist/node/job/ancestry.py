@@ -185,11 +185,11 @@ def find_standard_error(environ: Mapping[str, str]) -> StandardError | None:
     launcher = processes[1:] if _ELASTIC in environ else []
     for pid, _ in (*launcher[:1], *processes[:1]):
         with contextlib.suppress(OSError):
-            facts = os.stat(descriptor_path(pid))
+            info = os.stat(descriptor_path(pid))
             if open_flags(pid, STDERR) & os.O_ACCMODE == os.O_RDONLY:
                 return None
-            holders = tuple(process for process in processes if _has_open(process[0], facts))
-            return StandardError(facts.st_dev, facts.st_ino, os.readlink(descriptor_path(pid)), holders)
+            holders = tuple(process for process in processes if _has_open(process[0], info))
+            return StandardError(info.st_dev, info.st_ino, os.readlink(descriptor_path(pid)), holders)
     return None
 
 
@@ -211,9 +211,9 @@ def open_flags(pid: int, descriptor: int) -> int:
     raise OSError(errno.ENOENT, f"descriptor {descriptor} of process {pid} has no flags")
 
 
-def _has_open(pid: int, facts: os.stat_result) -> bool:
+def _has_open(pid: int, info: os.stat_result) -> bool:
     try:
-        return os.path.samestat(os.stat(descriptor_path(pid)), facts)
+        return os.path.samestat(os.stat(descriptor_path(pid)), info)
     except OSError:
         return False
 

@@ -227,12 +227,12 @@ def _open_private(path: Path) -> int:
         file = _make_and_open(path)
     except OSError as error:
         raise TapeError(f"{path}: cannot be used for tapes: {error}") from error
-    facts = os.fstat(file)
+    info = os.fstat(file)
     objection = ""
-    if facts.st_uid != os.geteuid():
-        objection = f"it belongs to user {facts.st_uid} and not to user {os.geteuid()}"
-    elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        objection = f"others may write to it (mode {stat.S_IMODE(facts.st_mode):04o})"
+    if info.st_uid != os.geteuid():
+        objection = f"it belongs to user {info.st_uid} and not to user {os.geteuid()}"
+    elif info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        objection = f"others may write to it (mode {stat.S_IMODE(info.st_mode):04o})"
     if not objection:
         return file
     os.close(file)

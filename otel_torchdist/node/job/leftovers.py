@@ -166,15 +166,15 @@ def _files(directory: Path) -> list[_File]:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                facts = entry.stat(follow_symlinks=False)
+                info = entry.stat(follow_symlinks=False)
                 files.append(
                     _File(
                         name=entry.name,
-                        device=facts.st_dev,
-                        inode=facts.st_ino,
-                        size=facts.st_blocks * 512,
-                        changed_ns=facts.st_mtime_ns,
-                        regular=stat.S_ISREG(facts.st_mode),
+                        device=info.st_dev,
+                        inode=info.st_ino,
+                        size=info.st_blocks * 512,
+                        changed_ns=info.st_mtime_ns,
+                        regular=stat.S_ISREG(info.st_mode),
                     )
                 )
     return files
@@ -209,8 +209,8 @@ def _open_in_this_process() -> set[tuple[int, int]] | None:
         return None
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            facts = os.stat(f"/proc/self/fd/{descriptor}")
-            identities.add((facts.st_dev, facts.st_ino))
+            info = os.stat(f"/proc/self/fd/{descriptor}")
+            identities.add((info.st_dev, info.st_ino))
     return identities
 
 
@@ -259,8 +259,8 @@ def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
 
 def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
     try:
-        facts = os.statvfs(base)
+        info = os.statvfs(base)
     except OSError:
         return keep_bytes
-    total = facts.f_blocks * facts.f_frsize
+    total = info.f_blocks * info.f_frsize
     return min(keep_bytes, total // SHARE) if total else keep_bytes

@@ -57,8 +57,8 @@ def find_room(directory: Path, records: int, ranks: int) -> Room:
     """
     needed = layout.tape_size(records) + MAX_BYTES
     try:
-        facts = os.statvfs(directory)
-        total, free = facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
+        info = os.statvfs(directory)
+        total, free = info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize
         if not total or (total // SHARE >= _JOBS_IN_LARGE * ranks * needed and free >= total // SHARE):
             return Room(records, MAX_BYTES, total)
         live = _live_beside(directory)
@@ -76,8 +76,8 @@ def find_room(directory: Path, records: int, ranks: int) -> Room:
 
 def is_scarce(directory: Path) -> bool:
     """Return whether less than an eighth of the file system is free."""
-    facts = os.statvfs(directory)
-    return facts.f_bavail < facts.f_blocks // SHARE
+    info = os.statvfs(directory)
+    return info.f_bavail < info.f_blocks // SHARE
 
 
 def _live_beside(directory: Path) -> LiveFiles:

@@ -113,7 +113,7 @@ class DeathWatch:
             watched.is_published = watched.death is not None
         return watched.death if watched is not None and watched.is_published else None
 
-    def holds(self, nonce: int) -> bool:
+    def awaits_end(self, nonce: int) -> bool:
         """Return whether a process is watched through a pidfd, and `death_of` does not return its end yet."""
         watched = self._watched.get(nonce)
         return watched is not None and watched.pidfd >= 0 and not watched.is_published

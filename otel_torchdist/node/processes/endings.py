@@ -143,7 +143,7 @@ class Deaths(Protocol):
         """Return the death of the writer of the tape with this nonce; None if none has been seen."""
         ...
 
-    def holds(self, nonce: int) -> bool:
+    def awaits_end(self, nonce: int) -> bool:
         """Return whether `death_of` will return the end of a process later, but does not yet."""
         ...
 
@@ -178,7 +178,7 @@ class RecordedDeaths:
                 death = self._recorded[nonce] = recorded
         return death
 
-    def holds(self, nonce: int) -> bool:
+    def awaits_end(self, nonce: int) -> bool:
         """See `Deaths`."""
         return self.death_of(nonce) is None
 
@@ -254,7 +254,7 @@ class SilentEnds:
 
     def is_ending(self, tape: TapeReader) -> bool:
         """Return whether a process has released its lock but not ended; its exit code will show whether it died."""
-        return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
+        return self._deaths is not None and self._deaths.awaits_end(tape.identity.nonce) and not tape.is_alive()
 
     def _has_died(self, tape: TapeReader) -> bool:
         """Return whether the wait status of a process is known, and not 0."""

@@ -123,17 +123,17 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
     if not can_signal(tape.owner, pid):
         return None
     with open(open_regular(file, tape.owner), "rb") as stream:
-        facts = os.fstat(stream.fileno())
+        info = os.fstat(stream.fileno())
         offer = decode_offer(stream.read(_HEAD_BYTES))
-    if offer is None or facts.st_size > MAX_FILE_BYTES:
+    if offer is None or info.st_size > MAX_FILE_BYTES:
         return None
     # If the process has closed or replaced the file since, its descriptor is closed or refers to another file.
-    if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{offer.descriptor}"), facts):
+    if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{offer.descriptor}"), info):
         return None
     state = _thread_state(pid, thread)
     if state is None or not state.takes(offer.signal):
         return None
-    return AskedBySignal(file, facts.st_size, tape.owner, offer, pid, thread)
+    return AskedBySignal(file, info.st_size, tape.owner, offer, pid, thread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,8 @@ def identity_of(file: int) -> tuple[int, int]:
     Raises:
         OSError: The descriptor is not open.
     """
-    facts = os.fstat(file)
-    return facts.st_dev, facts.st_ino
+    info = os.fstat(file)
+    return info.st_dev, info.st_ino
 
 
 def refers_to(file: int, identity: tuple[int, int]) -> bool:

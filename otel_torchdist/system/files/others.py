@@ -130,12 +130,12 @@ def _checked(file: int, owner: int | None = None, directory_owner: int | None = 
     A file of this process's user also counts if `owner` owns its directory: a node service without CAP_CHOWN creates
     such files.
     """
-    facts = os.fstat(file)
+    info = os.fstat(file)
     problem = None
-    if not stat.S_ISREG(facts.st_mode):
+    if not stat.S_ISREG(info.st_mode):
         problem = OSError(errno.EINVAL, "not a regular file")
-    elif owner not in (None, facts.st_uid) and not (facts.st_uid == os.geteuid() and directory_owner == owner):
-        problem = OSError(errno.EPERM, f"it belongs to user {facts.st_uid} and not to user {owner}")
+    elif owner not in (None, info.st_uid) and not (info.st_uid == os.geteuid() and directory_owner == owner):
+        problem = OSError(errno.EPERM, f"it belongs to user {info.st_uid} and not to user {owner}")
     if problem is None:
         return file
     os.close(file)

@@ -30,11 +30,11 @@ def main() -> None:
     for tape in tapes:
         watch.follow(tape.path, tape.identity, tape.owner)
     nonces = [tape.identity.nonce for tape in tapes]
-    print(json.dumps([watch.holds(nonce) for nonce in nonces]), flush=True)
+    print(json.dumps([watch.awaits_end(nonce) for nonce in nonces]), flush=True)
     if starved:
         sys.stdin.readline()
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
-        while not all(watch.holds(nonce) for nonce in nonces):
+        while not all(watch.awaits_end(nonce) for nonce in nonces):
             time.sleep(0.02)
         print("now", flush=True)
     wait_for(lambda: all(watch.death_of(nonce) for nonce in nonces), 20.0)

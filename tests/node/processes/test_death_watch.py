@@ -211,7 +211,7 @@ def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, shown: bool) -> Non
         process.kill()
         until(lambda: asked)
         while (death := watch.death_of(nonce)) is None:
-            assert watch.holds(nonce) or watch.death_of(nonce) is not None
+            assert watch.awaits_end(nonce) or watch.death_of(nonce) is not None
             time.sleep(0)  # releases the GIL, which the watcher's thread needs
         published_ns = time.monotonic_ns()
     finally:

@@ -189,11 +189,11 @@ def test_cause_that_is_known_later(tmp_path: Path) -> None:
     tape = ClockedTape(tmp_path)
     nonce, deaths = tape.reader.identity.nonce, RecordedDeaths()
     deaths.follow(nonce, tape.writer.path)
-    assert deaths.holds(nonce)
+    assert deaths.awaits_end(nonce)
     for status in (None, 0):
         write_death(tape.writer.path, Death(1, status=status))
         assert deaths.death_of(nonce) == Death(1, status=status)
-    assert not deaths.holds(nonce)
+    assert not deaths.awaits_end(nonce)
     assert SilentEnds(deaths).has_left(tape.reader)
     tape.enter()
     tape.reader.poll()

@@ -307,7 +307,7 @@ class TapeFollower:
         return self._is_held() and not self._has_ended()
 
     def _is_held(self) -> bool:
-        return self._deaths is not None and self._deaths.holds(self.reader.identity.nonce)
+        return self._deaths is not None and self._deaths.awaits_end(self.reader.identity.nonce)
 
     def _has_ended(self) -> bool:
         """Return whether the rank has recorded its end. Its process may live on for any length of time."""

@@ -40,8 +40,8 @@ class StacksFile:
     def read(self, request: int) -> list[ThreadStack] | None:
         """Return the stacks that answer `request` or a later one; None if there are none or they are unreadable."""
         try:
-            facts = os.stat(self._path, follow_symlinks=False)
-            version = facts.st_ino, facts.st_size, facts.st_mtime_ns, request
+            info = os.stat(self._path, follow_symlinks=False)
+            version = info.st_ino, info.st_size, info.st_mtime_ns, request
             if version == self._useless:
                 return None
             content = read_regular(self._path, MAX_BYTES, self._owner)

@@ -27,7 +27,7 @@ class SimulatedDeaths(DeathWatch):
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
         """Do nothing: ranks are never stopped alone."""
 
-    def holds(self, nonce: int) -> bool:
+    def awaits_end(self, nonce: int) -> bool:
         """Whether the rank is alive."""
         return self._died_ns(nonce) is None
 
