@@ -101,8 +101,8 @@ def withdraw_stale(base: Path) -> None:
     While a rank is alive, the file stays, because its next agent should take the same port.
     """
     jobs = live_jobs(base)
-    live = {directory.name for directory in (*jobs.live, *jobs.unseen)}
-    if base in jobs.unseen:
+    live = {directory.name for directory in (*jobs.live, *jobs.unchecked)}
+    if base in jobs.unchecked:
         return
     with contextlib.suppress(OSError):
         for entry in os.scandir(base / FOLDER):
