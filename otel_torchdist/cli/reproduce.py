@@ -24,6 +24,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
+from otel_torchdist.model.finding import NEXT
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.node.job.runs.runs import Run
@@ -65,8 +66,12 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
         no_script("there is no verdict: no rank held the others up for long enough")
     when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))
     source = f"run {run.label}, {when}" if run.label else when
-    origin = ScriptOrigin(source, diagnosis.verdict_text, run.world_size, _versions())
+    origin = ScriptOrigin(source, _without_next_step(diagnosis.verdict_text), run.world_size, _versions())
     return RecordedHang(judgement.verdict, judgement.moment.world, histories, origin, diagnosis.warnings)
+
+
+def _without_next_step(verdict: str) -> str:
+    return verdict.partition(f". {NEXT} ")[0]
 
 
 def evidence_of_dumps(
@@ -90,7 +95,7 @@ def evidence_of_dumps(
     first, *others = dumps.verdicts
     more = [f"left out, a script of its own: {dumps.text_of(other)}" for other in others]
     source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
-    origin = ScriptOrigin(source, dumps.text_of(first), dumps.moment.world_size, _versions())
+    origin = ScriptOrigin(source, _without_next_step(dumps.text_of(first)), dumps.moment.world_size, _versions())
     histories = last_calls_of(dumps.dumps, world_size)
     return RecordedHang(first, dumps.moment.world, histories, origin, (*leftovers.notes, *more))
 

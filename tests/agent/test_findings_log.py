@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,11 @@ def ranks(base: Path) -> Iterator[list[FakeTape]]:
         one.reader.close()
 
 
+def said(text: str) -> str:
+    """Return the text of a finding with its next step."""
+    return FindingKind.SLOW_RANK.with_next_step(text)
+
+
 def found(ranks: list[FakeTape], part: SlowPart) -> Finding:
     """The event of a slow rank, as seen with these ranks."""
     world = FakeWorld(2).snapshot(1.0)
@@ -62,11 +68,11 @@ def test_found_again(ranks: list[FakeTape]) -> None:
     """A finding that an agent makes again, or the next agent, replaces the one before."""
     kept = update(ranks, found(ranks, slow(1, "slow by 5 ms")), found(ranks, slow(0, "other")))
     assert [(one.kind, one.ranks, one.text, one.until_ns) for one in kept] == [
-        ("slow_rank", "1", "slow by 5 ms", 0),
-        ("slow_rank", "0", "other", 0),
+        ("slow_rank", "1", said("slow by 5 ms"), 0),
+        ("slow_rank", "0", said("other"), 0),
     ]
     again = update(ranks, found(ranks, slow(1, "slow by 6 ms")))
-    assert [one.text for one in again] == ["other", "slow by 6 ms"]
+    assert [one.text for one in again] == [said("other"), said("slow by 6 ms")]
 
 
 def test_over(ranks: list[FakeTape]) -> None:
@@ -85,13 +91,13 @@ def test_diagnose(base: Path, ranks: list[FakeTape]) -> None:
     update(ranks, found(ranks, part))
     asked = ask(base)
     assert asked.code == 1
-    assert asked.has("finding  rank 1 waits 52.1 ms longer for data than its peers")
+    assert asked.has(f"finding  {re.escape(said(part.text))}")
     update(ranks, found(ranks, part), over_of(part, RUN_ID))
     asked = ask(base, "--json")
     document = asked.document
     [past] = document["past_findings"]
     assert (asked.code, document["problem"], document["findings"]) == (0, False, [])
-    assert past.startswith("until ") and past.endswith(f": {part.text}")
+    assert past.startswith("until ") and past.endswith(f": {said(part.text)}")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_diagnose(base: Path, ranks: list[FakeTape]) -> None:
 def test_hostile_file(base: Path, ranks: list[FakeTape], content: bytes) -> None:
     """A file that does not hold findings is ignored."""
     [one] = update(ranks, found(ranks, slow(1, "slow")))
-    assert one.text == "slow"
+    assert one.text == said("slow")
     [path] = base.glob("*/findings-*.json")
     path.write_bytes(content)
     assert read_kept_findings(path.parent, RUN_ID) == []

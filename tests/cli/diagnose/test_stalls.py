@@ -86,7 +86,7 @@ def test_mismatch_that_the_sentence_cuts_off(base: Path, tapes: list[FakeTape]) 
     assert (verdict["ranks"], len(verdict["mismatch"]["parties"])) == ([0, 1, 2, 3, 4], SIZE)
     answer = ask(base, threshold_s=THRESHOLD_S)
     assert answer.has(
-        "verdict  ranks disagree on the shape of .*, rank 2 has 6 elements, and the operation has been blocked for .*"
+        "verdict  ranks disagree on the shape of .*, rank 2 has 6 elements; .*; the operation has been blocked for .*"
     )
     assert answer.has("  and    rank 3 has shape 7 elements")
     assert answer.has("  and    rank 4 has shape 8 elements")

@@ -86,7 +86,9 @@ def test_ranks_without_a_dump_come_first(dumps: Path) -> None:
     """A rank that wrote no dump is named before anything else, and no other rank is blamed for it."""
     answer = diagnosed(dumps / "stop" / "dumps" / "rank_0", dumps / "stop" / "dumps" / "rank_1", "--world-size", "3")
     assert answer.out.startswith("rank 2 has no dump here\n")
-    assert answer.has(r"verdict  all_reduce .* 2 of 3 ranks wait\. .*2 of 3 ranks report")
+    assert answer.has(
+        r"verdict  all_reduce .* 2 of 3 ranks wait\. 2 of 3 ranks report\. next: find the ranks that do not report.*"
+    )
 
 
 def test_without_world_size(dumps: Path) -> None:
