@@ -31,9 +31,9 @@ CallSiteKey: TypeAlias = tuple[int, int, int]
 """The `id` of a code object, the instruction in it (`f_lasti`), and a hash of the frames behind it."""
 NOWHERE: Final[CallSiteKey] = (0, 0, 0)
 
-_WITHIN_REACH: Final = range(64)
+_MAX_FRAMES: Final = range(64)
 _CALLERS: Final = range(CALLERS)
-_SPREAD: Final = 65_537
+_HASH_FACTOR: Final = 65_537
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
 _frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
 
@@ -44,7 +44,7 @@ class CodeKind(enum.IntEnum):
     BETWEEN = 1
     """Code of torch, Python or otel_torchdist. Skipped."""
     PACKAGE = 2
-    """Code of another library. Skipped, unless there is no user code further out."""
+    """Code of another library. Skipped, unless none of its callers is user code."""
     PROGRAM = 3
     """User code: the call site."""
     PROGRAM_ALONE = 4
@@ -76,17 +76,17 @@ class CallSites:
             depth: Number of frames to skip; 0 starts with the caller.
 
         Returns:
-            The call site's key. Without user code in reach, a library's line; without Python frames, `NOWHERE` (a call
-            from C++, such as DDP's reducer on an autograd thread).
+            The call site's key. Without user code on the stack, a library's line; without Python frames, `NOWHERE` (a
+            call from C++, such as DDP's reducer on an autograd thread).
         """
         try:
             frame: FrameType | None = _frame(depth + 1)
         except ValueError:
             return NOWHERE
         kinds = self._kinds
-        within = NOWHERE
-        around = 0
-        for _ in _WITHIN_REACH:
+        library_site = NOWHERE
+        callers = 0
+        for _ in _MAX_FRAMES:
             if frame is None:
                 break
             code = frame.f_code
@@ -94,19 +94,19 @@ class CallSites:
             kind = kinds.get(identity) or self._classify(code)
             if kind != _BETWEEN:
                 if kind != _PACKAGE:
-                    place = frame.f_lasti
+                    instruction = frame.f_lasti
                     if kind == _PROGRAM:
                         for _ in _CALLERS:
                             frame = frame.f_back
                             if frame is None:
                                 break
-                            around = around * _SPREAD + frame.f_lasti
-                    return identity, place, around
-                around = hash((around, identity, frame.f_lasti))
-                if within is NOWHERE:
-                    within = identity, frame.f_lasti, 0
+                            callers = callers * _HASH_FACTOR + frame.f_lasti
+                    return identity, instruction, callers
+                callers = hash((callers, identity, frame.f_lasti))
+                if library_site is NOWHERE:
+                    library_site = identity, frame.f_lasti, 0
             frame = frame.f_back
-        return within
+        return library_site
 
     def code_at(self, site: CallSiteKey) -> CodeType | None:
         """Return the code object of a site that was just found. Hold a reference to keep its `id` unique."""
@@ -159,7 +159,7 @@ class CallSites:
 def within(site: CallSiteKey) -> Iterator[FrameType]:
     """Yield this thread's frames inside a call site, innermost first."""
     frame: FrameType | None = _frame(1)
-    for _ in _WITHIN_REACH:
+    for _ in _MAX_FRAMES:
         if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:
             break
         yield frame
@@ -217,20 +217,20 @@ class Callers:
     def __init__(self, names: NamesWriter) -> None:
         """Intern callers into a name dictionary."""
         self._names = names
-        self._known: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
 
-    def here(self) -> int:
-        """Return the number of the calling thread's caller; `NO_CALLER` if unknown."""
+    def current(self) -> int:
+        """Return the number of the calling thread's outermost function; `NO_CALLER` if unknown."""
         if threading.get_ident() == threading.main_thread().ident:
             return MAIN_CALLER
         function = _outermost_function()
-        known = self._known.get(function)
-        if known is not None or not function:
-            return known or NO_CALLER
-        number = MAIN_CALLER + 1 + len(self._known)
+        number = self._numbers.get(function)
+        if number is not None or not function:
+            return number or NO_CALLER
+        number = MAIN_CALLER + 1 + len(self._numbers)
         if number > MAX_CALLERS or self._names.find_room(CallerName(number, function), SPARE_OF_LABELS) == OTHER:
             return NO_CALLER
-        self._known[function] = number
+        self._numbers[function] = number
         return number
 
 

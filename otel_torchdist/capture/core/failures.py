@@ -1,7 +1,7 @@
 """Describes exceptions for records, and hides our frames in tracebacks.
 
-A backend that times out or loses a connection raises because of another rank. The type does not tell: gloo raises
-`RuntimeError` for everything. So a record also holds the cause that the message blames.
+A backend that times out or loses a connection raises because of another rank. The type does not show that: gloo
+raises `RuntimeError` for everything. So a record also holds the cause that the message blames.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ TIMEOUT: Final = ("Timed out", "timed out", "timeout", "failed to pass monitored
 CONNECTION: Final = ("Connection closed", "onnection reset", "Broken pipe", "Socket closed", "remote process exited")
 """Phrases in messages of gloo, NCCL and torch's stores; as in native/source/completion.cc."""
 REFUSED: Final = "onnection refused"
-"""Phrase in gloo's messages if a peer does not listen at its address. They also mention a timeout."""
+"""Phrase in gloo's messages if a peer does not listen at its address. These messages also mention a timeout."""
 TAKEN: Final = "EADDRINUSE"
-"""Phrase in the message of a store's host."""
+"""Phrase in the message of a store that cannot bind its port: another process uses it."""
 MAX_MESSAGE: Final = 2000
 
 

@@ -28,7 +28,7 @@ def frames_by_thread() -> Iterator[dict[int, FrameType]]:
     garbage is collected between bytecodes only.) So the young generation is collected just before: the few objects
     that the call creates, a frame for each thread, cannot fill it again.
 
-    It is built-in code, so no other thread runs between the collection and the call.
+    The iterator runs built-in code only, so no other thread runs between the collection and the call.
     """
     return itertools.islice(map(_call, _CALLS), len(_CALLS) - 1, None)
 
@@ -40,7 +40,7 @@ class RecordedInterval:
 
     Attributes:
         number: Number of its record; 0 if it has none.
-        seems_left: Whether its thread was outside at the last check.
+        seems_left: Whether its thread seemed to have left the interval at the last check.
     """
 
     __slots__ = ("entered_ns", "number", "seems_left", "tape")
@@ -61,12 +61,12 @@ class RecordedInterval:
             raise
 
     def is_left(self, is_inside: bool) -> bool:
-        """Return whether its thread was outside in two consecutive checks.
+        """Return whether its thread had left the interval in two consecutive checks.
 
         The stack of a running thread changes while it is read, so one check is not enough.
 
         Args:
-            is_inside: Whether the thread seems to be inside now.
+            is_inside: Whether the thread seems to be in the interval now.
         """
         seemed_left, self.seems_left = self.seems_left, not is_inside
         return seemed_left and self.seems_left

@@ -2,7 +2,7 @@
 
 A program may give every message a new tag. Beyond a bound, the longest idle counters are forgotten. Later messages with
 the same source, destination and tag are counted from 1 again, unlike at the peer, so their sequence numbers are marked
-as not comparable. Growing tags are not affected: a tag above all forgotten tags is new.
+as not comparable. Tags that only grow are not affected: a tag above all forgotten tags is new.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class PlanOwner(Protocol):
 
 
 class CounterMemory(Protocol):
-    """Memory for counters. A place is a number or the counter itself."""
+    """Memory for counters. A slot refers to a counter: its address, or the counter itself."""
 
     def new(self) -> object:
-        """Return a place that holds 0."""
+        """Return the slot of a new counter with value 0."""
         ...
 
     def counter(self, place: object) -> MutableSequence[int]:
-        """Return the counter at a place, as a sequence of one number."""
+        """Return the counter in a slot, as a sequence of one number."""
         ...
 
     def forget(self, place: object) -> None:
-        """Free a place. No plan refers to it any more."""
+        """Free a slot. No plan refers to it any more."""
         ...
 
 
@@ -69,15 +69,15 @@ class MessageCounters:
     """
 
     def __init__(self, places: CounterMemory) -> None:
-        """Initialize without counters. `places` holds them."""
+        """Initialize without counters. `places` allocates them."""
         self._places = places
         self._users: weakref.WeakSet[PlanOwner] = weakref.WeakSet()
         self.times_forgotten = 0
         self._lock = threading.RLock()  # a signal handler may communicate, too
         self._channels = itertools.count()
-        self._known: dict[int, object] = {}
-        self._seen: dict[int, int] = {}
-        self._counted_anew: set[int] = set()
+        self._slots: dict[int, object] = {}
+        self._last_counts: dict[int, int] = {}
+        self._recounted: set[int] = set()
         self._forgotten_up_to: dict[int, int] = {}
 
     def add_user(self, user: PlanOwner) -> None:
@@ -99,47 +99,47 @@ class MessageCounters:
         """
         ends = (channel << 1 | is_send) << _TAG_BITS | peer + 1
         key = ends << _TAG_BITS | tag
-        place = self._known.get(key)
-        if place is None:
-            place = self._add(key, is_new=tag > self._forgotten_up_to.get(ends, -1))
-        return self._places.counter(place), key not in self._counted_anew
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._add(key, is_new=tag > self._forgotten_up_to.get(ends, -1))
+        return self._places.counter(slot), key not in self._recounted
 
     def _add(self, key: int, is_new: bool) -> object:
         with self._lock:
-            if key in self._known:  # added by another thread
-                return self._known[key]
-            if len(self._known) >= MAX_COUNTERS:
+            if key in self._slots:  # added by another thread
+                return self._slots[key]
+            if len(self._slots) >= MAX_COUNTERS:
                 self._forget()
             if not is_new:
-                self._counted_anew.add(key)
-            place = self._known[key] = self._places.new()
-            return place
+                self._recounted.add(key)
+            slot = self._slots[key] = self._places.new()
+            return slot
 
     def _forget(self) -> None:
         """Forget counters that have not changed since the last call, oldest first."""
         idle = list[int]()
         used = dict[int, int]()
-        for key, place in self._known.items():
-            count = self._places.counter(place)[0]
-            if count <= self._seen.get(key, _ONCE):
+        for key, slot in self._slots.items():
+            count = self._places.counter(slot)[0]
+            if count <= self._last_counts.get(key, _ONCE):
                 idle.append(key)
                 if len(idle) == FORGOTTEN_AT_ONCE:
                     break
             else:
                 used[key] = count
-        self._seen.update(used)
+        self._last_counts.update(used)
         forgotten = [*idle, *itertools.islice(used, FORGOTTEN_AT_ONCE - len(idle))]
         for key in forgotten:
-            # Before the rest: a signal handler may raise in between.
+            # First, because a signal handler may raise in between: then a reused tag is marked as not comparable.
             ends, tag = key >> _TAG_BITS, key & _TAG
             self._forgotten_up_to[ends] = max(tag, self._forgotten_up_to.get(ends, -1))
         self.times_forgotten += 1
         for user in list(self._users):
             user.forget_plans()
         for key in forgotten:
-            self._seen.pop(key, None)
-            self._counted_anew.discard(key)
-            self._places.forget(self._known.pop(key))
-        if len(used) > FORGOTTEN_AT_ONCE:  # check the others first next time
-            last = {key: self._known[key] for key in used if key in self._known}
-            self._known = {key: place for key, place in self._known.items() if key not in last} | last
+            self._last_counts.pop(key, None)
+            self._recounted.discard(key)
+            self._places.forget(self._slots.pop(key))
+        if len(used) > FORGOTTEN_AT_ONCE:  # next time, check the unchecked counters first
+            last = {key: self._slots[key] for key in used if key in self._slots}
+            self._slots = {key: slot for key, slot in self._slots.items() if key not in last} | last

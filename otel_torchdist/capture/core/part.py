@@ -49,7 +49,7 @@ class SessionPart:
         """Release resources that outlive tapes.
 
         Args:
-            at_exit: Whether the process ends. A device may be gone by then.
+            at_exit: Whether the process is exiting. A device may be gone by then.
         """
 
     def forget_in_child(self) -> None:

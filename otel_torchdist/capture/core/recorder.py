@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 MAX_COUNTED: Final = 4096
-"""Maximum number of counted sets of members, if worlds made by hand are among them."""
+"""Maximum number of counted sets of members, once the program has made a world by hand."""
 _warned_of: Final[set[Path]] = set()
 """Base directories that this process has reported as too small, including earlier runs."""
 
@@ -128,16 +128,16 @@ class Recorder:
 
     def label(self, name: str | LabelName) -> int:
         """Return the name id of a label of a parallelism library or of `record_comm`."""
-        known = self._labels.get(name)
-        if known is not None:
-            return known
+        name_id = self._labels.get(name)
+        if name_id is not None:
+            return name_id
         if len(self._labels) > 4096:
             self._labels.clear()
-        self._labels[name] = identity = self.tape.names.intern(name, SPARE_OF_LABELS)
-        return identity
+        self._labels[name] = name_id = self.tape.names.intern(name, SPARE_OF_LABELS)
+        return name_id
 
     def count_group(self, ranks: tuple[int, ...], world: str = "") -> int:
-        """Count a group with these members of a world. Return the number of earlier ones."""
+        """Count a group with these members of a world. Return the number of earlier groups with these members."""
         if world and (world, ranks) not in self._group_counts and len(self._group_counts) >= MAX_COUNTED:
             by_hand = next((key for key in self._group_counts if key[0]), None)
             self._group_counts.pop(by_hand or (world, ranks), None)  # the program makes worlds repeatedly

@@ -56,11 +56,11 @@ class ThreadLabels(RecordingPart):
         return pack_label(identity, piece) if identity else 0
 
     def around(self, original: Callable[..., Any], word_of: Callable[..., int]) -> Callable[..., Any]:
-        """Return a function that labels the calls made in another one.
+        """Wrap a function: label the calls that it makes.
 
         Args:
             original: The wrapped function.
-            word_of: Receives its arguments and returns the word of the label, or 0 to keep the current label.
+            word_of: Returns the word of the label, given the function's arguments; 0 to keep the current label.
         """
         thread = self.thread
 

@@ -152,7 +152,7 @@ def without_prefixes(store: Any) -> Any:
 
 
 def store_place(store: Any) -> str:
-    """Return the place of a store, the same for all its clients: `port 29500`, or a file's path; '' if unknown."""
+    """Return the location of a store, the same for all its clients: `port 29500`, or a file's path; '' if unknown."""
     store = without_prefixes(store)
     for attribute, text in (("port", "port {}"), ("path", "{}")):
         value = getattr(store, attribute, None)

@@ -1,4 +1,4 @@
-"""Follows coalesced operations: the backend issues a block of them, from `_start_coalescing` on, as one."""
+"""Follows coalesced operations, which the backend issues together at the end of a coalescing block."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ SWEPT_PER_CALL: Final = 4
 """Number of open operations that a new call polls. With dense traffic, this is more exact than the poller."""
 MAX_MAPPED_TENSORS: Final = 64
 MAX_DROPPED: Final = 32
-"""Maximum number of open operations whose Work was dropped: `wait_tensor` may follow. The tape keeps 64 open ones."""
+"""Maximum number of open operations whose Work was dropped: `wait_tensor` may follow. The tape keeps 64."""
 ISSUED_NS: Final = 1_000_000_000
-"""Maximum time in ns to hold a Work that must not be kept. By then its caller has it."""
+"""Maximum time in ns to hold a Work that must not be kept. By then, its caller holds it."""
 SETTLE_S: Final = 0.05
 _PAUSE_S: Final = 0.001
 

@@ -82,7 +82,7 @@ class DeviceOperations(Protocol):
         ...
 
     def room_for_reading(self, device: int) -> Any:
-        """Reserve room for a result that the current stream is about to compute, or return why there is none."""
+        """Reserve room for a result that the current stream is about to compute. On failure, return the reason."""
         ...
 
     def copy(self, reading: Any, source: int, size: int) -> bool:

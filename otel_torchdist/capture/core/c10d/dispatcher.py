@@ -209,7 +209,7 @@ MAX_SWEPT: Final = 1024
 
 
 def make_wait_tensor(
-    works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]
+    works: Works, devices: Devices, redispatch: Callable[..., Any], without_ours: Callable[[Any], Any]
 ) -> Callable[..., Any]:
     """Make the kernel of `_c10d_functional::wait_tensor`."""
     began, failed = works.waits.began, works.waits.failed
@@ -219,7 +219,7 @@ def make_wait_tensor(
         if call is None:
             wait = devices.wait_begins(tensor) if devices.written else None
             try:
-                return redispatch(rest(keyset), tensor)
+                return redispatch(without_ours(keyset), tensor)
             finally:
                 if wait is not None:
                     devices.wait_ends(wait)
@@ -228,7 +228,7 @@ def make_wait_tensor(
         try:
             began(call)
             stage = INSIDE
-            result = redispatch(rest(keyset), tensor)
+            result = redispatch(without_ours(keyset), tensor)
             stage = AFTER
             works.ended(call, How.WAIT)
         except BaseException as error:
@@ -244,7 +244,7 @@ def make_wait_tensor(
 
 
 def make_wait_tensors(
-    works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]
+    works: Works, devices: Devices, redispatch: Callable[..., Any], without_ours: Callable[[Any], Any]
 ) -> Callable[..., Any]:
     """Make the kernel of `_c10d_functional::wait_tensors`, which records an end for each operation."""
 
@@ -257,7 +257,7 @@ def make_wait_tensors(
             for call in calls:
                 works.waits.began(call)
             is_inside = True
-            result = redispatch(rest(keyset), tensors)
+            result = redispatch(without_ours(keyset), tensors)
             is_over = True
             _ended(calls, works)
         except BaseException as error:
@@ -293,8 +293,7 @@ def _ended(calls: list[OpenCall], works: Works) -> None:
 def _failed(calls: list[OpenCall], works: Works, error: BaseException) -> None:
     """Handle a wait for several operations that raised.
 
-    The error does not name its operation. Completed operations are recorded first: they succeeded or have an error of
-    their own.
+    The error does not name its operation. Completed operations are recorded first, with their own results.
     """
     works.sweep(MAX_SWEPT)
     for call in calls:

@@ -1,6 +1,6 @@
 """Records every operation before and after the backend call. Training steps pay for each line here.
 
-The caller's exceptions propagate unchanged. Ours are contained, and the operation is not recorded.
+The caller's exceptions propagate unchanged. Our own exceptions are contained, and the operation is not recorded.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class HotPath(SessionPart):
         self.forget_in_child()
 
     def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> OpenCall | None:
-        """Record an operation before the backend gets it. Return None if it is not recorded.
+        """Record an operation before the backend receives it. Return None if it is not recorded.
 
         Args:
             operation: The called operation.
@@ -130,7 +130,7 @@ class HotPath(SessionPart):
             keys: The dispatch keys of the call, as a number. They distinguish devices, layouts and meta tensors.
         """
         entered = _now()
-        # These tell the handler below what to undo.
+        # The exception handler below undoes what these record.
         group = plan = call = None
         counted = number = 0
         thread = self._thread

@@ -54,7 +54,7 @@ class NativeKernels(SessionPart):
         self._kinds: dict[tuple[int, int, int], int] = {}
         self._plans: dict[int, Plan] = {}
         self._last_kind = 0
-        self._over: set[int] = set()
+        self._over_at_last_check: set[int] = set()
         self._checked_at = CHECKED_EVERY
         self._tape: TapeWriter | None = None
 
@@ -119,7 +119,7 @@ class NativeKernels(SessionPart):
         """Drop the plans of all groups."""
         self._kinds.clear()
         self._plans.clear()
-        self._over.clear()
+        self._over_at_last_check.clear()
         self._checked_at = CHECKED_EVERY
         self._tape = None
 
@@ -177,15 +177,15 @@ class NativeKernels(SessionPart):
         return kind
 
     def _drop_groups_that_are_over(self) -> None:
-        """Drop the kinds of groups that were over at the last check, too.
+        """Drop the kinds of groups that were already over at the last check.
 
-        Until then, a device may still have had operations of the group in flight.
+        A device may still run operations of groups that ended since.
         """
         over = {kind for kind, plan in self._plans.items() if plan.group.is_over}
-        dropped = over & self._over
+        dropped = over & self._over_at_last_check
         self._plans = {kind: plan for kind, plan in self._plans.items() if kind not in dropped}
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind not in dropped}
-        self._over = over - dropped
+        self._over_at_last_check = over - dropped
         self._checked_at = len(self._plans) + CHECKED_EVERY
 
 

@@ -77,7 +77,7 @@ def configured_backend(group: ProcessGroup) -> str:
 
 
 _ERROR_HANDLING: Final = {0: AtTimeout.NOTHING, 1: AtTimeout.ENDS, 2: AtTimeout.ABORTS, 3: AtTimeout.ENDS}
-_BY_DEFAULT: Final = 3
+_DEFAULT_MODE: Final = 3
 _TRUE: Final = ("1", "Y", "YES", "T", "TRUE")
 """Values of variables that torch reads as true, in upper case."""
 
@@ -100,7 +100,7 @@ def _at_timeout(backend: str) -> AtTimeout:
     if _variable("NCCL_BLOCKING_WAIT").upper() in _TRUE:
         return AtTimeout.RAISES
     try:
-        mode = int(_variable("NCCL_ASYNC_ERROR_HANDLING") or _BY_DEFAULT)
+        mode = int(_variable("NCCL_ASYNC_ERROR_HANDLING") or _DEFAULT_MODE)
     except ValueError as error:  # torch rejects such a value
         guard.pass_on(error)
         return AtTimeout.UNKNOWN

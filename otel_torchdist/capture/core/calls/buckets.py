@@ -27,7 +27,7 @@ MAX_PARAMETER: Final = 300
 """Maximum length of a parameter's name."""
 MAX_FRAMES: Final = 64
 """Number of frames searched for FSDP's."""
-_OF_FSDP: Final = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
+_FSDP_MODULE: Final = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 _COLLECTIVES: Final = frozenset({"foreach_all_gather", "foreach_reduce"})
 
 
@@ -49,13 +49,13 @@ class MessageParameters(NamedTuple):
 
 
 def parameters_of_bucket(
-    model: Any, place: int, sizes: Sequence[int], assigned: str, is_rebuilt: bool
+    model: Any, index: int, sizes: Sequence[int], assigned: str, is_rebuilt: bool
 ) -> MessageParameters | None:
     """Return the parameters in a gradient bucket of a model, or None if uncertain.
 
     Args:
         model: The `DistributedDataParallel`.
-        place: Index of the bucket.
+        index: Index of the bucket.
         sizes: Sizes of all buckets, in bytes.
         assigned: Indices of the parameters in each bucket, as DDP logs them once it has rebuilt its buckets:
             `2 1, 0`. '' before that.
@@ -67,10 +67,10 @@ def parameters_of_bucket(
         buckets = [[int(index) for index in bucket.split()] for bucket in assigned.split(",") if bucket.strip()]
     else:
         buckets = _first_buckets(parameters, sizes)
-    if place >= len(buckets) or any(index >= len(parameters) for index in buckets[place]):
+    if index >= len(buckets) or any(position >= len(parameters) for position in buckets[index]):
         return None
-    members = [parameters[index] for index in buckets[place]]
-    if not members or sum(parameter.nbytes for parameter in members) != sizes[place]:
+    members = [parameters[position] for position in buckets[index]]
+    if not members or sum(parameter.nbytes for parameter in members) != sizes[index]:
         return None
     names = {id(parameter): name for name, parameter in model.module.named_parameters()}
     return _parameters([names.get(id(member)) for member in members], [member.numel() for member in members])
@@ -80,13 +80,13 @@ def _first_buckets(parameters: Sequence[torch.Tensor], sizes: Sequence[int]) -> 
     """Return DDP's initial buckets: parameters in the order of the model, with the last ones in the first bucket."""
     if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
         return []  # each type has its own buckets
-    buckets, rest = list[list[int]](), iter(range(len(parameters)))
+    buckets, remaining = list[list[int]](), iter(range(len(parameters)))
     for size in reversed(sizes):
-        bucket, left = list[int](), size
-        while left > 0 and (place := next(rest, None)) is not None:
-            bucket.append(place)
-            left -= parameters[place].nbytes
-        if left:
+        bucket, missing_bytes = list[int](), size
+        while missing_bytes > 0 and (index := next(remaining, None)) is not None:
+            bucket.append(index)
+            missing_bytes -= parameters[index].nbytes
+        if missing_bytes:
             return []
         buckets.insert(0, bucket)
     return buckets
@@ -106,7 +106,7 @@ def parameters_of_unit(elements: int, ranks: int) -> MessageParameters | None:
     for _ in range(MAX_FRAMES):
         if frame is None:
             return None
-        if frame.f_code.co_name in _COLLECTIVES and frame.f_globals.get("__name__") == _OF_FSDP:
+        if frame.f_code.co_name in _COLLECTIVES and frame.f_globals.get("__name__") == _FSDP_MODULE:
             return _parameters_of(frame.f_locals.get("fsdp_params") or (), elements, ranks)
         frame = frame.f_back
     return None
@@ -129,7 +129,7 @@ def _parameters(names: Sequence[str | None], lengths: Sequence[int]) -> MessageP
 
 
 MAX_BUCKETS: Final = 4096
-_LOST: Final = -1
+_OUT_OF_ORDER: Final = -1
 """Stands for the next bucket after a call out of order."""
 _SIZE: Final = 8
 """Bytes of the message size, the first field of the constant part of a record."""
@@ -191,24 +191,24 @@ class Buckets:
 
     def parameters_of_next(self, size: int) -> MessageParameters | None:
         """Return the parameters in the next bucket, or None if uncertain or if its size differs from the message's."""
-        place = self._next[0]
+        index = self._next[0]
         model = self._model() if self._model is not None else None
-        if model is None or not 0 <= place < len(self._sizes) or self._sizes[place] != size:
+        if model is None or not 0 <= index < len(self._sizes) or self._sizes[index] != size:
             return None
-        if place not in self._parameters:
-            self._parameters[place] = parameters_of_bucket(model, place, self._sizes, self._assigned, self._is_rebuilt)
-        return self._parameters[place]
+        if index not in self._parameters:
+            self._parameters[index] = parameters_of_bucket(model, index, self._sizes, self._assigned, self._is_rebuilt)
+        return self._parameters[index]
 
     def put_label(self, tail: bytes) -> bytes:
-        """Add the bucket to the constant part of the record of a call in a backward pass, if it is certain.
+        """Add the bucket to the constant part of the record of a call in a backward pass, if the bucket is certain.
 
         `piece_of` in native/source/plans.cc does the same.
         """
         size = int.from_bytes(tail[:_SIZE], sys.byteorder)
-        place = self._next[0]
-        if 0 <= place < len(self._sizes) and self._sizes[place] == size:
-            self._next[0] = place + 1
-            return with_label(tail, pack_label(self.label, place + 1)) if self.label else tail
+        index = self._next[0]
+        if 0 <= index < len(self._sizes) and self._sizes[index] == size:
+            self._next[0] = index + 1
+            return with_label(tail, pack_label(self.label, index + 1)) if self.label else tail
         if size in self._sizes:
-            self._next[0] = _LOST
+            self._next[0] = _OUT_OF_ORDER
         return tail

@@ -33,7 +33,7 @@ class GroupState(GroupChannels):
 
     Attributes:
         coalescing: Operations issued since `_start_coalescing`; None outside of a block.
-        is_probed: Whether it was checked that its Works can report completion.
+        is_probed: Whether its Works were checked for support of `is_completed()`.
         synchronized: Whether a synchronizing collective recorded in Python has ended; see `is_synchronized`.
         native: The group in the native library, if the library is in use.
         is_over: Whether its operations are no longer recorded.
@@ -133,15 +133,15 @@ class Plan:
     Attributes:
         channel: The channel that the calls are issued on.
         counter: The counter of the calls: the channel's collectives, or messages with the same peer and tag.
-        tail: The constant part of the records. With a reduce op: of records whose op was not read.
-        tail_read: The constant part of records whose reduce op was read, or of an uneven `all_to_all`.
+        tail: The constant part of the records. If there is a reduce op: for calls whose op is not read.
+        tail_read: The same for calls whose reduce op is read, and for an uneven `all_to_all` or `all_gather`.
         on_cpu: Whether the host can observe the ends.
         is_background: Whether the caller continues while the operations run.
         is_plain: Whether the operations run on the CPU, one at a time, and their callers wait for them immediately.
         reduce_op: The reduce op in `tail`; -1 if there is none.
         code: Code of the call site. Referenced, because its `id` is in the key.
-        reading: How often arguments are read that vary between calls (reduce op, split sizes): `SOMETIMES`, `ALWAYS`,
-            or 0 for calls without such arguments.
+        reading: When to read the arguments that vary between calls (reduce op, split sizes): `SOMETIMES`, `ALWAYS`,
+            or 0 without such arguments.
         reads: Number of times that the reduce op was read.
         varies: Whether the reduce op has changed.
         offered: The library's generation of plans that includes this plan; 0 if it was not offered.
@@ -242,7 +242,7 @@ class OpenCall:
         members: The later operations of a coalesced block. They end with this one.
         reference: Weak reference to a Work that must not be held.
         pointers: Addresses of the output's memory.
-        gave_up: Whether a wait for it timed out, so that it is still open.
+        gave_up: Whether a wait for it timed out. The operation is still in flight.
         enqueued: Its state on its device; None if it cannot be followed there.
     """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
 
 MAX_TIMEOUTS: Final = 16
-"""Maximum number of recorded changes of a group's timeout. Each may take a name that lists all ranks."""
+"""Maximum number of recorded changes of a group's timeout. Each change may add a name that lists all ranks."""
 
 
 class GroupChannel:
@@ -153,16 +153,16 @@ class GroupChannels(GroupChannel):
         self._timeouts_left -= 1
         return True
 
-    def special_name(self, channel: GroupChannel, device: str, has_own_timeout: bool, is_comparable: bool) -> int:
+    def special_name(self, channel: GroupChannel, device: str, has_call_timeout: bool, is_comparable: bool) -> int:
         """Return the name id for special operations of a channel.
 
         Args:
             channel: The channel.
             device: Device type of the operations.
-            has_own_timeout: Whether the call passed a timeout. The record does not hold it.
+            has_call_timeout: Whether the call passed a timeout. The record does not hold it.
             is_comparable: Whether the sequence numbers can be compared with other ranks'.
         """
         name = self.name if channel is self else self._name_on(device)
-        timeout_ms = 0 if has_own_timeout else name.timeout_ms
+        timeout_ms = 0 if has_call_timeout else name.timeout_ms
         name = dataclasses.replace(name, timeout_ms=timeout_ms, aligned=name.aligned and is_comparable)
         return self.recorder.tape.names.intern(name, SPARE_OF_GROUPS)

@@ -60,7 +60,7 @@ def _of_tensor(
     if leaving == arriving and _are_alike(parts) and _are_alike(expected):
         return None
     row = given.nbytes // leaving if leaving else output.nbytes // arriving
-    if output.nbytes != arriving * row:  # its rows have another size
+    if output.nbytes != arriving * row:  # the output's rows have another size
         expected = ()
     return parts, row, output.nbytes, expected
 
@@ -167,15 +167,15 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     code = recorder.call_sites.code_at(site)
     site_id = recorder.call_paths.name_of(site)
     channel = group.channel_of(described.device)
-    own_timeout = args[operation.timeout] if 0 <= operation.timeout < len(args) else UNSET_TIMEOUT
-    has_own_timeout = own_timeout != UNSET_TIMEOUT
+    call_timeout = args[operation.timeout] if 0 <= operation.timeout < len(args) else UNSET_TIMEOUT
+    has_call_timeout = call_timeout != UNSET_TIMEOUT
     times_forgotten = recorder.message_counters.times_forgotten
     counter, is_comparable = channel.counter, True
     if operation.point_to_point:
         counter, is_comparable = channel.messages(operation.name == SEND, peer, tag)
     group_id = channel.name_id
-    if has_own_timeout or not is_comparable:
-        group_id = group.special_name(channel, described.device, has_own_timeout, is_comparable)
+    if has_call_timeout or not is_comparable:
+        group_id = group.special_name(channel, described.device, has_call_timeout, is_comparable)
     prepare = partial(
         TapeWriter.prepare,
         message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
@@ -188,7 +188,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         thread=thread,
         kind=RecordKind.OPERATION,
         phase=_phase(in_backward, has_site=code is not None),
-        caller=recorder.callers.here(),
+        caller=recorder.callers.current(),
     )
     tail = tail_read = prepare(flags=flags)
     if described.reduce_op >= 0:
@@ -207,8 +207,8 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
             group.plans.clear()
         group.plans[key] = plan
     if recorder.message_counters.times_forgotten != times_forgotten:
-        group.forget_plans()  # its counter may have been forgotten
-    # Planning takes as long as dozens of calls. It is measured each time, because samples would represent other calls.
+        group.forget_plans()  # the plan's counter may have been forgotten
+    # Planning takes as long as dozens of calls. Each time is measured: a sample would not represent other plans.
     plan.planned_ns = time.monotonic_ns()
     plan.tape.add_overhead(plan.planned_ns - begun_ns, 0)
     return plan

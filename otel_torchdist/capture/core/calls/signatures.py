@@ -148,7 +148,7 @@ def key_of(tensors: list[torch.Tensor]) -> tuple[object, ...]:
 RAGGED_AFTER: Final = 128
 """Number of different shapes at one line that makes it ragged."""
 RAGGED_PEERS_AFTER: Final = 8
-"""Number of different shapes with one peer that is also required: the roots of a line may take turns."""
+"""Number of different shapes with one peer that a ragged line needs, too: its roots may take turns."""
 MAX_LINES: Final = 4096
 
 Line: TypeAlias = tuple[Any, ...]

@@ -19,17 +19,17 @@ from typing import Final
 from otel_torchdist.capture.core.cuda.driver import DeviceDriver
 from otel_torchdist.model.kinds import How
 
-RENEWED_NS: Final = 1_000_000_000
-USABLE_NS: Final = 60_000_000_000
+RENEW_AFTER_NS: Final = 1_000_000_000
+MAX_ANCHOR_AGE_NS: Final = 60_000_000_000
 """Maximum age of the anchor. Beyond it, an event gets the time at which a poll found it done."""
-WIDEST_NS: Final = 2_000_000
-NARROW_NS: Final = 50_000
-TRIES: Final = 3
-"""Number of tries; the narrowest counts. The host's second reading is late if another thread has the GIL."""
+MAX_UNCERTAINTY_NS: Final = 2_000_000
+GOOD_UNCERTAINTY_NS: Final = 50_000
+MAX_TRIES: Final = 3
+"""Maximum number of tries. The best counts. The host's second reading is late if another thread has the GIL."""
 
 
 class DeviceClock:
-    """The clock of one device. Used by one thread. Waits for the device at most `WIDEST_NS` per try."""
+    """The clock of one device. Used by one thread. Waits for the device at most `MAX_UNCERTAINTY_NS` per try."""
 
     def __init__(self, driver: DeviceDriver, device: int, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._driver = driver
@@ -43,32 +43,32 @@ class DeviceClock:
     def renew(self) -> None:
         """Replace the anchor if it is too old. It stays if the device does not answer in time."""
         now_ns = self._now()
-        if self._anchored_ns is not None and now_ns - self._anchored_ns < RENEWED_NS:
+        if self._anchored_ns is not None and now_ns - self._anchored_ns < RENEW_AFTER_NS:
             return
-        narrowest_ns = WIDEST_NS
-        for _ in range(TRIES):
+        best_ns = MAX_UNCERTAINTY_NS
+        for _ in range(MAX_TRIES):
             before_ns, after_ns = self._record_trial()
-            width_ns = after_ns - before_ns
-            if width_ns >= narrowest_ns:
+            uncertainty_ns = after_ns - before_ns
+            if uncertainty_ns >= best_ns:
                 continue
-            narrowest_ns = width_ns
-            self._anchored_ns = before_ns + width_ns // 2
+            best_ns = uncertainty_ns
+            self._anchored_ns = before_ns + uncertainty_ns // 2
             self._anchor, self._trial = self._trial, self._anchor
-            if width_ns <= NARROW_NS:
+            if uncertainty_ns <= GOOD_UNCERTAINTY_NS:
                 return
 
     def _record_trial(self) -> tuple[int, int]:
         """Record an event on an idle stream. Return the time before, and the time when it was done or timed out."""
         before_ns = after_ns = self._now()
         self._driver.record(self._trial, self._device, self._stream)
-        while not self._driver.is_done(self._trial) and after_ns - before_ns < WIDEST_NS:
+        while not self._driver.is_done(self._trial) and after_ns - before_ns < MAX_UNCERTAINTY_NS:
             after_ns = self._now()
         return before_ns, self._now()
 
     def date(self, event: int) -> tuple[int, How]:
         """Return the time of a completed event, in ns of the host's monotonic clock, and the source of the time."""
         now_ns = self._now()
-        if self._anchored_ns is None or now_ns - self._anchored_ns > USABLE_NS:
+        if self._anchored_ns is None or now_ns - self._anchored_ns > MAX_ANCHOR_AGE_NS:
             return now_ns, How.POLL
         since_anchor_ns = round(self._driver.elapsed_ms(self._anchor, event) * 1e6)
         return min(self._anchored_ns + since_anchor_ns, now_ns), How.EVENT

@@ -138,7 +138,7 @@ class CudaDriver:
         return handle.value or 0
 
     def record(self, event: int, device: int, stream: int) -> None:
-        """Record an event. The default stream is that of the current device, so the device must be current."""
+        """Record an event. The default stream belongs to the current device, so the device must be current."""
         if stream != _NO_STREAM:
             self._check(self._record(event, stream))
             return
@@ -272,7 +272,7 @@ def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
 
 
 MAX_EVENTS: Final = 2048
-"""Maximum number of events per device. Until its end, a synchronous operation holds two, an asynchronous one one."""
+"""Maximum number of events per device. A synchronous operation in flight holds two, an asynchronous one."""
 
 
 class EventPool:

@@ -77,7 +77,7 @@ class NativeOperation(QueuedOperation):
         self.place = item.place
 
     def refresh(self) -> None:
-        """Read the state that the calling thread has written since."""
+        """Read the state, which the calling thread writes."""
         state = self._devices.state(self.place)
         self.is_issued = bool(state & (IS_ISSUED | IS_ELSEWHERE))
         self.is_void = self.is_void or bool(state & IS_VOID)
@@ -138,7 +138,7 @@ class NativeInbox:
     def _add_operation(self, item: DeviceItem, operations: list[QueuedOperation]) -> None:
         plan = self._plan_of(item.session or 0, item.kind)
         if plan is None:
-            return  # its tape has ended. Its place is not reused, because its call may not have returned
+            return  # its tape has ended. Its slot in the library is not reused: its call may not have returned
         operation = NativeOperation(self.devices, item, plan, self._peer_of(plan, item.peer))
         self._in_flight[item.place] = operation
         operations.append(operation)

@@ -121,15 +121,15 @@ class CudaOperations:
         if enqueued.is_void:
             return False
         if work is not None:
-            return self._issued_elsewhere(enqueued, work, pointers)
-        if not enqueued.end or not self._record_again(enqueued.end, enqueued.device, enqueued.stream):
+            return self._issued_on_backend_stream(enqueued, work, pointers)
+        if not enqueued.end or not self._record_event(enqueued.end, enqueued.device, enqueued.stream):
             enqueued.is_void = True
             return False
         enqueued.is_issued = True
         return True
 
     @guard.calls_plug_ins
-    def _issued_elsewhere(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...]) -> bool:
+    def _issued_on_backend_stream(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...]) -> bool:
         """Follow an operation that runs on one of the backend's streams."""
         try:
             result = work.get_future_result()
@@ -176,11 +176,11 @@ class CudaOperations:
 
     def wait_ends(self, wait: StreamWait) -> None:
         """Record that the wait has been enqueued on the stream."""
-        if self._record_again(wait.after, wait.enqueued.device, wait.stream):
+        if self._record_event(wait.after, wait.enqueued.device, wait.stream):
             self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
 
     def room_for_reading(self, device: int) -> Reading | Unseen:
-        """Reserve room for a result that the current stream is about to compute, or return why there is none."""
+        """Reserve room for a result that the current stream is about to compute. On failure, return the reason."""
         if self.watch.is_broken:
             return Unseen.DEVICE
         try:
@@ -258,7 +258,7 @@ class CudaOperations:
             return None
         return stream, events
 
-    def _record_again(self, event: int, device: int, stream: int) -> bool:
+    def _record_event(self, event: int, device: int, stream: int) -> bool:
         if self.watch.is_broken:
             return False
         try:

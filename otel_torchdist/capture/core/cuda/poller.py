@@ -185,7 +185,7 @@ class DevicePoller:
             else:
                 item.enqueued.wait = item
         waits: list[StreamWait] = []
-        if self._native is not None:  # afterwards: operations ahead of the above have arrived by now
+        if self._native is not None:  # last: by now, the operations ahead of those in the inbox have arrived
             recorded_natively, waits = self._native.take()
             operations = sorted(operations + recorded_natively, key=_number)
         for operation in operations:

@@ -6,7 +6,7 @@ on the tape each starts when its predecessor has ended.
 
 NCCL runs the operations of a communicator in order, on any streams. So an operation on NCCL's stream has ended if a
 later operation of the same group has ended on the caller's stream, even if PyTorch's watchdog does not report it: the
-watchdog may be late, hang with the device, or end with the first error.
+watchdog may be late, may hang with the device, and stops at the first error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BLOCKED_MS: Final = 0.02
 """Minimum time that a stream blocks in a wait, beyond the host's time to enqueue it, for an exact end: the stream
-resumed when the operation ended. Otherwise the operation may have ended before the wait."""
+resumed when the operation ended. After a shorter block, the operation may have ended before the wait."""
 RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
 """PyTorch's `WorkResult`."""
 _BLAMES: Final = {RESULTS[1]: Blame.TIMEOUT, RESULTS[2]: Blame.CONNECTION}
@@ -45,7 +45,7 @@ class StreamWait(NamedTuple):
         began_ns: When the host began to enqueue the wait.
         before: Event ahead of the wait.
         after: Event behind the wait.
-        took_ns: Time that the host took to enqueue the wait; 0 while it does.
+        took_ns: Time that the host took to enqueue the wait; 0 until the wait is enqueued.
     """
 
     enqueued: QueuedOperation
@@ -230,7 +230,7 @@ class Queues:
         if enqueued.started is None and self._driver.is_done(enqueued.start):
             self._begin(enqueued, queue)
         if overtaken_ns is not None:
-            self._end_elsewhere(enqueued, queue, overtaken_ns)
+            self._end_on_backend_stream(enqueued, queue, overtaken_ns)
         elif is_over:
             self._end(enqueued, queue)
         return is_over or overtaken_ns is not None
@@ -260,7 +260,7 @@ class Queues:
             if failure:
                 enqueued.ended(_now(), How.FAILED, failure)
             else:
-                self._end_elsewhere(enqueued, queue, _now())
+                self._end_on_backend_stream(enqueued, queue, _now())
             return
         ended_ns, how = self._clocks[enqueued.device].date(enqueued.end)
         group = enqueued.call.group
@@ -268,19 +268,19 @@ class Queues:
             self._latest[enqueued.device, group.name_id] = enqueued.call.number, ended_ns
         self._record_end(enqueued, queue, ended_ns, how)
 
-    def _end_elsewhere(self, enqueued: QueuedOperation, queue: _Queue, seen_ns: int) -> None:
-        """Record an end that was observed at `seen_ns`. A stream that waited for it may give a more exact time."""
-        ended_ns, how, wait = seen_ns, How.WATCHDOG, enqueued.wait
+    def _end_on_backend_stream(self, enqueued: QueuedOperation, queue: _Queue, observed_ns: int) -> None:
+        """Record an end that was observed at `observed_ns`. A stream that waited for it may give a more exact time."""
+        ended_ns, how, wait = observed_ns, How.WATCHDOG, enqueued.wait
         if wait is not None and self._driver.is_done(wait.after):
             resumed_ns, how = self._clocks[enqueued.device].date(wait.after)
             blocked_ms = self._driver.elapsed_ms(wait.before, wait.after)
             is_exact = how is How.EVENT and blocked_ms >= BLOCKED_MS + wait.took_ns / 1e6
-            ended_ns, how = min(resumed_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
+            ended_ns, how = min(resumed_ns, observed_ns), How.EVENT if is_exact else How.WATCHDOG
         self._record_end(enqueued, queue, ended_ns, how)
 
     def _record_end(self, enqueued: QueuedOperation, queue: _Queue, ended_ns: int, how: How) -> None:
         if enqueued.started is not None and ended_ns < enqueued.started[0]:
-            ended_ns, how = enqueued.started  # no more exact than the predecessor's end, which was observed late
+            ended_ns, how = enqueued.started  # the start is the predecessor's end, which was observed late
         queue.free_ns, queue.free_how = ended_ns, how
         enqueued.ended(ended_ns, how)
 

@@ -118,7 +118,7 @@ def _split(
             return
         by_group_rank = {group_rank: global_rank for global_rank, group_rank in registered.items()}
         ranks, place = tuple(by_group_rank[int(group_rank)] for group_rank in given), events.place_of(parent)
-        rank = place.here if place.is_by_hand else recorder.tape.identity.rank
+        rank = place.rank if place.is_by_hand else recorder.tape.identity.rank
         if rank not in ranks:
             return  # this rank takes part in the split, but is not a member
         name, description = names.get("group_name") or "", names.get("group_desc") or ""

@@ -87,7 +87,7 @@ class Groups(SessionPart):
             timeout_ms=timeout_of(group),
             at_timeout=at_timeout_of(backend),
             world=place.world,
-            here=place.here,
+            here=place.rank,
             address=address,
         )
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)

@@ -102,7 +102,9 @@ class Launch:
             and recorder.is_of(parameters.rank, parameters.world_size)
         ):
             if before.nth != NOT_COUNTED:
-                recorder.forget_group(before.ranks, before.nth)  # counts as the first again, as on the other ranks
+                recorder.forget_group(
+                    before.ranks, before.nth
+                )  # the retry counts as the first group again, as on the other ranks
         else:
             recorder = self._events.default_group_begins(parameters.rank, parameters.world_size)
         if recorder is not None:

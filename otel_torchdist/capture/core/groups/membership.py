@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _HANDLE: Final = re.compile(r"[^:]+:(\d+):(-?\d+):")
-"""A member's handle from the backend: its previous rank, and the membership of that rank; -1 without one."""
+"""A member's handle from the backend: its previous rank (-1 if it had none), and the membership of that rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ def find_membership(before: Sequence[int], own_handle: str, handles: Sequence[st
         epoch: The id of the new membership.
     """
     previous = [match.groups() if (match := _HANDLE.match(handle)) else ("-1", handle) for handle in handles]
-    places = [int(rank) for rank, _ in previous]
-    is_one = len({membership for _, membership in previous}) == 1
-    is_known = is_one and len(set(places)) == len(places) and all(0 <= place < len(before) for place in places)
+    previous_ranks = [int(rank) for rank, _ in previous]
+    is_same = len({membership for _, membership in previous}) == 1
+    is_unique = len(set(previous_ranks)) == len(previous_ranks)
+    is_known = is_same and is_unique and all(0 <= rank < len(before) for rank in previous_ranks)
     group_rank = list(handles).index(own_handle) if own_handle in handles else -1
-    ranks = tuple(before[place] for place in places) if is_known else tuple(range(len(places)))
+    ranks = tuple(before[rank] for rank in previous_ranks) if is_known else tuple(range(len(previous_ranks)))
     return Membership(epoch, ranks, is_known, group_rank)

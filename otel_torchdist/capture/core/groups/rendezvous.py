@@ -144,7 +144,7 @@ class Rendezvous:
             timeout_ms=timeout_ms if at_timeout is not AtTimeout.UNKNOWN else 0,
             at_timeout=at_timeout,
             world=self.place.world,
-            here=self.place.here,
+            here=self.place.rank,
             address=self.address,
         )
 
@@ -157,8 +157,8 @@ class Rendezvous:
     def over(self) -> None:
         """Record that the group exists, and write a heartbeat.
 
-        All members have tapes by now. The heartbeat shows that they lived at the same time, even if one dies before it
-        knows its run id.
+        All members have tapes by now. The heartbeat shows that they were alive at the same time, even if a member
+        dies before it knows its run id.
         """
         self._complete(How.CALL, 0)
         self.has_joined = True

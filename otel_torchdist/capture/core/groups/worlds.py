@@ -2,7 +2,7 @@
 
 Libraries for reinforcement learning join a trainer and its inference engines in a separate world, beside the default
 group, with a second store and new rank numbers. Ranks of such a world are not ranks of the default world. Its members
-share its store, so the place of the store (a port or a file) identifies the world on all of them.
+share its store, so the location of the store (a port or a file) identifies the world on all of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class PlaceInWorld(NamedTuple):
 
     Attributes:
         world: As in `GroupName`.
-        here: This process's rank in the world, as in `GroupName`.
-        store: Place of the store: `port 29500`, or the path of a file; '' for the default world.
+        rank: This process's rank in the world; `here` in `GroupName`.
+        store: Location of the store: `port 29500`, or the path of a file; '' for the default world.
     """
 
     world: str = ""
-    here: int = -1
+    rank: int = -1
     store: str = ""
 
     @property
@@ -42,16 +42,16 @@ SHOWS_STORES: Final = hasattr(ProcessGroup, "get_group_store")
 
 
 def world_by_hand(name: str, store: Any, rank: int, size: int) -> PlaceInWorld:
-    """Return the place of a process in a world that it makes through a store.
+    """Return the world that this process makes through a store, and its rank in it.
 
-    A store without a known place, such as a fake store, means the default world, unless a default group exists.
+    A store without a known location, such as a fake store, means the default world, unless a default group exists.
     """
-    place = store_place(store)
-    if not place and not torch.distributed.is_initialized():
+    location = store_place(store)
+    if not location and not torch.distributed.is_initialized():
         return DEFAULT_WORLD
-    place = place or f"process {os.getpid()}"  # unknown to other processes
-    text = f"{name}@{place.removeprefix('port ')}/{size}"
-    return PlaceInWorld(text.encode("utf-8", "replace")[-MAX_WORLD_BYTES:].decode("utf-8", "ignore"), rank, place)
+    location = location or f"process {os.getpid()}"  # unknown to other processes
+    text = f"{name}@{location.removeprefix('port ')}/{size}"
+    return PlaceInWorld(text.encode("utf-8", "replace")[-MAX_WORLD_BYTES:].decode("utf-8", "ignore"), rank, location)
 
 
 def world_of(group: ProcessGroup) -> PlaceInWorld:

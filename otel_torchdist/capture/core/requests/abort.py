@@ -3,7 +3,7 @@
 On the agent's request, the rank reports the reason to torchelastic and makes no call into torch, which may block.
 
 nccl2 has an abort hook from torch 2.15 on. It runs on the backend's thread, possibly several times, and may be the last
-Python code of the process. It only stores one word on the tape, but it needs the GIL, so it is installed on request.
+Python code of the process. The hook only stores one word on the tape. It needs the GIL, so it is optional.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def _write_error_file(reason: str, environ: Mapping[str, str]) -> None:
         f"{frame.file}:{frame.line} {frame.function}" for stack in current_stacks()[:1] for frame in stack.frames
     )
     message = f"{FAILURE}: {reason}"
-    more = {"py_callstack": f"{message}\nThis rank was in\n{stacks}", "timestamp": str(int(time.time()))}
-    written = Path(f"{path}.{os.getpid()}")  # torchelastic may read it at any time, or end this process meanwhile
-    written.write_text(json.dumps({"message": {"message": message, "extraInfo": more}}))
-    written.replace(path)
+    extra_info = {"py_callstack": f"{message}\nThis rank was in\n{stacks}", "timestamp": str(int(time.time()))}
+    temporary = Path(f"{path}.{os.getpid()}")  # torchelastic may read it at any time, or end this process meanwhile
+    temporary.write_text(json.dumps({"message": {"message": message, "extraInfo": extra_info}}))
+    temporary.replace(path)
 
 
 HOOK: Final = 0x07E1_70C4

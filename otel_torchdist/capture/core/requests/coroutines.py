@@ -1,7 +1,7 @@
 """Adds the frames of awaited coroutines to a thread's stack, which shows only the event loop.
 
-The walk starts at the task of `run_until_complete` and follows awaits. Of gathered tasks, it follows the first pending
-one. It only reads private attributes, and ends where one is missing.
+The walk starts at the task of `run_until_complete` and follows awaits. For gathered tasks, it follows the first
+pending task. It only reads private attributes, and ends where an attribute is missing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def with_coroutines(ident: int, frames: list[tuple[CodeType, int | None]]) -> li
         ident: The thread's id.
         frames: Its frames, innermost first.
     """
-    place = max((at for at, (code, _) in enumerate(frames) if _LOOP in code.co_filename), default=-1) + 1
-    if not place or not all(_is_of_loop(code) for code, _ in frames[:place]):
+    end_of_loop = max((index for index, (code, _) in enumerate(frames) if _LOOP in code.co_filename), default=-1) + 1
+    if not end_of_loop or not all(_is_of_loop(code) for code, _ in frames[:end_of_loop]):
         return frames  # no loop, or the loop is running a coroutine
     suspended: list[tuple[CodeType, int | None]] = []
     with contextlib.suppress(Exception):  # tasks may come and go meanwhile
         suspended = [*_suspended(_main_task(ident))]
-    return [*frames[:place], *reversed(suspended), *frames[place:]]
+    return [*frames[:end_of_loop], *reversed(suspended), *frames[end_of_loop:]]
 
 
 def _is_of_loop(code: CodeType) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 _NONE: Final = -1
-"""Value of `set_wakeup_fd` for no descriptor."""
+"""Value that `set_wakeup_fd` takes and returns for "no descriptor"."""
 
 
 class PreemptionWatch:
@@ -102,7 +102,7 @@ class PreemptionWatch:
     def _replace(self) -> bool:
         """Replace a pipe that the program has closed. Return whether this succeeded.
 
-        Only the main thread can set another wakeup descriptor. So the new pipe must get the old number.
+        Only the main thread can set another wakeup descriptor. So the new pipe must get the old descriptor number.
         """
         with self._replacing:
             if self._write is None:
@@ -110,10 +110,10 @@ class PreemptionWatch:
             self._write.close()
             read, write = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(write, False)
-            place = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, self._wakeup)  # or the next free number
+            descriptor = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, self._wakeup)  # or the next free number
             os.close(write)
-            self._read, self._write = KeptDescriptor(read), KeptDescriptor(place, moves=False)
-            if place == self._wakeup:
+            self._read, self._write = KeptDescriptor(read), KeptDescriptor(descriptor, moves=False)
+            if descriptor == self._wakeup:
                 return True
             self._read.close()
             self._write.close()

@@ -1,7 +1,7 @@
 """Takes a sampling profile of this process's threads.
 
 A thread of ours reads their stacks several times a second. Unlike tracing, this changes nothing in the program's
-frames. Sampling needs the GIL, so it sees the places where threads release it, and nothing while native code holds it.
+frames. Sampling needs the GIL, so threads are sampled where they release it, and never while native code holds it.
 """
 
 from __future__ import annotations

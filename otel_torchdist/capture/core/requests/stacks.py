@@ -103,7 +103,7 @@ def frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
 
 
 SIGNAL: Final = signal.SIGRTMIN + 5
-_LONG_TURN_S: Final = 0.5
+_MAX_SWITCH_INTERVAL_S: Final = 0.5
 """Maximum switch interval. A thread that runs Python longer without releasing the GIL looks like native code."""
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
@@ -116,7 +116,7 @@ class _Handler:
         self._file = (0, 0)
 
     def is_ready(self) -> bool:
-        """Return whether the signal reaches our handler, or before the first use, whether the signal is unused."""
+        """Return whether the signal reaches our handler. Before the first use: whether the signal is unused."""
         if not still_offers_stacks():
             return False
         if self.descriptor < 0:
@@ -185,7 +185,7 @@ def still_offers_stacks() -> bool:
     A handler in Python's `signal` module is not ours. A long switch interval would break the readers' rule that a late
     heartbeat means native code: `faulthandler` can crash a thread that runs Python.
     """
-    return signal.getsignal(SIGNAL) is signal.SIG_DFL and sys.getswitchinterval() <= _LONG_TURN_S
+    return signal.getsignal(SIGNAL) is signal.SIG_DFL and sys.getswitchinterval() <= _MAX_SWITCH_INTERVAL_S
 
 
 def withdraw_offer(tape: Path) -> None:

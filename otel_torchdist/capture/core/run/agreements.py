@@ -73,7 +73,7 @@ class Agreements(SessionPart):
 
 
 def _is_only_node(world_size: int) -> bool:
-    """Return whether the launcher started all ranks on this node, so that there is no other agent."""
+    """Return whether the launcher started all ranks on this node, so that no other agent exists."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     return local.isdecimal() and int(local) >= world_size
 

@@ -35,7 +35,7 @@ from otel_torchdist.node.job.peers import (
 from otel_torchdist.system.files.locks import is_file_locked
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=10)
-_ANEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -59,14 +59,14 @@ class DiscoveryBounds(NamedTuple):
 
     Attributes:
         first_pause_s: Seconds between the first polls of the store, and between polls for this node's agent.
-        longest_pause_s: Maximum of seconds between later polls of the store.
+        max_pause_s: Maximum seconds between later polls of the store.
         agent_due_s: Timeout in seconds for this node's agent.
         discovery_s: Timeout in seconds for other nodes.
         max_peers: Maximum number of agents that exchange data.
     """
 
     first_pause_s: float = 0.2
-    longest_pause_s: float = 5.0
+    max_pause_s: float = 5.0
     agent_due_s: float = 60.0
     discovery_s: float = 120.0
     max_peers: int = MAX_PEERS
@@ -85,7 +85,7 @@ class PeerDiscovery:
         environ: Mapping[str, str] = os.environ,
         bounds: DiscoveryBounds = USUAL_BOUNDS,
     ) -> None:
-        """Initialize the discovery. `hold` runs it.
+        """Initialize the discovery. `discover` runs it.
 
         Args:
             address: Location of this rank.
@@ -106,7 +106,7 @@ class PeerDiscovery:
         if self._local_size < self._address.world_size:
             store.set(store_key(run, "token"), os.urandom(TOKEN_BYTES).hex())
 
-    def hold(self, store: Any, run: int) -> None:
+    def discover(self, store: Any, run: int) -> None:
         """Announce this node's agent, and find the agents of other nodes. May take a few minutes.
 
         Raises:
@@ -120,7 +120,7 @@ class PeerDiscovery:
         if not store.check([store_key(run, "token")]):  # set before the run id, or never
             return
         token = bytes.fromhex(store.get(store_key(run, "token")).decode())
-        if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend claims every key and holds no values
+        if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend claims to have every key, and holds none
             _logger.info("the job's store keeps no values: this node's agent judges from its own ranks only")
             return
         node_address = own_address(self._environ)
@@ -149,7 +149,7 @@ class PeerDiscovery:
         agents: dict[int, Peer] = {}
         deadline, pause = time.monotonic() + self._bounds.discovery_s, self._bounds.first_pause_s
         while not self._stopping.wait(pause) and time.monotonic() < deadline:
-            pause = min(pause * 1.5, self._bounds.longest_pause_s)
+            pause = min(pause * 1.5, self._bounds.max_pause_s)
             count = min(store.add(store_key(peers.run, "count"), 0), self._bounds.max_peers)
             new = [number for number in range(1, count + 1) if number not in agents]
             new = [number for number in new if store.check([store_key(peers.run, str(number))])]
@@ -165,14 +165,14 @@ class PeerDiscovery:
         """Return whether all ranks are on this node, according to the launcher, else to the tapes after a wait."""
         if self._local_size:
             return self._local_size >= self._address.world_size
-        self._stopping.wait(self._bounds.longest_pause_s / 2)
+        self._stopping.wait(self._bounds.max_pause_s / 2)
         live = 1 + sum(_is_written(path) for path in tapes_in(self._directory) if path != self._address.tape)
         return live >= self._address.world_size
 
     def _is_first(self, run: int) -> bool:
         """Return whether this rank is the first of its node. A file decides: the ranks share nothing else."""
         try:
-            os.close(os.open(self._directory / f"meeting-{run:032x}", _ANEW, 0o600))
+            os.close(os.open(self._directory / f"meeting-{run:032x}", _CREATE_FLAGS, 0o600))
         except FileExistsError:
             return False
         return True
@@ -193,7 +193,7 @@ def store_key(run: int, name: str) -> str:
 
 
 def _is_written(path: Path) -> bool:
-    """Return whether another process is writing a tape. Not for our own tape."""
+    """Return whether another process is writing a tape. Do not call this for our own tape."""
     try:
         return is_file_locked(path)
     except OSError:
@@ -203,13 +203,13 @@ def _is_written(path: Path) -> bool:
 _INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _INTERFACE: Final = re.compile(r"=?([A-Za-z0-9_.:-]{1,15})")
 _SIOCGIFADDR: Final = 0x8915
-_SOMEWHERE: Final = "192.0.2.1"
-"""A documentation address. No packet is sent: connecting a UDP socket only queries the routing table."""
+_DOCUMENTATION_ADDRESS: Final = "192.0.2.1"
+"""An address reserved for documentation. No packet is sent: connecting a UDP socket only queries the routing table."""
 _ANY_PORT: Final = 9
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """Return this node's IPv4 address: of the interface that the job is configured for, else towards its master."""
+    """Return this node's IPv4 address: of the interface that the job is configured for, else of the interface towards its master."""
     for variable in _INTERFACES:
         match = _INTERFACE.fullmatch(environ.get(variable, "").partition(",")[0])
         address = _address_of(match[1]) if match else ""
@@ -220,7 +220,7 @@ def own_address(environ: Mapping[str, str]) -> str:
     # On the master, its name often resolves to loopback, which no other node can reach.
     if address and (not _is_loopback(address) or master == "localhost" or _is_loopback(master)):
         return address
-    return _address_towards(_SOMEWHERE) or address or "127.0.0.1"
+    return _address_towards(_DOCUMENTATION_ADDRESS) or address or "127.0.0.1"
 
 
 def is_hidden(host: str, environ: Mapping[str, str]) -> bool:
@@ -237,16 +237,16 @@ def is_every_address(host: str) -> bool:
 
 
 def _address_of(interface: str) -> str:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()))
-        return socket.inet_ntoa(answer[20:24])
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+        return socket.inet_ntoa(reply[20:24])
     return ""
 
 
 def _address_towards(host: str) -> str:
-    with contextlib.suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((host, _ANY_PORT))
-        return str(asking.getsockname()[0])
+    with contextlib.suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, _ANY_PORT))
+        return str(probe.getsockname()[0])
     return ""
 
 

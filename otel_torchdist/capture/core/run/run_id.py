@@ -85,18 +85,18 @@ def sends_only(store: Any) -> bool:
 _logger = logging.getLogger("otel_torchdist")
 
 FIRST_PAUSE_S: Final = 0.05
-READ_S: Final = 30e-6
-"""Cost of a poll to the store (measured: 35,000 a second), per rank: all ranks poll at the same time."""
-LONGEST_PAUSE_S: Final = 1.0
+POLL_COST_S: Final = 30e-6
+"""Time in s that the store takes for a poll (measured: 35,000 polls a second). All ranks poll at the same time."""
+MAX_PAUSE_S: Final = 1.0
 """Maximum time between polls. Rank 0 may arrive minutes later; ten thousand ranks must not overload the store."""
-DOUBT_S: Final = 2.0
+PROVISIONAL_AFTER_S: Final = 2.0
 """Time after which an id that answers no question is used provisionally: rank 0 may be stuck."""
 ANSWER_S: Final = 60.0
 """Time for which rank 0 polls for questions, unless a collective of all ranks ends, which counts as an answer."""
 STOP_S: Final = 1.0
 """Timeout at the end of a tape for a store that does not answer."""
 _attempts = itertools.count()
-"""Number of default groups of this process so far. The same on ranks that re-create theirs together."""
+"""Number of default groups of this process so far. Equal on ranks that re-create their default groups together."""
 
 
 class _Published(NamedTuple):
@@ -226,7 +226,7 @@ class RunIdAgreement:
         is_last_poll = False
         while not is_last_poll and not self._has_met_all() and time.monotonic() < deadline:
             is_last_poll = self._stopping.wait(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE_S)
+            pause = min(pause * 1.5, MAX_PAUSE_S)
             if store.add(self._questions, 0) == published.answers:
                 continue
             if self._read(store).run_id != published.run_id:
@@ -246,19 +246,19 @@ class RunIdAgreement:
 
     def _read_published(self, store: Any, question: int) -> None:
         """Poll until rank 0 has answered or the agreement is stopped."""
-        first_pause_s = pause = self._first_pause_s + READ_S * self._tape.identity.world_size
-        doubts_at = time.monotonic() + DOUBT_S
+        first_pause_s = pause = self._first_pause_s + POLL_COST_S * self._tape.identity.world_size
+        provisional_at = time.monotonic() + PROVISIONAL_AFTER_S
         is_last_poll = False
         while not is_last_poll:
             is_last_poll = self._stopping.wait(pause)
-            pause = min(pause * 1.5, max(LONGEST_PAUSE_S, first_pause_s))
+            pause = min(pause * 1.5, max(MAX_PAUSE_S, first_pause_s))
             has_met_rank_0 = self._has_met_rank_0()  # checked first: if true, rank 0 has set the id that is read next
             run_id, answers = self._read(store)
             if run_id and (answers >= question or has_met_rank_0):
                 self._settle(run_id, RunIdState.AGREED)
                 self._discover_peers(store, run_id)
                 return
-            if run_id and (is_last_poll or time.monotonic() >= doubts_at):
+            if run_id and (is_last_poll or time.monotonic() >= provisional_at):
                 self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
                 self._discover_peers(store, run_id)
 
@@ -286,11 +286,11 @@ class RunIdAgreement:
         if self._discovery is None or run_id == before or self._stopping.is_set():
             return
         with contextlib.suppress(RuntimeError):  # no thread can be started, for example at interpreter exit
-            self._begin("otel-torchdist-peers", self._hold, self._discovery, store, run_id)
+            self._begin("otel-torchdist-peers", self._run_discovery, self._discovery, store, run_id)
 
-    def _hold(self, discovery: PeerDiscovery, store: Any, run_id: int) -> None:
+    def _run_discovery(self, discovery: PeerDiscovery, store: Any, run_id: int) -> None:
         try:
-            discovery.hold(store, run_id)
+            discovery.discover(store, run_id)
         except Exception as error:
             if not self._stopping.is_set():
                 _logger.warning("the agents of this job's nodes cannot find each other: %s", error)

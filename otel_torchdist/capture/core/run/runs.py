@@ -69,7 +69,7 @@ class Runs:
         """
         recorder = self._recording.recorder
         if recorder is None:
-            recorder = self.default_group_begins(place.here, world_size, place.world)
+            recorder = self.default_group_begins(place.rank, world_size, place.world)
             if recorder is not None:
                 self._agreements.agree(recorder, None)
         if recorder is not None:

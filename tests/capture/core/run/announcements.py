@@ -10,7 +10,7 @@ from otel_torchdist.node.job.peers import PORT_FILE, ListeningAgent, Peers, peer
 
 HOST = "127.0.0.1"
 RUN = 0xFEED
-QUICK = DiscoveryBounds(first_pause_s=0.01, longest_pause_s=0.05)
+QUICK = DiscoveryBounds(first_pause_s=0.01, max_pause_s=0.05)
 """Polls more often than in production."""
 LOCAL = 2
 """Ranks on each node."""

@@ -49,5 +49,5 @@ grow(0)
 again()
 grow(TIMES)
 counters = recorder.message_counters
-say(kept=len(counters._known), seen=len(counters._seen), anew=len(counters._counted_anew), made=len(made))
+say(kept=len(counters._slots), seen=len(counters._last_counts), anew=len(counters._recounted), made=len(made))
 dist.destroy_process_group()
