@@ -123,11 +123,11 @@ class LocalShards:
         return [step for step in tuple(self._ahead) if not step.ended.query()]
 
     def copy(self) -> dict[str, Any]:
-        """Copy everything to the CPU. On a device, a separate stream copies without waiting for others.
+        """Copy everything to the CPU. On a device, a separate stream copies, without waiting for other streams.
 
         Returns:
-            `steps` as above, `tensors` by name in the model, and the optimizer's `state` (by index of the parameter)
-            and `groups`. `torch.load` reads it without unpickling code.
+            `steps` (see the property), `tensors` by name in the model, and the optimizer's `state` (by index of the
+            parameter) and `groups`. `torch.load` reads it without unpickling code.
 
         Raises:
             RuntimeError: The parameters changed meanwhile, so the copy may mix two steps.
@@ -165,21 +165,21 @@ class LocalShards:
         """
         saved: dict[str, torch.Tensor] = copied["tensors"]
         shapes = {name: _local(tensor).shape for name, tensor in self._tensors.items()}
-        wrong = {
+        mismatched = {
             name for name in shapes.keys() | saved.keys() if name not in saved or saved[name].shape != shapes.get(name)
         }
-        if wrong:
-            raise ValueError(f"the copy is of another model, or of other shards: {', '.join(sorted(wrong)[:5])}")
+        if mismatched:
+            raise ValueError(f"the copy is of another model, or of other shards: {', '.join(sorted(mismatched)[:5])}")
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 _local(tensor).copy_(saved[name])
             for group, saved_group in zip(self._optimizer.param_groups, copied["groups"], strict=True):
                 for key, value in saved_group.items():
                     group[key] = _restore_option(group.get(key), value)
-            places = [(parameter, group) for group in self._optimizer.param_groups for parameter in group["params"]]
+            owners = [(parameter, group) for group in self._optimizer.param_groups for parameter in group["params"]]
             states: dict[int, dict[str, Any]] = copied["state"]
             for position, state in states.items():
-                parameter, group = places[position]
+                parameter, group = owners[position]
                 on_device = any(group.get(name) for name in _COUNTS_ON_DEVICE)
                 self._optimizer.state[parameter] = {
                     key: _restore_state(parameter, value, on_device) for key, value in state.items()
@@ -221,7 +221,7 @@ class LocalShards:
         if not isinstance(value, torch.Tensor):
             return value
         local = _local(value)
-        with torch.cuda.stream(self._streams.get(local.device)):  # without a stream, this does nothing
+        with torch.cuda.stream(self._streams.get(local.device)):  # `None` changes nothing
             return local.detach().to("cpu", copy=True)
 
 
@@ -258,12 +258,12 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _restore_option(present: Any, saved: Any) -> Any:
+def _restore_option(current: Any, saved: Any) -> Any:
     """Restore a saved option of an optimizer. Tensors are filled in place, because compiled code reads them."""
-    if isinstance(present, torch.Tensor) and isinstance(saved, torch.Tensor) and present.shape == saved.shape:
-        return present.copy_(saved)
-    if isinstance(present, tuple) and isinstance(saved, tuple):  # betas
-        return tuple(map(_restore_option, cast("tuple[Any, ...]", present), cast("tuple[Any, ...]", saved)))
+    if isinstance(current, torch.Tensor) and isinstance(saved, torch.Tensor) and current.shape == saved.shape:
+        return current.copy_(saved)
+    if isinstance(current, tuple) and isinstance(saved, tuple):  # betas
+        return tuple(map(_restore_option, cast("tuple[Any, ...]", current), cast("tuple[Any, ...]", saved)))
     return saved
 
 
@@ -320,7 +320,7 @@ def latest(directory: Path | str, rank: int, world_size: int) -> Path | None:
     Args:
         directory: A directory that all ranks share, or that has the same files for all of them.
         rank: This rank.
-        world_size: Number of ranks. Files of runs with another number are ignored.
+        world_size: Number of ranks. Files of runs with a different number of ranks are ignored.
 
     Returns:
         The file, or None if there is none.

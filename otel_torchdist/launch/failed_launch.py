@@ -1,7 +1,7 @@
 """Detects the failure of ranks in launchers: torchrun, `accelerate launch`, `multiprocessing.spawn`.
 
-Launchers import torch, and so load this module. Ranks load it, too, so it is small. It only wraps a few constructors,
-unless a launch fails.
+Launchers import torch, and so load this module. Ranks load it, too, so it is small. Until a launch fails, it only wraps
+a few constructors.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _FAILURES: Final = "torch.distributed.elastic.multiprocessing.errors"
 _SUBPROCESSES: Final = "torch.distributed.elastic.multiprocessing.api"
-_STARTING_NS: Final = 10_000_000_000
+_MAX_START_NS: Final = 10_000_000_000
 """Maximum time in ns to start the processes of a context, which is constructed after the last start."""
-_WHERE: Final = "the end of a launch"
+_CONTEXT: Final = "the end of a launch"
 
 
 def watch(imported: object) -> None:
     """Wrap the constructors of an imported module that starts ranks or reports their failure."""
     module: Any = imported
-    with guard.guarded(_WHERE):
+    with guard.guarded(_CONTEXT):
         if module.__name__ == _FAILURES:
             _when_constructed(module.ChildFailedError, lambda error: _LAUNCH.fail())
         elif module.__name__ == _SUBPROCESSES:
@@ -43,7 +43,7 @@ def _when_constructed(cls: Any, act: Callable[[Any], object]) -> None:
     @functools.wraps(original)
     def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:
         original(instance, *args, **kwargs)
-        with guard.guarded(_WHERE):
+        with guard.guarded(_CONTEXT):
             act(instance)
 
     cls.__init__ = __init__
@@ -74,7 +74,7 @@ class _StartedRanks:
         """
         reference = weakref.ref(context)
         self._codes = lambda: codes_of(alive) if (alive := reference()) is not None else {}
-        self._since_ns = time.monotonic_ns() - _STARTING_NS
+        self._since_ns = time.monotonic_ns() - _MAX_START_NS
 
     def fail(self) -> None:
         """Delay the end of this process until the cause of the failure is announced."""

@@ -99,11 +99,11 @@ class _FirstGroup:
         """Switch on at the first call. Return the function to call instead of the stand-in."""
         if not self._waiting:
             return self._called(creator)
-        reachable = self.leave()
+        unwrapped = self.leave()
         with guard.guarded("switching on"):
             self._switch_on()
         # Capture has patched these by now. A foreign wrapper of our stand-in is already on the stack.
-        return getattr(*creator) if creator in reachable else self._called(creator)
+        return getattr(*creator) if creator in unwrapped else self._called(creator)
 
     def _called(self, creator: _Creator) -> Any:
         """Return the original as an unbound function."""

@@ -1,8 +1,8 @@
-"""Delays the exit of a launcher whose ranks have failed until the agent has announced the cause, for seconds at most.
+"""Delays the exit of a launcher whose ranks have failed, for a few seconds, until the agent announces the cause.
 
-The notice comes half a second after a death. By then the launcher would be gone, and its pipe or terminal closed. The
-launcher also knows the exit codes of its ranks, which a later agent does not. The wait is at the very end of the
-process: tracebacks, error files and exit codes are unchanged.
+The notice comes half a second after a death. Without the delay, the launcher would have exited by then, and its pipe or
+terminal would be closed. The launcher also knows the exit codes of its ranks, which a later agent does not. The wait is
+at the very end of the process: tracebacks, error files and exit codes are unchanged.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ WAIT_S: Final = 2.0
 """Seconds to wait after a failure for a running agent. Its notice comes half a second after a death."""
 START_S: Final = 4.0
 """Seconds to wait for an agent that is starting, which takes a second or two."""
-_STARTS_NS: Final = 10_000_000_000
-_PAUSE_S: Final = 0.02
-_GRACE_NS: Final = 30_000_000_000
-_WHERE: Final = "the end of a launch"
+_MAX_START_NS: Final = 10_000_000_000
+_POLL_S: Final = 0.02
+_SIGTERM_GRACE_NS: Final = 30_000_000_000
+_CONTEXT: Final = "the end of a launch"
 
 
 Codes: TypeAlias = Mapping[int, "int | None"]
@@ -47,7 +47,7 @@ class LaunchEnd:
         self._wait: Callable[[], object] | None = None
 
     def delay_exit(self, codes: Codes, since_ns: int) -> None:
-        """Record how the ranks ended, and delay the end of this process until the cause is announced.
+        """Record the exit statuses of the ranks, and delay the end of this process until the cause is announced.
 
         Args:
             codes: Their exit codes, by pid.
@@ -69,7 +69,7 @@ class LaunchEnd:
         if self._wait is None or time.monotonic() - self._failed_s > WAIT_S:  # the program has handled the failure
             return
         try:
-            with guard.guarded(_WHERE):
+            with guard.guarded(_CONTEXT):
                 self._wait()
         except KeyboardInterrupt:
             return
@@ -103,7 +103,7 @@ def _tapes_of(codes: Codes, since_ns: int, config: Config) -> dict[Path, TapeIde
 
 
 def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int) -> None:
-    """Record how ranks ended that no agent has watched. Their order is unknown."""
+    """Record the exit statuses of ranks that no agent has watched. The order of the deaths is unknown."""
     from otel_torchdist.model.lives import Death
     from otel_torchdist.node.job.runs.lives import read_death, write_death
 
@@ -114,7 +114,7 @@ def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int
             continue
         status = -code if code < 0 else code << 8
         # Launchers send SIGKILL only to ranks that survived SIGTERM for half a minute.
-        outlives_request = now_ns - since_ns > _GRACE_NS
+        outlives_request = now_ns - since_ns > _SIGTERM_GRACE_NS
         with contextlib.suppress(OSError):  # no space
             write_death(tape, Death(now_ns, now_ns - since_ns, status, outlives_request=outlives_request))
 
@@ -130,23 +130,23 @@ def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> 
     """
     from otel_torchdist.node.job.agent_notes import concluded_ns
 
-    patience_s = _patience_s(directory, config)
-    if not patience_s:
+    timeout_s = _timeout_s(directory, config)
+    if not timeout_s:
         _judge(directory, created_ns, config)
         return
     while (
         not _print_notices(directory)
         and concluded_ns(directory) < created_ns
-        and time.monotonic() < failed_s + patience_s
+        and time.monotonic() < failed_s + timeout_s
     ):
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_S)
     _print_notices(directory)
 
 
-def _patience_s(directory: Path, config: Config) -> float:
+def _timeout_s(directory: Path, config: Config) -> float:
     """Return the seconds to wait for an agent; 0 without an agent.
 
-    Starts an agent if the ranks had no time to do so.
+    Starts an agent if the ranks ended too early to do so.
     """
     from otel_torchdist.agent.launch.keeper import is_read, newest_start_ns, start_agent
     from otel_torchdist.config import ReaderHome
@@ -156,13 +156,13 @@ def _patience_s(directory: Path, config: Config) -> float:
         return WAIT_S
     if config.reader is not ReaderHome.AGENT or exports_itself(os.environ):
         return 0
-    if time.monotonic_ns() - newest_start_ns(directory) > _STARTS_NS:
+    if time.monotonic_ns() - newest_start_ns(directory) > _MAX_START_NS:
         start_agent(directory)
     return START_S
 
 
 def _judge(directory: Path, created_ns: int, config: Config) -> None:
-    """Announce the verdict of `diagnose`, if all ranks ran on this node and none has announced a verdict."""
+    """Announce the verdict of `diagnose`, if all ranks ran on this node and no agent has announced a verdict."""
     from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
     from otel_torchdist.judge.stall.reporting.attributes import notice_lines
     from otel_torchdist.judge.verdict.rules import StallRules

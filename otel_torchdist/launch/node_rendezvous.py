@@ -1,4 +1,4 @@
-"""Logs the nodes that a launcher's rendezvous waits for. There are no ranks, and so no tapes, yet.
+"""Logs the nodes that a launcher's rendezvous waits for. At that time, neither ranks nor tapes exist.
 
 torchrun imports torch, and so loads this. For a rendezvous that takes seconds, it only starts a thread that sleeps.
 """
@@ -15,7 +15,7 @@ from typing import Any, Final
 from otel_torchdist import guard
 
 _DYNAMIC: Final = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
-PATIENCE_S: Final = 3.0
+FIRST_CHECK_S: Final = 3.0
 """Seconds until a rendezvous is examined."""
 MAX_NODES: Final = 8
 """Maximum number of nodes in a log line."""
@@ -53,7 +53,7 @@ def _follow(handler_class: Any, describe: Callable[[Any], str]) -> None:
 def _wait(describe: Callable[[], str], is_over: threading.Event) -> None:
     """Log the state of the rendezvous after the stall timeout, and again whenever the wait has doubled."""
     begun_s = time.monotonic()
-    if is_over.wait(PATIENCE_S):
+    if is_over.wait(FIRST_CHECK_S):
         return
     with guard.guarded("rendezvous of nodes"):
         due_s = _threshold_s()
@@ -74,12 +74,13 @@ def _threshold_s() -> float:
 def _describe_dynamic(handler: Any) -> str:
     """Describe a dynamic rendezvous (c10d, etcd-v2), whose state all nodes share; '' if no node is missing."""
     state, settings = handler._state_holder.state, handler.settings
-    joined, least, most = list(state.participants), int(settings.min_nodes), int(settings.max_nodes)
-    if state.complete or len(joined) >= least:
+    joined, min_nodes, max_nodes = list(state.participants), int(settings.min_nodes), int(settings.max_nodes)
+    if state.complete or len(joined) >= min_nodes:
         return ""
-    of = f"{least}" if least == most else f"at least {least}"
-    nodes = f"{len(joined)} of {of} node{'' if least == 1 else 's'} {'has' if len(joined) == 1 else 'have'} joined"
-    missing = f"{least - len(joined)} {'is' if least - len(joined) == 1 else 'are'} missing"
+    required = f"{min_nodes}" if min_nodes == max_nodes else f"at least {min_nodes}"
+    verb = "has" if len(joined) == 1 else "have"
+    nodes = f"{len(joined)} of {required} node{'' if min_nodes == 1 else 's'} {verb} joined"
+    missing = f"{min_nodes - len(joined)} {'is' if min_nodes - len(joined) == 1 else 'are'} missing"
     return f"{nodes} the rendezvous {settings.run_id!r}{_endpoint(handler)}: {_names(joined)}; {missing}"
 
 

@@ -54,18 +54,18 @@ class Switch:
         self._preemption: PreemptionWatch | None = None
         self._cancel: Callable[[], object] | None = None
 
-    def turn_on(self, config: Config, outputs: Callable[[], Outputs], given: dict[str, Any]) -> None:
+    def turn_on(self, config: Config, outputs: Callable[[], Outputs], arguments: dict[str, Any]) -> None:
         """Start recording now if torch.distributed is loaded, else with the first process group.
 
         Args:
             config: The settings.
             outputs: Returns the outputs of an exporting thread in this process.
-            given: The other arguments of `instrument`.
+            arguments: The other arguments of `instrument`.
         """
         self.is_on = True
         if config.sdk_disabled:
             return
-        begin = functools.partial(self._begin, config, outputs, given)
+        begin = functools.partial(self._begin, config, outputs, arguments)
         if C10D in sys.modules and hasattr(sys.modules.get("torch"), "optim"):
             begin()
         else:  # importing torch here would slow down every process that `opentelemetry-instrument` starts
@@ -75,7 +75,7 @@ class Switch:
         self,
         config: Config,
         outputs: Callable[[], Outputs],
-        given: dict[str, Any],
+        arguments: dict[str, Any],
     ) -> None:
         if not _has_gil():
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
@@ -86,9 +86,9 @@ class Switch:
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
 
-            observers = _observers(config, given)
-            speaks = config.exchange and config.reader is not ReaderHome.THREAD
-            exchange_host = config.exchange_host if speaks else None
+            observers = _observers(config, arguments)
+            has_exchange = config.exchange and config.reader is not ReaderHome.THREAD
+            exchange_host = config.exchange_host if has_exchange else None
             cleaning = RankCleaning(config.keep_runs, config.keep_bytes, config.reader is ReaderHome.AGENT)
             capture = Capture(
                 functools.partial(_directory, config, cleaning),
@@ -105,7 +105,7 @@ class Switch:
                 case ReaderHome.THREAD:
                     from otel_torchdist.agent.thread import ReaderThread
 
-                    on_stall: Callback | None = given.get("on_stall")
+                    on_stall: Callback | None = arguments.get("on_stall")
                     self._thread = ReaderThread(config, outputs, on_stall)
                     capture.on_tape(lambda recorder: self._read(recorder.tape))
                 case ReaderHome.AGENT:
@@ -182,13 +182,13 @@ def _directory(config: Config, cleaning: RankCleaning) -> Path:
     return job_directory(base, job_key(os.environ))
 
 
-def _observers(config: Config, given: dict[str, Any]) -> Observers | None:
+def _observers(config: Config, arguments: dict[str, Any]) -> Observers | None:
     """Return the observers of tensors, or None. Without observers, their modules are not imported, to save memory."""
-    if not (config.observes_tensors or given.keys() & _HOOKS):
+    if not (config.observes_tensors or arguments.keys() & _HOOKS):
         return None
     from otel_torchdist.capture.tensors.choice import chosen_observers
 
-    return chosen_observers(config, given)
+    return chosen_observers(config, arguments)
 
 
 def _rescue_plan(config: Config) -> RescuePlan | None:

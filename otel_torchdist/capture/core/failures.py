@@ -1,7 +1,7 @@
 """Describes exceptions for records, and hides our frames in tracebacks.
 
-A backend that times out or loses a connection raises because of another rank. The type does not show that: gloo
-raises `RuntimeError` for everything. So a record also holds the cause that the message blames.
+A backend that times out or loses a connection raises because of another rank. The type does not show that: gloo raises
+`RuntimeError` for everything. So a record also holds the cause that the message blames.
 """
 
 from __future__ import annotations

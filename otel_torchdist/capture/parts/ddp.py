@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("otel_torchdist")
 
-FIRST: Final = 12
-EVERY: Final = 50
+FIRST_STEPS: Final = 12
+READ_INTERVAL: Final = 50
 """DDP's timers are read after each of the first steps, then at this interval: a read takes 20 to 40 µs."""
 MAX_MODELS: Final = 64
-_INITIALIZES: Final = "_ddp_init_helper"
+_INIT_METHOD: Final = "_ddp_init_helper"
 _TIME: Final = "backward_comm_time"
 _OVERLAP: Final = "backward_compute_comm_overlap_time"
 
 
 class GradientSync(SessionPart):
-    """Reader of DDP's timers: the time to reduce gradients, and how much of it the backward computation hides.
+    """Reader of DDP's timers: the time to reduce gradients, and the part of it that backward computation hides.
 
     DDP times its first ten iterations and every hundredth after that. For a model on a device, it uses the device's
     clock.
@@ -51,9 +51,9 @@ class GradientSync(SessionPart):
 
     def hook(self, patches: Patches) -> None:
         """Patch the constructor of DDP. Models that were wrapped before are unknown."""
-        if not hasattr(ddp.DistributedDataParallel, _INITIALIZES):
-            _logger.warning("this torch has no DDP.%s: gradient sync is not timed", _INITIALIZES)
-        patches.replace(ddp.DistributedDataParallel, _INITIALIZES, self._make_initialize)
+        if not hasattr(ddp.DistributedDataParallel, _INIT_METHOD):
+            _logger.warning("this torch has no DDP.%s: gradient sync is not timed", _INIT_METHOD)
+        patches.replace(ddp.DistributedDataParallel, _INIT_METHOD, self._make_initialize)
 
     def _make_initialize(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def initialize(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +67,7 @@ class GradientSync(SessionPart):
 
     def step_ended(self, recorder: Recorder) -> None:
         """Publish the newest times, if they are due."""
-        if not self._models or (recorder.step > FIRST and recorder.step % EVERY):
+        if not self._models or (recorder.step > FIRST_STEPS and recorder.step % READ_INTERVAL):
             return
         with guard.guarded("DDP's timers"):
             times = [_times_of(model) for reference in self._models if (model := reference()) is not None]
@@ -163,14 +163,14 @@ def _rebuilt(model: Any, order: list[int]) -> tuple[list[int], str]:
     """
     module_parameters = getattr(model, "_module_parameters", ())
     parameters = [parameter for parameter in module_parameters if parameter.requires_grad]
-    if sorted(order) != list(range(len(parameters))):  # some had no gradient
+    if sorted(order) != list(range(len(parameters))):  # some parameters had no gradient
         return [], ""
     torch_distributed: Any = dist  # both are private
-    most: int = model.bucket_bytes_cap
+    cap: int = model.bucket_bytes_cap
     is_default = getattr(model, "bucket_bytes_cap_default", False)
-    first: int = torch_distributed._DEFAULT_FIRST_BUCKET_BYTES if is_default else most
-    limits = list(getattr(model, "bucket_bytes_cap_list", ())) or [first, most]
-    ready = [parameters[place] for place in order]
+    first: int = torch_distributed._DEFAULT_FIRST_BUCKET_BYTES if is_default else cap
+    limits = list(getattr(model, "bucket_bytes_cap_list", ())) or [first, cap]
+    ready = [parameters[index] for index in order]
     buckets, _ = torch_distributed._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready), order)
-    sizes = [sum(parameters[place].nbytes for place in bucket) for bucket in buckets]
+    sizes = [sum(parameters[index].nbytes for index in bucket) for bucket in buckets]
     return sizes, ", ".join(" ".join(map(str, bucket)) for bucket in buckets)

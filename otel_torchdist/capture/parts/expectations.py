@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches
 
-LONGEST_S: Final = 10 * 365 * 86_400.0
+MAX_WAIT_S: Final = 10 * 365 * 86_400.0
 
 _logger = logging.getLogger("otel_torchdist")
 _active: Expectations | None = None
@@ -64,8 +64,8 @@ def expect_wait(seconds: float) -> ExpectedWait:
     if not seconds >= 0:
         _logger.warning("expect_wait(%r): ignored, not a non-negative number of seconds", seconds)
         seconds = 0.0
-    lasts_s = LONGEST_S if math.isinf(seconds) else min(float(seconds), LONGEST_S)
-    return ExpectedWait(time.monotonic_ns() + round(lasts_s * 1e9))
+    duration_s = MAX_WAIT_S if math.isinf(seconds) else min(float(seconds), MAX_WAIT_S)
+    return ExpectedWait(time.monotonic_ns() + round(duration_s * 1e9))
 
 
 class Expectations(RecordingPart):

@@ -26,10 +26,10 @@ IMPORTERS: Final = (
 )
 """Modules that import `_unshard` by name. If they were imported before us, they hold the original."""
 MAX_UNIT: Final = 200
-"""Maximum length of a unit's name. A unit of several modules has the names of all."""
+"""Maximum length of a unit's name. The name of a unit of several modules lists all of them."""
 MAX_UNITS: Final = 4096
 """Maximum number of units with a cached label word."""
-_GATHER: Final = "_unshard"
+_UNSHARD: Final = "_unshard"
 
 
 class ParamGroups:
@@ -49,7 +49,7 @@ class ParamGroups:
         return [(getattr(module, "FSDPParamGroup", None), name) for name in ("unshard", "post_backward")]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
-        """Patch them."""
+        """Patch the targets."""
         for owner, name in self.targets(module):
             patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
 
@@ -84,17 +84,17 @@ class FlatParameters:
 
     def targets(self, module: ModuleType) -> PatchTargets:
         """Return the attributes to patch in the module."""
-        return [(module, name) for name in (_GATHER, "_reduce_grad", "_reduce_grad_no_shard")]
+        return [(module, name) for name in (_UNSHARD, "_reduce_grad", "_reduce_grad_no_shard")]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
-        """Patch them."""
+        """Patch the targets."""
         for owner, name in self.targets(module):
             patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
 
     def hook_importer(self, patches: Patches, module: ModuleType) -> None:
-        """Patch `_unshard` in a module that has imported it by name, unless it already has ours."""
-        if not hasattr(getattr(module, _GATHER, None), "__wrapped__"):
-            patches.replace(module, _GATHER, lambda original: self._labels.around(original, self._word_of))
+        """Patch `_unshard` in a module that has imported it by name, unless it already holds our wrapper."""
+        if not hasattr(getattr(module, _UNSHARD, None), "__wrapped__"):
+            patches.replace(module, _UNSHARD, lambda original: self._labels.around(original, self._word_of))
 
     def _word_of(self, state: Any, handle: Any, *_: Any, **__: Any) -> int:
         return self._labels.word_of(self._unit_of(state, handle))

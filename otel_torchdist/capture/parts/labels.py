@@ -1,7 +1,7 @@
 """Labels of calls: patches torch's libraries for parallel training, once their modules are imported.
 
-The patched functions are private to torch. If this version lacks some, their labels are off, with a log line, and the
-other labels work.
+The patched functions are private to torch. If this version of torch lacks a function, its labels are off, with a log
+line. The other labels work.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Meshes:
     """The dimensions of device meshes, recorded with their groups when a mesh creates or chooses them.
 
-    Most groups of a mesh are created for it and described as `mesh_tp`. But a dimension as large as the world uses the
-    default group, and several dimensions may do so.
+    Most groups of a mesh are created for it and described as `mesh_tp`. But dimensions as large as the world use the
+    default group.
 
     A slice of a mesh uses the groups of the mesh, and `from_group` makes a mesh of existing groups. `__init__` is not
     patched: a mesh may create the first group, which switches us on, and Dynamo traces `__init__`.
@@ -52,7 +52,7 @@ class Meshes:
         return [(mesh_class, "_init_process_groups"), (mesh_class, "from_group")]
 
     def hook(self, patches: Patches) -> None:
-        """Patch them."""
+        """Patch the targets."""
         for (owner, name), make in zip(self.targets(), (self._init, self._from_group), strict=True):
             patches.replace(owner, name, functools.partial(make, mesh_class=owner))
 
@@ -63,11 +63,11 @@ class Meshes:
         @functools.wraps(original)
         def init_process_groups(*args: Any, **kwargs: Any) -> Any:
             has_mesh = bool(args) and isinstance(args[0], mesh_class)
-            given = args[1:] if has_mesh and not takes_mesh else args
-            result = original(*given, **kwargs)
+            arguments = args[1:] if has_mesh and not takes_mesh else args
+            result = original(*arguments, **kwargs)
             try:
                 mesh = args[0] if has_mesh else None
-                bound = signature.bind(*given, **kwargs).arguments
+                bound = signature.bind(*arguments, **kwargs).arguments
                 names = bound.get("mesh_dim_names") or getattr(mesh, "mesh_dim_names", None)
                 groups = result if result is not None else getattr(mesh, "_dim_group_names", None)
                 self._learn(names or (), groups or ())
@@ -80,8 +80,8 @@ class Meshes:
     def _from_group(self, original: Callable[..., Any], mesh_class: Any) -> Callable[..., Any]:
         @functools.wraps(original)
         def from_group(*args: Any, **kwargs: Any) -> Any:
-            given = args[1:] if args and isinstance(args[0], mesh_class) else args  # a static method
-            mesh = original(*given, **kwargs)
+            arguments = args[1:] if args and isinstance(args[0], mesh_class) else args  # a static method
+            mesh = original(*arguments, **kwargs)
             try:
                 self._learn(mesh.mesh_dim_names or (), mesh._dim_group_names)
             except Exception as error:
@@ -120,7 +120,7 @@ class LabelledParts(SessionPart):
         ] = {
             fsdp.PARAM_GROUPS: ("FSDP units", units.targets, units.hook),
             fsdp.FLAT_PARAMETERS: ("FSDP units", flat.targets, flat.hook),
-            **{name: ("FSDP units", _nothing, flat.hook_importer) for name in fsdp.IMPORTERS},
+            **{name: ("FSDP units", _no_targets, flat.hook_importer) for name in fsdp.IMPORTERS},
             pipeline.STAGES: ("pipeline stages", stages.targets, stages.hook),
             pipeline.SCHEDULES: ("pipeline stages", stages.schedule_targets, stages.hook_schedules),
         }
@@ -148,7 +148,7 @@ class LabelledParts(SessionPart):
             hook(patches, module)
 
 
-def _nothing(_: ModuleType) -> PatchTargets:
+def _no_targets(_: ModuleType) -> PatchTargets:
     return ()
 
 

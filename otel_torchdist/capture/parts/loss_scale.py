@@ -2,7 +2,7 @@
 
 On the CPU the scale is read. On a device it is a tensor, and reading it would synchronize. But the host knows its
 changes: a scaler checks the gradients of each optimizer for overflow before its step, and `_amp_update_scale_` is a
-rule of three lines. So we apply the same rule from the creation or loading of the tensor on. On devices, scalers with
+rule of three lines. So we apply the same rule, beginning when the tensor is created or loaded. On devices, scalers with
 fused optimizers (no check on the host) or with custom updates are not tracked.
 """
 
@@ -24,10 +24,10 @@ class _TrackedScale:
     """The tracked scale of one scaler.
 
     Attributes:
-        scale: The loss scale; None if it is not known any more.
+        scale: The loss scale; None once it is unknown.
         tracker: Number of consecutive steps without an overflow.
         checked: Number of optimizers that have stepped or were skipped since the last update.
-        overflowed: Whether one of these was skipped.
+        overflowed: Whether any of these was skipped.
     """
 
     __slots__ = ("checked", "overflowed", "scale", "tracker")
@@ -105,7 +105,7 @@ class LossScales:
         return load
 
     def _track(self, scaler: Any) -> None:
-        """Track a scaler from the scale on the host, which its tensor was just filled with."""
+        """Track a scaler, beginning with the scale on the host, with which its tensor was just filled."""
         self._scalers[scaler] = _TrackedScale(_to_float32(scaler._init_scale), int(scaler._init_growth_tracker))
 
     def _make_update(self, original: Callable[..., Any]) -> Callable[..., Any]:

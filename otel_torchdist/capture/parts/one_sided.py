@@ -1,7 +1,7 @@
 """Records one-sided operations: on symmetric memory, and on windows of a process group.
 
-No Work reports their end, so they are recorded as enqueued, and `UNTRACKED` once the call returns. Not all members have
-to take part, so they are counted in a separate, unaligned group.
+No Work reports their end, so they are recorded as enqueued, and `UNTRACKED` once the call returns. Members may skip
+them, so they are counted in a separate, unaligned group.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class OneSided(SessionPart):
             raise
 
     def end(self, call: OpenCall, error: BaseException | None = None) -> None:
-        """Record that an operation was issued or rejected."""
+        """Record that an operation was issued, or that it raised `error`."""
         self._end(call, How.UNTRACKED, error)
 
     def end_collective(self, call: OpenCall, error: BaseException | None = None) -> None:
@@ -256,15 +256,15 @@ def schema_of(name: str, overload: Any, group: int, described: int, peer: int = 
 
 def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., Any]:
     redispatch = redispatch_of(schema.overload)
-    group_at, peer_at = schema.group, schema.peer
+    group_index, peer_index = schema.group, schema.peer
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         rest = keyset.remove(DISPATCH_KEY)
         call = None
         with guard.guarded("symmetric memory"):
             if not _is_fake(args[schema.described]):
-                peer = args[peer_at] if peer_at >= 0 else -1
-                call = one_sided.begin(resolve_group(args[group_at]), schema, args, peer)
+                peer = args[peer_index] if peer_index >= 0 else -1
+                call = one_sided.begin(resolve_group(args[group_index]), schema, args, peer)
         with Issuing(call, one_sided.end):
             return redispatch(rest, *args, **kwargs)
 

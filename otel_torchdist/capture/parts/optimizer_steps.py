@@ -1,7 +1,7 @@
 """Records the steps of optimizers as activities of their thread.
 
-torch calls a hook before a step, and another after it unless the step raised. A step that raised is ended when its
-thread begins the next step, or is found outside of any step.
+torch calls a hook before a step, and another after it unless the step raised. If a step raised, its end is recorded
+when its thread begins the next step, or when a check finds the thread outside of any step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _RecordedStep(RecordedInterval):
 
     Attributes:
         optimizer: The optimizer's `id`.
-        in_backward: Whether a hook of a backward pass runs the step. Its time is part of that pass.
+        in_backward: Whether a hook of a backward pass runs the step. The pass then includes the time of the step.
         is_over: Whether its end is recorded.
     """
 
@@ -78,7 +78,7 @@ class OptimizerSteps:
         return step is not None and step.optimizer == id(optimizer)
 
     def begin(self, recorder: Recorder, optimizer: Optimizer) -> None:
-        """Record that an optimizer's step begins on the calling thread. It is in no other step."""
+        """Record that an optimizer's step begins on the calling thread, which is in no other step."""
         self._end(How.ABANDONED)
         if not self._has_room(recorder):
             return

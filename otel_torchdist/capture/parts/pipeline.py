@@ -33,7 +33,7 @@ _MAKERS: Final = {
 """Methods of a stage that create the messages of a microbatch, with their direction."""
 
 
-_UNKNOWN: Final[tuple[LabelName | None, int]] = (None, 0)
+_NO_LABEL: Final[tuple[LabelName | None, int]] = (None, 0)
 
 
 class _Batch(list[Any]):
@@ -62,7 +62,7 @@ class Stages:
         return [(getattr(module, "_PipelineStageBase", None), name) for name in _MAKERS]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
-        """Patch them."""
+        """Patch the targets."""
         for owner, name in self.targets(module):
             patches.replace(owner, name, functools.partial(self._wrap_maker, direction=_MAKERS[name]))
 
@@ -71,7 +71,7 @@ class Stages:
         return [(module, "_batch_p2p")]
 
     def hook_schedules(self, patches: Patches, module: ModuleType) -> None:
-        """Patch them."""
+        """Patch the targets."""
         for owner, name in self.schedule_targets(module):
             patches.replace(owner, name, self._wrap_batch)
 
@@ -109,7 +109,7 @@ class Stages:
         try:
             if type(messages) is not LIST or not messages:
                 return messages
-            words = [self._labels.word_of(*self._labels_by_message.get(message, _UNKNOWN)) for message in messages]
+            words = [self._labels.word_of(*self._labels_by_message.get(message, _NO_LABEL)) for message in messages]
             return _Batch(messages, words, word) if any(words) else messages
         except Exception as error:
             guard.report("pipeline label", error)

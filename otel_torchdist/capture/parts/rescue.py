@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 BEATS_BEFORE_CHECK: Final = 5
-"""Seconds until the check for the rescue function. The script itself may define it."""
+"""Seconds until the check for the rescue function: the training script itself may define it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class StalledRank:
         verdict: Kind of the verdict: `absent`, `dead`, `mismatched`, …; docs/verdicts.md lists them.
         ranks: The global ranks that the verdict names, ascending, such as `2,5-7`; '' if it names none.
         text: The whole verdict as a sentence.
-        timeout: Seconds that the rescue may take. A later result does not count.
+        timeout: Maximum seconds for the rescue. A later result does not count.
         directory: A directory on this node for the saved state. It may not exist yet.
     """
 
@@ -90,7 +90,7 @@ class Rescuer:
         self._plan = plan
         self._recorder = recorder
         self._beats = 0
-        self._begun: set[tuple[int, str]] = set()
+        self._rescued_stalls: set[tuple[int, str]] = set()
         self._running: _RunningRescue | None = None
 
     def beat(self) -> None:
@@ -106,8 +106,8 @@ class Rescuer:
         if recorder is None or request is None:
             return
         stall = (recorder.tape.identity.nonce, request.trace_id)
-        if stall not in self._begun:
-            self._begun.add(stall)
+        if stall not in self._rescued_stalls:
+            self._rescued_stalls.add(stall)
             self._running = _RunningRescue(self._plan, recorder, request)
 
 
@@ -126,7 +126,7 @@ class _RunningRescue:
         threading.Thread(target=self._run, name="otel-torchdist-rescue", daemon=True).start()
 
     def end_if_late(self) -> None:
-        """Mark the rescue as too late after the timeout. Its thread cannot be ended."""
+        """Mark the rescue as too late after the timeout. Its thread continues: Python cannot end it."""
         if time.monotonic() > self._due and self._set(RescueState.TOO_LATE):
             _logger.error("the rescue of this rank took longer than %g s and does not count", self._plan.timeout_s)
 
@@ -188,10 +188,10 @@ def _warn_if_missing(target: str) -> None:
     module, _, name = target.partition(":")
     loaded = sys.modules.get(module)
     try:
-        is_there = hasattr(loaded, name) if loaded is not None else importlib.util.find_spec(module) is not None
+        exists = hasattr(loaded, name) if loaded is not None else importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
-        is_there = False
-    if not is_there:
+        exists = False
+    if not exists:
         _logger.warning(
             "%s: rescue:%s cannot be found in process %d, so this rank would not be rescued",
             OTEL_PYTHON_TORCHDIST_ON_STALL, target, os.getpid(),

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches
 
-SHORTEST_SPAN_NS: Final = 1_000_000
+MIN_SPAN_NS: Final = 1_000_000
 """Minimum length of a recorded interval. Shorter intervals only add to the totals."""
-FETCHES: Final = "_next_data"
+NEXT_DATA: Final = "_next_data"
 """The method that waits for a batch. Each class of iterators has its own."""
 MAX_IN_STEP: Final = 16
 """Maximum number of records of each kind per step: pipelines run backward for each microbatch."""
@@ -138,8 +138,8 @@ class StepParts(RecordingPart):
     def _follow_loaders(self, patches: Patches) -> None:
         """Patch all iterator classes of loaders, including classes that are defined later."""
         base: Any = getattr(dataloader, _LOADER, None)
-        if not hasattr(base, FETCHES):
-            missing = _LOADER if base is None else f"{_LOADER}.{FETCHES}"
+        if not hasattr(base, NEXT_DATA):
+            missing = _LOADER if base is None else f"{_LOADER}.{NEXT_DATA}"
             _logger.warning("this torch has no %s: data waits are not recorded, except in data_wait()", missing)
             return
         # Not `__next__`, whose warnings show the line of its caller.
@@ -149,8 +149,8 @@ class StepParts(RecordingPart):
 
     def _follow(self, patches: Patches, loader: type) -> None:
         """Patch an iterator class, if it defines the method."""
-        if FETCHES in loader.__dict__ and loader.__name__ != _LOADER:
-            patches.replace(loader, FETCHES, self._make_next, is_traced=True)
+        if NEXT_DATA in loader.__dict__ and loader.__name__ != _LOADER:
+            patches.replace(loader, NEXT_DATA, self._make_next, is_traced=True)
 
     def _make_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _next_data(iterator: Any) -> Any:
@@ -176,17 +176,17 @@ class StepParts(RecordingPart):
         """Count a completed wait. It replaces the counts of nested waits.
 
         Args:
-            recorder: The recorder at its beginning.
-            begun_ns: When it began.
+            recorder: The recorder when the wait began.
+            begun_ns: Monotonic time at which the wait began.
             before: The counters at that time.
-            has_batch: Whether it ended with a batch.
+            has_batch: Whether the wait ended with a batch.
             iterator: The loader's iterator, if any.
         """
         try:
             ended_ns = time.monotonic_ns()
-            lasted_ns = ended_ns - begun_ns
-            recorder.tape.replace_figures(FigureWord.DATA_WAIT_NS, before[0] + lasted_ns, before[1] + has_batch)
-            if lasted_ns >= SHORTEST_SPAN_NS and self._has_room(recorder, ActivityKind.DATA_WAIT):
+            duration_ns = ended_ns - begun_ns
+            recorder.tape.replace_figures(FigureWord.DATA_WAIT_NS, before[0] + duration_ns, before[1] + has_batch)
+            if duration_ns >= MIN_SPAN_NS and self._has_room(recorder, ActivityKind.DATA_WAIT):
                 self._record(recorder, ActivityKind.DATA_WAIT, _dataset_of(iterator), begun_ns, ended_ns)
         except Exception as error:
             guard.report("data wait", error)
@@ -225,7 +225,7 @@ class StepParts(RecordingPart):
             recorder.tape.end_backward(threading.get_native_id())
             ended_ns = time.monotonic_ns()
             recorder.tape.add_time(FigureWord.BACKWARD_NS, ended_ns - begun_ns)
-            is_long = ended_ns - begun_ns >= SHORTEST_SPAN_NS or failure is not None
+            is_long = ended_ns - begun_ns >= MIN_SPAN_NS or failure is not None
             if is_long and self._has_room(recorder, ActivityKind.BACKWARD):
                 self._record(recorder, ActivityKind.BACKWARD, "", begun_ns, ended_ns, failure)
         except Exception as error:
@@ -249,7 +249,7 @@ class StepParts(RecordingPart):
         ended_ns: int,
         failure: BaseException | None = None,
     ) -> None:
-        """Record a completed interval. Its length decides whether it is recorded."""
+        """Record a completed interval."""
         tape = recorder.tape
         name = tape.names.find_room(type(failure).__qualname__, SPARE_OF_LABELS) if failure is not None else 0
         label = tape.names.find_room(detail, SPARE_OF_LABELS) if detail else 0
@@ -261,9 +261,9 @@ class StepParts(RecordingPart):
             tape.complete(interval.number, begun_ns, ended_ns, How.CALL if failure is None else How.FAILED, name)
 
 
-def _with_subclasses(of: type) -> Iterator[type]:
-    yield of
-    for subclass in of.__subclasses__():
+def _with_subclasses(base: type) -> Iterator[type]:
+    yield base
+    for subclass in base.__subclasses__():
         yield from _with_subclasses(subclass)
 
 

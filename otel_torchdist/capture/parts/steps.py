@@ -41,7 +41,7 @@ _warned_of: Final[set[str]] = set()
 
 
 def count_work(tape: TapeWriter, samples: float | None, tokens: float | None, flops: float | None) -> None:
-    """Add the work of a step to the tape. Ignore other values than finite numbers, with one warning."""
+    """Add the work of a step to the tape. Ignore values that are not finite numbers, with one warning."""
     for name, amount in (("samples", samples), ("tokens", tokens)):
         if amount is not None and _is_amount(name, amount):
             tape.add_to(_WORDS[name], round(amount))
@@ -59,9 +59,9 @@ def _is_amount(name: str, amount: object) -> bool:
     return False
 
 
-TAKES_OVER_AFTER: Final = 16
-"""Number of steps of another optimizer, without a step of the chosen one, after which it becomes the chosen one: a new
-training phase has begun. A discriminator makes fewer steps between two steps of its generator."""
+REPLACES_CHOSEN_AFTER: Final = 16
+"""Number of steps that another optimizer makes, without a step of the chosen optimizer, before it replaces the chosen
+optimizer: a new training phase has begun. A discriminator makes fewer steps between two steps of its generator."""
 
 
 _active: StepDetector | None = None
@@ -71,8 +71,8 @@ _active: StepDetector | None = None
 def mark_step(*, samples: float | None = None, tokens: float | None = None, flops: float | None = None) -> None:
     """Mark the end of a training step. Does nothing while instrumentation is off.
 
-    From the first call on, only these calls end steps: optimizers no longer do. The first call does not end a step
-    again that an optimizer has already ended.
+    From the first call on, only these calls end steps: optimizers no longer do. If an optimizer has
+    already ended the step, the first call does not end it again.
 
     Args:
         samples: Samples that this rank has processed in the step, for metrics of throughput.
@@ -151,7 +151,7 @@ class StepDetector(RecordingPart):
             self._handles.pop().remove()
 
     def begins(self, recorder: Recorder) -> None:
-        """Start recording to a new tape. Windows of collectives end its steps only without another source so far."""
+        """Start recording to a new tape. Windows of collectives end steps only if no other source ever has."""
         super().begins(recorder)
         if recorder.native is not None and self.source is not StepSource.WINDOWS:
             recorder.native.stop_windows()
@@ -200,9 +200,9 @@ class StepDetector(RecordingPart):
         chosen = self._optimizer() if self._optimizer else None
         if chosen is None or chosen is optimizer:
             return True
-        # There may be many optimizers, one per parameter: only count the steps of those not chosen.
+        # There may be many optimizers, one per parameter: only count the steps of the others.
         self._others[id(optimizer)] = steps = self._others[id(optimizer)] + 1
-        return steps >= TAKES_OVER_AFTER
+        return steps >= REPLACES_CHOSEN_AFTER
 
     def _end_by(self, optimizer: Optimizer, skipped: bool = False) -> None:
         if self._optimizer is None or self._optimizer() is not optimizer:
@@ -211,8 +211,8 @@ class StepDetector(RecordingPart):
         self._end(StepSource.OPTIMIZER, skipped)
 
     def _make_scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        # Not `step`, whose warnings show the line of its caller. Fused optimizers check for overflow themselves. They
-        # are always called, and not through this method.
+        # Not `step`, whose warnings show the line of its caller. Fused optimizers check for overflow themselves. A
+        # scaler always calls them, and does not use this method.
         def maybe_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._thread.stepped = False
             with guard.guarded("gradient scaler"):
@@ -265,9 +265,9 @@ class StepDetector(RecordingPart):
             return
         if source is not self.source and self.recorder.native is not None:
             self.recorder.native.stop_windows()
-        is_ended = source is StepSource.MARK_STEP and self.source is StepSource.OPTIMIZER
+        ended_by_optimizer = source is StepSource.MARK_STEP and self.source is StepSource.OPTIMIZER
         self.source = source
-        if is_ended:  # by the optimizer, before the first `mark_step`: a second end would make an empty step
+        if ended_by_optimizer:  # before the first `mark_step`: a second end would make an empty step
             return
         self.recorder.end_step(time.monotonic_ns(), self._issued(), skipped, self._scales.newest)
         if self._ended is not None and source is not StepSource.WINDOWS:

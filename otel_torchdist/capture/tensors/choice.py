@@ -17,17 +17,19 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE, 
 _logger = logging.getLogger("otel_torchdist")
 
 
-def given_hooks(given: dict[str, Any]) -> tuple[Hooks, ...]:
+def given_hooks(arguments: dict[str, Any]) -> tuple[Hooks, ...]:
     """Read the hooks in the arguments of `instrument`. Skip invalid values with a warning."""
-    hooks: Any = given.get("hooks", ())
-    several: list[Any] = [*hooks] if isinstance(hooks, Iterable) else [hooks]
-    functions = {name: given[name] for name in ("before_operation", "after_operation") if given.get(name) is not None}
+    hooks: Any = arguments.get("hooks", ())
+    values: list[Any] = [*hooks] if isinstance(hooks, Iterable) else [hooks]
+    functions = {
+        name: arguments[name] for name in ("before_operation", "after_operation") if arguments.get(name) is not None
+    }
     usable = {name: function for name, function in functions.items() if callable(function)}
-    for value in [value for value in several if not isinstance(value, Hooks)]:
+    for value in [value for value in values if not isinstance(value, Hooks)]:
         _logger.warning("instrument(hooks=%.100r) is not Hooks: it is not called", value)
     for name in functions.keys() - usable.keys():
         _logger.warning("instrument(%s=%.100r) is not a function: it is not called", name, functions[name])
-    valid = [value for value in several if isinstance(value, Hooks)]
+    valid = [value for value in values if isinstance(value, Hooks)]
     if usable:
         valid.append(Hooks(usable.get("before_operation"), usable.get("after_operation")))
     return tuple(valid)
@@ -93,14 +95,14 @@ class Observers:
         return not self.needs_tensors and not self.synchronizes
 
 
-def chosen_observers(config: Config, given: dict[str, Any]) -> Observers:
+def chosen_observers(config: Config, arguments: dict[str, Any]) -> Observers:
     """Return the observers in the settings and the arguments of `instrument`. Warn if they rule out native recording.
 
-    Not called, nor is this module imported, without observers: see `Config.observes_tensors`.
+    Without observers, this function is not called, and this module is not imported: see `Config.observes_tensors`.
     """
     is_off = config.numerics is NumericsMode.OFF
     observers = Observers(
-        hooks=(*given_hooks(given), *load_hooks(config.hooks)),
+        hooks=(*given_hooks(arguments), *load_hooks(config.hooks)),
         synchronizes=config.synchronize,
         numerics=None if is_off else NumericsObserver(config.numerics, config.numerics_every, config.numerics_ranks),
         compare_parameters=config.compare_parameters,

@@ -84,12 +84,12 @@ def row_of_parameters(tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> 
     for shift, factor in ((30, FACTORS[1]), (27, FACTORS[2])):
         value = (value ^ _shifted(value, shift)) * signed(factor)
     value = value ^ _shifted(value, 31)
-    places = torch.arange(len(tensors), dtype=torch.int64, device=value.device)
+    indices = torch.arange(len(tensors), dtype=torch.int64, device=value.device)
     bits = bits_of_places(len(tensors))
     words = [torch.zeros((), dtype=torch.int64, device=value.device) for _ in range(WORDS)]
     for bit in range(bits):
         word, shift, modulus = position_of(bit, bits)
-        part = (value * (places >> bit & 1)).sum() & (modulus - 1)
+        part = (value * (indices >> bit & 1)).sum() & (modulus - 1)
         words[word] = words[word] + (part << shift)
     return torch.stack([value.sum() & SUM_MASK, *words])
 
@@ -190,7 +190,7 @@ class DeviceValues:
 
     def parameters(self, tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> Reading | Unseen:
         """Enqueue the checksums of parameters; see `row_of_parameters`."""
-        return self._enqueue(tensors, lambda: row_of_parameters(tensors, salts), most=len(tensors))
+        return self._enqueue(tensors, lambda: row_of_parameters(tensors, salts), max_tensors=len(tensors))
 
     def read(self, reading: Reading, arrived: Callable[[bytes], object]) -> None:
         """Call a function with a result, on our thread, once it arrives."""
@@ -200,12 +200,12 @@ class DeviceValues:
             cuda.read(reading)
 
     def _enqueue(
-        self, tensors: Sequence[torch.Tensor], row_of: Callable[[], torch.Tensor], most: int = MAX_TENSORS
+        self, tensors: Sequence[torch.Tensor], row_of: Callable[[], torch.Tensor], max_tensors: int = MAX_TENSORS
     ) -> Reading | Unseen:
         cuda = self._find_cuda()
         if cuda is None:
             return Unseen.DEVICE
-        if len(tensors) > most:
+        if len(tensors) > max_tensors:
             return Unseen.FULL
         reading: Reading | Unseen = cuda.room_for_reading(tensors[0].get_device())
         if isinstance(reading, Unseen):

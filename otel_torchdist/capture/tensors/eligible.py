@@ -41,7 +41,7 @@ def select_inputs(tensors: Sequence[torch.Tensor]) -> SelectedInputs:
     for tensor in tensors:
         if not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized) or not tensor.numel():
             continue
-        reason = why_not(tensor)
+        reason = why_unreadable(tensor)
         if reason is None and tensor.dtype in _COMPLEX:
             tensor = torch.view_as_real(tensor.detach())
         if reason is None and not _has_statistics(tensor):
@@ -58,7 +58,7 @@ def _has_statistics(tensor: torch.Tensor) -> bool:
     return tensor.dtype in FLOATING or (tensor.dtype in FLOAT8 and tensor.is_cpu)
 
 
-def why_not(tensor: torch.Tensor) -> Unseen | None:
+def why_unreadable(tensor: torch.Tensor) -> Unseen | None:
     """Return why the memory of a tensor cannot be read, or None."""
     if tensor.__class__ not in _PLAIN or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return Unseen.TYPE
@@ -74,7 +74,7 @@ def why_not(tensor: torch.Tensor) -> Unseen | None:
 def why_no_checksum(tensors: Sequence[torch.Tensor]) -> Unseen | None:
     """Return why outputs have no checksum, or None."""
     for tensor in tensors:
-        reason = why_not(tensor)
+        reason = why_unreadable(tensor)
         if reason is None and tensor.device != tensors[0].device:
             reason = Unseen.DEVICE
         if reason is not None:
@@ -117,11 +117,11 @@ PROMISES: Final = (
 
 _PROMISED: Final = {backend: promise.operations for promise in PROMISES for backend in promise.backends}
 _IS_ROCM: Final = torch.version.hip is not None
-_NOTHING: Final[frozenset[str]] = frozenset()
+_NO_OPERATIONS: Final[frozenset[str]] = frozenset()
 
 
 def makes_equal(operation: str, backend: str, is_rocm: bool = _IS_ROCM) -> bool:
     """Return whether a backend promises bitwise equal outputs of an operation on all members."""
     if is_rocm and backend.startswith("nccl"):
         return False
-    return operation in _PROMISED.get(backend, _NOTHING)
+    return operation in _PROMISED.get(backend, _NO_OPERATIONS)

@@ -73,12 +73,12 @@ def tensor_roles(operation: OperationSchema) -> TensorRoles:
     return TensorRoles(sent, written, waiting is Waiting.FOR_ROOT, waiting is Waiting.ROOT)
 
 
-def flat(given: Any) -> Iterator[torch.Tensor]:
+def flat(argument: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of an argument: a tensor, a list, or a list of lists."""
-    if type(given) is not LIST:
-        yield given
+    if type(argument) is not LIST:
+        yield argument
         return
-    for element in given:
+    for element in argument:
         yield from flat(element)
 
 
@@ -95,7 +95,7 @@ class AwaitedOperation:
         outputs: Weak references to its outputs.
         in_backward: Whether a backward pass has issued it.
         on_host: Whether it runs on the CPU.
-        work: Weak reference to its Work; None if it has none (yet).
+        work: Weak reference to its Work; None without a Work, and before the Work is known.
     """
 
     __slots__ = ("call", "hooks", "in_backward", "on_host", "outputs", "work")
@@ -117,7 +117,7 @@ class AwaitedOperation:
         try:
             if work is None or work.is_completed():
                 return False
-            # With gloo, C++ waits for the future, which completes just before the Work. With NCCL, it proves nothing.
+            # With gloo, C++ waits for the future, which completes just before the Work. NCCL's future proves nothing.
             return not (self.on_host and work.get_future().done())
         except Exception as error:
             guard.pass_on(error)
@@ -201,14 +201,14 @@ class AwaitedEnds:
             oldest, _ = self._pending.popitem(last=False)
             self._forget(oldest)
 
-    def _by_work_of(self, several: list[AwaitedOperation], work: Any) -> None:
+    def _by_work_of(self, operations: list[AwaitedOperation], work: Any) -> None:
         """Let a wait for a Work end operations. The Python object lives as long as the program can wait for it."""
         if work.__class__ not in self._patched:
             self._patch(work.__class__)
         if len(self._by_work) > MAX_PENDING:
             self._by_work = {key: entry for key, entry in self._by_work.items() if entry[0]() is not None}
-        self._by_work[id(work)] = reference = (weakref.ref(work), several)
-        for pending in several:
+        self._by_work[id(work)] = reference = (weakref.ref(work), operations)
+        for pending in operations:
             pending.work = reference[0]
 
     def _patch(self, cls: type[Any]) -> None:
@@ -232,14 +232,14 @@ class AwaitedEnds:
     def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             work = original(group, *args, **kwargs)
-            several: list[AwaitedOperation] = []
+            operations: list[AwaitedOperation] = []
             with guard.guarded("hooks"):
                 state = self._find_group(group)
-                several = self._blocks.pop(state.name_id, several) if state is not None else several
-                if several and work is not None:
-                    self._by_work_of(several, work)
+                operations = self._blocks.pop(state.name_id, operations) if state is not None else operations
+                if operations and work is not None:
+                    self._by_work_of(operations, work)
             if work is None:
-                for pending in several:
+                for pending in operations:
                     self._end(pending)
             return work
 
@@ -248,10 +248,10 @@ class AwaitedEnds:
     def end_by_tensors(self, given: Any) -> None:
         """End the operations that write to the memory of these tensors."""
         self._last_works.pop(get_native_id(), None)
-        several: list[AwaitedOperation | None] = []
+        operations: list[AwaitedOperation | None] = []
         with guard.guarded("hooks"):
-            several = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]
-        for pending in several:
+            operations = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]
+        for pending in operations:
             if pending is not None:
                 self._end(pending)
 

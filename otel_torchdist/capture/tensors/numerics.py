@@ -20,7 +20,7 @@ from otel_torchdist.capture.core.cuda.readings import Reading
 from otel_torchdist.capture.core.torch_api import backward_id
 from otel_torchdist.capture.tensors import eligible
 from otel_torchdist.capture.tensors.device_values import Counts, DeviceValues, checksum_in, words_of_inputs
-from otel_torchdist.capture.tensors.eligible import MUST_BE_EQUAL, makes_equal, why_not
+from otel_torchdist.capture.tensors.eligible import MUST_BE_EQUAL, makes_equal, why_unreadable
 from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, format_of, moments_of
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.model.collectives import operations_where
@@ -56,35 +56,35 @@ class Culprits:
 UNKNOWN: Final = Culprits()
 
 
-def culprits_in(group: GroupState, operation: str, inputs: Sequence[torch.Tensor], is_found: bool) -> Culprits:
+def culprits_in(group: GroupState, operation: str, inputs: Sequence[torch.Tensor], is_found_by_host: bool) -> Culprits:
     """Find the parameters that contain a non-finite value.
 
     Args:
         group: The group.
         operation: Name of the operation.
         inputs: The sent tensors.
-        is_found: Whether the host found the value. Otherwise a device may find one, without its position.
+        is_found_by_host: Whether the host has found the value. A device may find a value later, but not its position.
     """
-    if len(inputs) != 1 or why_not(inputs[0]) is not None or not inputs[0].is_contiguous():
+    if len(inputs) != 1 or why_unreadable(inputs[0]) is not None or not inputs[0].is_contiguous():
         return UNKNOWN
     try:
-        return _find(group, operation, inputs[0], is_found)
+        return _find(group, operation, inputs[0], is_found_by_host)
     except Exception as error:
         guard.report("parameters of a message", error)
         return UNKNOWN
 
 
-def _find(group: GroupState, operation: str, message: torch.Tensor, is_found: bool) -> Culprits:
-    held: MessageParameters | None = None
+def _find(group: GroupState, operation: str, message: torch.Tensor, is_found_by_host: bool) -> Culprits:
+    parameters: MessageParameters | None = None
     if operation == _DDP_REDUCES and group.buckets is not None and backward_id() >= 0:
-        held = group.buckets.parameters_of_next(message.nbytes)
-    if held is None and is_found:  # for a device, only the unit would be known, which is recorded anyway
-        held = parameters_of_unit(message.numel(), len(group.name.ranks))
-    if held is None:
+        parameters = group.buckets.parameters_of_next(message.nbytes)
+    if parameters is None and is_found_by_host:  # for a device, only the unit would be known, which is recorded anyway
+        parameters = parameters_of_unit(message.numel(), len(group.name.ranks))
+    if parameters is None:
         return UNKNOWN
-    shown = (held.at(_first_bad(message)),) if is_found else (held.names[0], held.names[-1])
+    shown = (parameters.at(_first_bad(message)),) if is_found_by_host else (parameters.names[0], parameters.names[-1])
     names = group.recorder.tape.names.find_room(ParameterNames(tuple(dict.fromkeys(shown))), SPARE_OF_SHAPES)
-    return Culprits(names, len(held.names))
+    return Culprits(names, len(parameters.names))
 
 
 def _first_bad(message: torch.Tensor) -> int:
@@ -101,16 +101,16 @@ def _first_bad(message: torch.Tensor) -> int:
 
 _SUMS: Final = frozenset({"sum", "avg", "premul_sum"})
 """Reduce ops whose inputs should be finite. MIN and MAX often start with infinities."""
-_NOT_SHOWN: Final = ""
+_HIDDEN: Final = ""
 """The reduce op in torch 2.8, which does not expose it."""
 _REDUCES: Final = operations_where(lambda row: row.family.reduces)
 _SENDS: Final = operations_where(
     lambda row: row.family.moves_data and not row.family.reduces and row.has_input_everywhere
 )
 _HASH: Final = 0x9E3779B1
-_ROOM: Final = 1 << 32
+_HASH_RANGE: Final = 1 << 32
 BYTES_PER_SAMPLE: Final = 1 << 20
-"""Messages up to this size are sampled one in `every`; larger ones at the same rate of bytes."""
+"""Up to this size, one in `every` messages is sampled. Larger messages are sampled at the same rate of bytes."""
 
 
 def is_chosen(sequence: int, every: int, size: int) -> bool:
@@ -121,13 +121,13 @@ def is_chosen(sequence: int, every: int, size: int) -> bool:
         every: Sampling interval.
         size: Bytes of its tensors.
     """
-    return (sequence * _HASH) % _ROOM < _ROOM // (every * max(1, size // BYTES_PER_SAMPLE))
+    return (sequence * _HASH) % _HASH_RANGE < _HASH_RANGE // (every * max(1, size // BYTES_PER_SAMPLE))
 
 
 def has_values(operation: str, reduce_op: str, in_backward: bool = False) -> bool:
     """Return whether an operation sends values that should be finite. A hidden reduce op counts in backward passes."""
     if operation in _REDUCES:
-        return reduce_op in _SUMS or (reduce_op == _NOT_SHOWN and in_backward)
+        return reduce_op in _SUMS or (reduce_op == _HIDDEN and in_backward)
     return operation in _SENDS
 
 
@@ -250,7 +250,7 @@ class NumericsObserver:
         count = len(outputs)
 
         def after(ended: OperationCall) -> None:
-            if len(ended.outputs) == count:  # without dropped outputs, the rest cannot be compared
+            if len(ended.outputs) == count:  # if the program has dropped some outputs, the checksum is not comparable
                 with guard.guarded("numerics"), torch.no_grad():
                     _compare(tape, number, ended.outputs, devices)
 

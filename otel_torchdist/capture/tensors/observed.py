@@ -94,7 +94,7 @@ class ObservedCalls(SessionPart):
         self._find_group = find_group
         self._thread = _Thread()
         self._ends = AwaitedEnds(find_group, patches, self._call)
-        self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
+        self._hooks_by_group: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
         self._handles: list[Any] = []
 
     def hook(self, patches: Patches) -> None:
@@ -140,7 +140,7 @@ class ObservedCalls(SessionPart):
     def forget_in_child(self) -> None:
         """Drop pending operations."""
         self._ends.forget_all()
-        self._wanted.clear()
+        self._hooks_by_group.clear()
         self._thread = _Thread()
         if self._replicas is not None:
             self._replicas.forget_steps()
@@ -158,8 +158,8 @@ class ObservedCalls(SessionPart):
         ends = self._ends
 
         def observed(keyset: Any, *args: Any) -> Any:
-            looks = needs_tensors and (hooks or self._numerics is not None)
-            pending = self._begin(operation, roles, hooks, args) if looks else None
+            is_observed = needs_tensors and (hooks or self._numerics is not None)
+            pending = self._begin(operation, roles, hooks, args) if is_observed else None
             devices = synchronizer.before(operation, args) if synchronizer is not None else ()
             result = kernel(keyset, *args)
             if synchronizer is not None:
@@ -207,7 +207,7 @@ class ObservedCalls(SessionPart):
         if before:
             self._call(before, replace(call, inputs=inputs))
         outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
-        if self._numerics is not None and not self._rehearsals.are_on:
+        if self._numerics is not None and not self._rehearsals.are_running:
             record = None
             with guard.guarded("numerics"):
                 record = self._numerics.before(
@@ -221,12 +221,12 @@ class ObservedCalls(SessionPart):
     ) -> tuple[tuple[Hook, ...], tuple[Hook, ...]]:
         """Return the functions to call before and after an operation of a group."""
         key = (operation.index, group.name_id)
-        functions = self._wanted.get(key)
+        functions = self._hooks_by_group.get(key)
         if functions is None:
             wanted = [hook for hook in hooks if hook.wants(group.name, group.rank)]
             before = tuple(hook.before_operation for hook in wanted if hook.before_operation is not None)
             after = tuple(hook.after_operation for hook in wanted if hook.after_operation is not None)
-            functions = self._wanted[key] = (before, after)
+            functions = self._hooks_by_group[key] = (before, after)
         return functions
 
     def _describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> _DescribedCall | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.torch_api import Patches
 
 STAGES: Final = "torch.distributed.pipelining.stage"
-_REHEARSE: Final = ("_prepare_forward_infra", "_prepare_backward_infra")
+_REHEARSALS: Final = ("_prepare_forward_infra", "_prepare_backward_infra")
 """Private methods of torch. Only the first exists in all versions. Without them, garbage may be reported as NaN."""
 
 
@@ -34,7 +34,7 @@ class Rehearsals:
         self._threads: set[int] = set()
 
     @property
-    def are_on(self) -> bool:
+    def are_running(self) -> bool:
         """Whether a rehearsal is in progress in any thread: autograd's threads take part."""
         return bool(self._threads)
 
@@ -51,7 +51,7 @@ class Rehearsals:
     def imported(self, module: ModuleType) -> None:
         """Patch the classes of stages in their module."""
         for owner in [value for value in vars(module).values() if isinstance(value, type)] if self._is_followed else ():
-            for name in _REHEARSE:
+            for name in _REHEARSALS:
                 if owner.__module__ == module.__name__ and name in vars(owner):
                     self._patches.replace(owner, name, self._make)
 

@@ -26,8 +26,8 @@ from otel_torchdist.capture.tensors.statistics import is_dense
 MAX_MODELS: Final = 1_024
 MAX_OPTIMIZERS: Final = 4_096
 """Maximum number of live optimizers. Programs that step in the backward pass have one per parameter."""
-_OF_TENSORS: Final = 1 << 31
-_NUMBERS: Final = _OF_TENSORS - 1
+_DTENSOR_SET: Final = 1 << 31
+_NUMBER_MASK: Final = _DTENSOR_SET - 1
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that are read. Subclasses may run custom code."""
 
@@ -103,15 +103,15 @@ class WrappedModels:
         given = tuple(parameters)
         names = tuple(
             [
-                names_by_id.get(id(parameter)) or _fallback_name(place, parameter)
-                for place, parameter in enumerate(given)
+                names_by_id.get(id(parameter)) or _fallback_name(index, parameter)
+                for index, parameter in enumerate(given)
             ]
         )
         self._models.append(
             _Model(
                 wrapper=weakref.ref(wrapper) if is_known else None,
                 process_group=weakref.ref(process_group),
-                number=number & _NUMBERS,
+                number=number & _NUMBER_MASK,
                 parameters=tuple([weakref.ref(parameter) for parameter in given]),
                 names=names,
             )
@@ -176,18 +176,18 @@ class ReplicatedTensors:
             return []
         by_group: dict[int, _Replicated] = {}
         groups: dict[tuple[int, int], Any] = {}
-        seen: set[int] = set()
+        visited: set[int] = set()
         steps_of: dict[int, int] = {}
         for optimizer, steps in list(self._steps.items()):
             count = sum(len(group["params"]) for group in optimizer.param_groups)
-            for place, parameter, name in _parameters_of(optimizer):
-                if not isinstance(parameter, distributed) or id(parameter) in seen:
+            for index, parameter, name in _parameters_of(optimizer):
+                if not isinstance(parameter, distributed) or id(parameter) in visited:
                     continue
-                seen.add(id(parameter))
-                salt = _salt(parameter, (name, count, place))
+                visited.add(id(parameter))
+                salt = _salt(parameter, (name, count, index))
                 if steps_of.setdefault(salt, steps) != steps:
                     return None
-                _add_to_groups(parameter, name or _fallback_name(place, parameter, optimizer), salt, groups, by_group)
+                _add_to_groups(parameter, name or _fallback_name(index, parameter, optimizer), salt, groups, by_group)
         return [
             # Numbers do not depend on the order of optimizers, which may differ between ranks.
             ParameterSet(entry.process_group, _number(entry.salts, steps_of), entry.tensors, entry.salts, entry.names)
@@ -200,20 +200,21 @@ def _number(salts: Iterable[int], steps_of: Mapping[int, int]) -> int:
 
     Only differences count: a rank that has skipped a step must still be compared.
     """
-    least = min(steps_of.values())
+    min_steps = min(steps_of.values())
     return (
-        _OF_TENSORS | zlib.crc32(repr([(salt, steps_of[salt] - least) for salt in sorted(salts)]).encode()) & _NUMBERS
+        _DTENSOR_SET
+        | zlib.crc32(repr([(salt, steps_of[salt] - min_steps) for salt in sorted(salts)]).encode()) & _NUMBER_MASK
     )
 
 
 def _parameters_of(optimizer: Optimizer) -> Iterator[tuple[int, Any, str]]:
     """Yield index, parameter and name of all parameters of an optimizer; '' without a name."""
-    place = 0
+    index = 0
     for group in optimizer.param_groups:
         names = group.get("param_names") or ()
         for nth, parameter in enumerate(group["params"]):
-            yield place, parameter, names[nth] if nth < len(names) else ""
-            place += 1
+            yield index, parameter, names[nth] if nth < len(names) else ""
+            index += 1
 
 
 def _salt(parameter: Any, identity: tuple[str, int, int]) -> int:
@@ -270,7 +271,7 @@ def _is_readable(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu or (tensor.is_cuda and is_dense(tensor))  # else a copy, which may not fit into memory
 
 
-def _fallback_name(place: int, parameter: torch.Tensor, optimizer: Optimizer | None = None) -> str:
+def _fallback_name(index: int, parameter: torch.Tensor, optimizer: Optimizer | None = None) -> str:
     """Return a description of a parameter without a name."""
     of = f" of {type(optimizer).__name__}" if optimizer is not None else ""
-    return f"parameter {place}{of} ({'x'.join(map(str, parameter.shape)) or 'scalar'})"
+    return f"parameter {index}{of} ({'x'.join(map(str, parameter.shape)) or 'scalar'})"

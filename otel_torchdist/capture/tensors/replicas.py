@@ -1,7 +1,7 @@
 """Records checksums of replicated parameters before some steps. Agents compare them, without a collective.
 
-Divergence persists, so comparing one step in a hundred delays the finding and misses nothing. DDP models are found in
-the function that verifies the parameters of a new model, which receives both the group and the parameters. DTensors are
+Divergence persists, so comparing one step in a hundred detects it later, but always. DDP models are found in the
+function that verifies the parameters of a new model, which receives both the group and the parameters. DTensors are
 found in the optimizers that update them. The comparison comes before a step, not after it: ZeRO's optimizers distribute
 the updates of a rank only after the step of the inner optimizer.
 """
@@ -159,16 +159,16 @@ class Replicas:
         else:
             self._devices.read(reading, lambda row: _fill_in(tape, number, row))
 
-    def _name(self, recorder: Recorder, given: Sequence[str]) -> int:
+    def _name(self, recorder: Recorder, parameter_names: Sequence[str]) -> int:
         """Return the id of the names of parameters, truncated to fit."""
-        names = tuple(given)
-        known = self._named.get(names)
-        if known is not None:
-            return known
-        room, shown = MAX_LETTERS, list[str]()
+        names = tuple(parameter_names)
+        name_id = self._named.get(names)
+        if name_id is not None:
+            return name_id
+        letters_left, shown = MAX_LETTERS, list[str]()
         for name in names[:MAX_PARAMETERS]:
-            room -= len(name)
-            if room < 0:
+            letters_left -= len(name)
+            if letters_left < 0:
                 break
             shown.append(name)
         if len(self._named) >= MAX_NAMED:

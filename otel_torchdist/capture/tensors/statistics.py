@@ -24,7 +24,7 @@ FLOAT8: Final = frozenset(
     {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
 )  # fmt: skip
 _NO_NEGATIVE_ZERO: Final = frozenset({torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
-"""Types without negative zero. Its code is their only NaN."""
+"""Types without negative zero, whose code is their only NaN."""
 _CODES: Final = 256
 
 
@@ -179,9 +179,9 @@ def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
             squares += float(_vector_norm(tensor)) ** 2
         total += float(sample.mean(dtype=torch.float32)) * count if is_half else float(tensor.sum())
         magnitude = sample.abs()
-        zeros_here = int(torch.count_nonzero(magnitude == 0))
-        zeros += zeros_here
-        subnormals += int(torch.count_nonzero(magnitude < torch.finfo(tensor.dtype).tiny)) - zeros_here
+        tensor_zeros = int(torch.count_nonzero(magnitude == 0))
+        zeros += tensor_zeros
+        subnormals += int(torch.count_nonzero(magnitude < torch.finfo(tensor.dtype).tiny)) - tensor_zeros
     is_float8 = all(tensor.dtype in FLOAT8 for tensor in tensors)
     return Moments(
         mean=total / elements,
@@ -206,11 +206,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
     """Return whether a tensor's elements fill a contiguous range of memory, in any order."""
     if tensor.is_contiguous():
         return True
-    reach = 1
+    extent = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != reach:
+        if size != 1 and stride != extent:
             return False
-        reach *= size
+        extent *= size
     return True
 
 
@@ -248,7 +248,7 @@ def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         return
     if flat.data_ptr() % _WORD or flat.storage_offset() % _WORD:
         # Words must be aligned, and the sum must not depend on the address: copy one lane at a time.
-        pieces = [flat.narrow(0, at, lane).clone().view(torch.int64).sum() for at in range(0, whole, lane)]
+        pieces = [flat.narrow(0, start, lane).clone().view(torch.int64).sum() for start in range(0, whole, lane)]
         lanes = torch.stack(pieces)
     else:
         lanes = flat.narrow(0, 0, whole).view(torch.int64).view(LANES, -1).sum(1)

@@ -1,7 +1,7 @@
 """Adds the frames of awaited coroutines to a thread's stack, which shows only the event loop.
 
-The walk starts at the task of `run_until_complete` and follows awaits. For gathered tasks, it follows the first
-pending task. It only reads private attributes, and ends where an attribute is missing.
+The walk starts at the task of `run_until_complete` and follows awaits. For gathered tasks, it follows the first pending
+task. It only reads private attributes, and ends where an attribute is missing.
 """
 
 from __future__ import annotations

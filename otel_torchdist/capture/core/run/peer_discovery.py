@@ -209,7 +209,7 @@ _ANY_PORT: Final = 9
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """Return this node's IPv4 address: of the interface that the job is configured for, else of the interface towards its master."""
+    """Return this node's IPv4 address: of the configured interface, else of the interface towards the master."""
     for variable in _INTERFACES:
         match = _INTERFACE.fullmatch(environ.get(variable, "").partition(",")[0])
         address = _address_of(match[1]) if match else ""

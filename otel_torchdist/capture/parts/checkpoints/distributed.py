@@ -1,8 +1,8 @@
 """Records saves and loads of `torch.distributed.checkpoint`, with their stages.
 
-torch logs the beginning and end of each to a separate logger, for listeners. If a stage raises, only the exception of
-the whole is logged. Bytes, files and exceptions of stages are recorded in the functions that its collectives call on
-each rank.
+torch logs the start and end of each save, load and stage to a separate logger, for listeners. If a stage raises, torch
+logs only the exception of the whole checkpoint. Bytes, files and exceptions of stages are recorded in the functions
+that its collectives call on each rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STORAGE: Final = ("storage_writer", "storage_reader")
 class Amount:
     """The amount of data of a plan or result of `torch.distributed.checkpoint`.
 
-    Planners, writers and readers may be the program's. Objects unlike torch's count as unknown.
+    The program may define planners, writers and readers. Amounts of objects unlike torch's are unknown.
 
     Attributes:
         message_bytes: Number of bytes; 0 if unknown.
@@ -116,7 +116,7 @@ _OPERATIONS: Final = {
 _WRITES: Final = "write_data"
 _READS: Final = "read_data"
 _MOVES_DATA: Final = (_WRITES, _READS)
-_WHERE: Final = "checkpoint"
+_CONTEXT: Final = "checkpoint"
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -159,8 +159,8 @@ class DistributedCheckpoints(logging.Handler):
         if self._has_warned or is_heard or self._activities.recorder is None:
             return
         self._has_warned = True
-        why = "this torch logs none" if logger is None else f"the logger {logger.name} is disabled"
-        _logger.warning("checkpoints are not recorded: %s (`logging.disable` and `dictConfig` do that)", why)
+        reason = "this torch logs none" if logger is None else f"the logger {logger.name} is disabled"
+        _logger.warning("checkpoints are not recorded: %s (`logging.disable` and `dictConfig` do that)", reason)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Record a message of torch, on the thread of the activity."""
@@ -170,13 +170,13 @@ class DistributedCheckpoints(logging.Handler):
         try:
             if not self._is_complete:  # the package is imported by the first message
                 self._watch_stages()
-            self._take(message)
+            self._handle(message)
         except Exception as error:
-            guard.report(_WHERE, error)
+            guard.report(_CONTEXT, error)
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         event, key, name = message.get("event"), message.get("uuid"), message.get("func_name")
-        if type(name) is not str or type(key) is not str or "." in name:  # messages on single entries of a state dict
+        if type(name) is not str or type(key) is not str or "." in name:  # a message on a single entry of a state dict
             return
         if event == "start":
             self._begin(name, key, message)
@@ -220,12 +220,12 @@ class DistributedCheckpoints(logging.Handler):
         def collective(wrapper: Any, step: Any, map_fun: Any, *args: Any, **kwargs: Any) -> Any:
             current = activities.current
             if current is None or not current.open or not callable(map_fun):
-                with guard.guarded(_WHERE):
+                with guard.guarded(_CONTEXT):
                     self._warn_if_silent()
                 return original(wrapper, step, map_fun, *args, **kwargs)
             key = object()
             parts = _CollectiveFunctions(activities, map_fun)
-            with guard.guarded(_WHERE):
+            with guard.guarded(_CONTEXT):
                 activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(step), key)
                 parts.name_storage()
             if args and callable(args[0]):
@@ -235,12 +235,12 @@ class DistributedCheckpoints(logging.Handler):
             try:
                 result = original(wrapper, step, parts.wrap(map_fun), *args, **kwargs)
             except BaseException as error:
-                with guard.guarded(_WHERE):
+                with guard.guarded(_CONTEXT):
                     activities.end(key, *_ending(error))
                 raise
-            with guard.guarded(_WHERE):
+            with guard.guarded(_CONTEXT):
                 parts.expect(result)
-            with guard.guarded(_WHERE):
+            with guard.guarded(_CONTEXT):
                 activities.end(key, How.CALL)
             return result
 
@@ -286,12 +286,12 @@ class _CollectiveFunctions:
             try:
                 result = function(*args)
             except BaseException as error:
-                with guard.guarded(_WHERE):
+                with guard.guarded(_CONTEXT):
                     activities.fail_innermost(depth, failure_of(error))
                 raise
             finally:
                 current.deferring = deferring
-            with guard.guarded(_WHERE):
+            with guard.guarded(_CONTEXT):
                 self._count(result)
             return result
 

@@ -1,7 +1,8 @@
 """Records `torch.save` and `torch.load` of files.
 
-All paths except the old format open their zip file through two globals of `torch.serialization`, however the functions
-were imported. Buffers and streams are not recorded: `torch.distributed.checkpoint` uses them.
+`torch.save` and `torch.load` open their zip files through two globals of `torch.serialization`, however the program has
+imported them. Files in the old format are not recorded, nor are buffers and streams, which
+`torch.distributed.checkpoint` uses.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from otel_torchdist.tape.layout import ActivityWord
 
 _WRITER: Final = "_open_zipfile_writer"
 _FILE: Final = "file"
-_WHERE: Final = "checkpoint file"
+_CONTEXT: Final = "checkpoint file"
 
 
 class CheckpointFiles:
@@ -56,7 +57,7 @@ class CheckpointFiles:
             size = 0 if kind is ActivityKind.TORCH_SAVE else _size_of(path)
             return _RecordedFile(self._activities, kind, path, size)
         except Exception as error:
-            guard.report(_WHERE, error)
+            guard.report(_CONTEXT, error)
             return None
 
 
@@ -86,7 +87,7 @@ class _RecordedFile:
             ending = How.CALL if error is None else How.FAILED if failure is not None else How.ABANDONED
             self._activities.end(self, ending, failure)
         except Exception as our_error:
-            guard.report(_WHERE, our_error)
+            guard.report(_CONTEXT, our_error)
 
 
 class _Opened:

@@ -36,12 +36,12 @@ class Checkpoints(RecordingPart):
         super().__init__()
         self._patches = patches
         # At most one entry. A dict, because `setdefault` is atomic: two threads or a signal handler may be first.
-        self._made: dict[None, CheckpointRecording] = {}
+        self._recordings: dict[None, CheckpointRecording] = {}
         self._messages = _Messages(self._begin_if_recorded)
 
     @property
     def _recording(self) -> CheckpointRecording | None:
-        return self._made.get(None)
+        return self._recordings.get(None)
 
     def begins(self, recorder: Recorder) -> None:
         """Start recording to a new tape."""
@@ -95,7 +95,7 @@ class Checkpoints(RecordingPart):
         if recording is not None:
             return recording
         new = CheckpointRecording(self._patches, self.recorder)
-        recording = self._made.setdefault(None, new)
+        recording = self._recordings.setdefault(None, new)
         if recording is new:
             recording.distributed.hook()
         return recording

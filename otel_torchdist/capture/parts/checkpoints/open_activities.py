@@ -1,6 +1,7 @@
 """The stack of open checkpoint activities of each thread, and their records on the tape.
 
-An activity without an end message ends with its parent. Without a parent, it ends when its thread is found outside.
+An activity without an end message ends with its parent. Without a parent, it ends when its thread has left torch's
+checkpoint code.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT: Final = 200
 MAX_TEXTS: Final = 256
-"""Number of texts of a tape that keep their digits. A job may save a million times."""
+"""Maximum number of texts stored in full. In later texts, digits become `#`: a job may save a million times."""
 _ELLIPSIS: Final = "…"
 _NUMBER: Final = re.compile(r"\d+")
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]{1,15})://", re.IGNORECASE)
@@ -38,20 +39,20 @@ class Texts:
 
     def __init__(self) -> None:
         self._tape: TapeWriter | None = None
-        self._known: dict[str, int] = {}
+        self._name_ids: dict[str, int] = {}
 
     def id_of(self, tape: TapeWriter, text: str) -> int:
         """Return the name id of a text; 0 for an empty one, or if there is no room."""
         if tape is not self._tape:
-            self._tape, self._known = tape, {}
+            self._tape, self._name_ids = tape, {}
         if not text:
             return 0
-        known = self._known.get(text)
-        if known is not None:
-            return known
-        if len(self._known) >= MAX_TEXTS:
+        name_id = self._name_ids.get(text)
+        if name_id is not None:
+            return name_id
+        if len(self._name_ids) >= MAX_TEXTS:
             return tape.names.find_room(_NUMBER.sub("#", text), SPARE_OF_LABELS)
-        name_id = self._known[text] = tape.names.find_room(text, SPARE_OF_LABELS)
+        name_id = self._name_ids[text] = tape.names.find_room(text, SPARE_OF_LABELS)
         return name_id
 
 
@@ -83,13 +84,13 @@ def storage_of(kind: str, path: str) -> str:
 
 MAX_IN_STEP: Final = 16
 """Maximum number of records of each kind per step. A program may load each sample by `torch.load`."""
-RENEWED_NS: Final = 10_000_000_000
+COUNT_RESET_NS: Final = 10_000_000_000
 """Time in ns after which the count restarts, for programs without steps."""
 MAX_STAGES: Final = 64
 """Maximum number of records in an outermost activity."""
 MIN_AGE_NS: Final = 1_000_000_000
 """Minimum age in ns of activities whose threads are checked."""
-HOME_FILES: Final = ("torch/distributed/checkpoint/logger.py", "torch/serialization.py")
+CHECKPOINT_FILES: Final = ("torch/distributed/checkpoint/logger.py", "torch/serialization.py")
 """Suffixes of torch's files that are on a thread's stack during an activity."""
 
 
@@ -105,8 +106,8 @@ class OpenActivity(RecordedInterval):
     """An activity that a thread is in.
 
     Attributes:
-        key: Identifies its end.
-        ended_ns: When it ended, if its bytes are counted afterwards; otherwise 0.
+        key: Identifies the activity when it ends.
+        ended_ns: Monotonic time of its end, if its bytes are counted afterwards; otherwise 0.
         expected_bytes: Bytes that a stage will write or read; 0 if unknown.
         expected_files: Number of files that a stage will read; 0 if unknown.
         message_bytes: Bytes written or read.
@@ -143,7 +144,7 @@ class ThreadActivities:
 
     Attributes:
         open: The activities, innermost last.
-        deferring: Depth of the activity whose end is deferred until its bytes are counted; -1 for none.
+        deferring: Index in `open` of the activity whose end is deferred until its bytes are counted; -1 for none.
         deferred: That activity, once it has ended.
     """
 
@@ -170,7 +171,7 @@ class OpenActivities:
         self.texts = Texts()
         self._by_thread = dict[int, ThreadActivities]()
         self._step = -1
-        self._renewed_ns = 0
+        self._reset_ns = 0
         self._recorded = Counter[ActivityKind]()
 
     @property
@@ -194,13 +195,13 @@ class OpenActivities:
         if recorder is None:
             return None
         current = self._by_thread.setdefault(threading.get_ident(), ThreadActivities())
-        tape, around = recorder.tape, current.open[-1] if current.open else None
+        tape, enclosing = recorder.tape, current.open[-1] if current.open else None
         entered = OpenActivity(tape, kind, key)
         has_room = self._has_room(recorder.step, current, entered)
         current.open.append(entered)
         if not has_room:
             return entered
-        parent = around.number if around is not None and around.tape is tape else 0
+        parent = enclosing.number if enclosing is not None and enclosing.tape is tape else 0
         prepared = prepare_activity(kind, self.texts.id_of(tape, detail), threading.get_native_id(), message_bytes)
         entered.begin(recorder.step, parent, prepared)
         return entered
@@ -215,7 +216,7 @@ class OpenActivities:
         """
         current = self.current
         depth = (
-            next((at for at in reversed(range(len(current.open))) if current.open[at].key == key), -1)
+            next((index for index in reversed(range(len(current.open))) if current.open[index].key == key), -1)
             if current
             else -1
         )
@@ -288,8 +289,8 @@ class OpenActivities:
             outermost = current.open[0]
             outermost.stages += 1
             return outermost.number > 0 and outermost.stages <= MAX_STAGES
-        if step != self._step or entered.entered_ns - self._renewed_ns > RENEWED_NS:
-            self._step, self._renewed_ns = step, entered.entered_ns
+        if step != self._step or entered.entered_ns - self._reset_ns > COUNT_RESET_NS:
+            self._step, self._reset_ns = step, entered.entered_ns
             self._recorded.clear()
         self._recorded[entered.kind] += 1
         return self._recorded[entered.kind] <= MAX_IN_STEP
@@ -298,7 +299,7 @@ class OpenActivities:
 def _is_inside(frame: FrameType | None) -> bool:
     """Return whether a frame or one of its callers is in torch's code around a checkpoint."""
     while frame is not None:
-        if frame.f_code.co_filename.endswith(HOME_FILES):
+        if frame.f_code.co_filename.endswith(CHECKPOINT_FILES):
             return True
         frame = frame.f_back
     return False

@@ -1,7 +1,7 @@
 """Records remote calls on the callee, the worker that runs the function.
 
-C++ unpickles a request with `deserialize`, and passes its function to a thread, perhaps another one. So the caller's
-data stays with the function. TorchScript and built-in functions run without Python, and are not recorded.
+C++ unpickles a request with `deserialize`, and passes its function to a thread, perhaps a different thread. So the
+caller's data is attached to the function. TorchScript and built-in functions run without Python, and are not recorded.
 """
 
 from __future__ import annotations

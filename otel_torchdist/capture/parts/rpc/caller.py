@@ -39,8 +39,8 @@ MAX_PREPARED: Final = 4096
 MAX_FOLLOWED: Final = 16_384
 """Maximum number of calls in flight whose ends are recorded."""
 SWEEP_LIMIT: Final = 1024
-YOUNG_NS: Final = 10_000_000_000
-"""Age in ns up to which a call is polled like operations. Older calls are polled once a second."""
+MAX_YOUNG_NS: Final = 10_000_000_000
+"""Maximum age in ns of a call that is polled as often as operations. Older calls are polled once a second."""
 
 
 class _Announced(threading.local):
@@ -195,17 +195,17 @@ class CallerSide:
         if mode is not CallMode.SYNC:
             self.poll_soon()
 
-    def sweep(self, of_all_ages: bool) -> bool:
+    def sweep(self, includes_old: bool) -> bool:
         """Record the calls that have ended. Return whether young calls are in flight.
 
         Args:
-            of_all_ages: Whether to check old calls, too.
+            includes_old: Whether to check old calls, too.
         """
-        young_ns = time.monotonic_ns() - YOUNG_NS
+        oldest_young_ns = time.monotonic_ns() - MAX_YOUNG_NS
         is_any_young = False
         for key, call in list(self._open.items())[:SWEEP_LIMIT]:
-            is_young = call.entered_ns > young_ns
-            if not (is_young or of_all_ages):
+            is_young = call.entered_ns > oldest_young_ns
+            if not (is_young or includes_old):
                 continue
             if _has_ended(call):
                 self._open.pop(key, None)

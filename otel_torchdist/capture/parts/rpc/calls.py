@@ -151,9 +151,9 @@ class RecordedCall:
     """A recorded call. The object exists before the record: a signal handler may raise at any moment.
 
     Attributes:
-        entered_ns: When it began.
-        future: Its future, if holding it keeps no object of the program alive.
-        reference: A weak reference to its future, which holds the result.
+        entered_ns: Monotonic time at which it began.
+        future: Its future, if that keeps no object of the program alive; otherwise None.
+        reference: Weak reference to its future, which holds the result; None without one.
     """
 
     __slots__ = ("_facts", "_is_over", "_number", "_tape", "_thread", "_was_done", "entered_ns", "future", "reference")
@@ -193,15 +193,15 @@ class RecordedCall:
     def is_about_to_return(self) -> bool:
         """Return whether the future of a synchronous call has just completed, so that its thread will record the end.
 
-        Returns False the second time: the thread has not recorded it, perhaps because a signal handler raised.
+        Returns False on the second call: the thread has not recorded the end, perhaps because a signal handler raised.
         """
         was_done, self._was_done = self._was_done, True
         return not was_done and self._facts is not None and self._facts.mode is CallMode.SYNC
 
     def wait_begins(self) -> None:
         """Record that the calling thread waits for its call. A thread in `rpc_sync` always does."""
-        is_known = self._facts is None or self._facts.mode is CallMode.SYNC
-        if not is_known and self._tape is not None and self._thread == threading.get_native_id():
+        is_implied = self._facts is None or self._facts.mode is CallMode.SYNC
+        if not is_implied and self._tape is not None and self._thread == threading.get_native_id():
             self._tape.mark(self._number, Word.WAIT_ENTERED, _now() - self.entered_ns, How.CALL)
 
     def returned(self) -> None:

@@ -56,7 +56,7 @@ class RpcJoining(SessionPart):
     def beat(self, recorder: Recorder) -> None:
         """Record the ends of calls of all ages."""
         if self._workers is not None:
-            self._workers.sweep(of_all_ages=True)
+            self._workers.sweep(includes_old=True)
 
     def poll(self) -> bool:
         """Record the ends of calls; see `CallerSide.sweep`."""
@@ -65,7 +65,7 @@ class RpcJoining(SessionPart):
     def ends(self, recorder: Recorder) -> None:
         """Record the ends of calls of all ages, and stop recording."""
         if self._workers is not None:
-            self._workers.sweep(of_all_ages=True)
+            self._workers.sweep(includes_old=True)
             self._workers.take_recorder(None)
 
     def forget_in_child(self) -> None:

@@ -67,9 +67,9 @@ class RpcWorkers:
             self.caller.continue_on(recorder)
             self.callee.continue_on(recorder)
 
-    def sweep(self, of_all_ages: bool = False) -> bool:
+    def sweep(self, includes_old: bool = False) -> bool:
         """Record the calls that have ended; see `CallerSide.sweep`."""
-        return self.caller.sweep(of_all_ages)
+        return self.caller.sweep(includes_old)
 
     def forget_all(self) -> None:
         """Drop all state in a forked child."""
@@ -181,7 +181,7 @@ class RpcWorkers:
         return finalize_shutdown
 
     def _leave(self) -> None:
-        self.sweep(of_all_ages=True)
+        self.sweep(includes_old=True)
         shutdown, self._shutdown = self._shutdown, None
         if shutdown is not None:
             shutdown.complete(How.CALL)

@@ -59,12 +59,12 @@ def calling(memory: Path) -> Iterator[Calling]:
 def test_end_is_seen(calling: Calling, mode: RPCExecMode, looks: int) -> None:
     """An answer is seen at the next look, a look later if a thread waits for it and is about to say so itself."""
     future = calling.call(mode)
-    assert calling.caller.sweep(of_all_ages=False), "it is polled often"
+    assert calling.caller.sweep(includes_old=False), "it is polled often"
     future.set_result(3)
     for _ in range(looks - 1):
-        assert calling.caller.sweep(of_all_ages=False)
+        assert calling.caller.sweep(includes_old=False)
         assert calling.ended() == []
-    assert not calling.caller.sweep(of_all_ages=False), "nothing is left that has to be polled often"
+    assert not calling.caller.sweep(includes_old=False), "nothing is left that has to be polled often"
     assert [one.how for one in calling.ended()] == [How.POLL]
 
 
@@ -72,7 +72,7 @@ def test_failure_is_seen(calling: Calling) -> None:
     """A call that nobody waits for, and whose function has raised, has failed, with the type of the error."""
     future = calling.call(ASYNC)
     future.set_exception(ZeroDivisionError())
-    calling.caller.sweep(of_all_ages=False)
+    calling.caller.sweep(includes_old=False)
     [ended] = calling.ended()
     assert (ended.how, calling.reader.names.text(ended.failure)) == (How.FAILED, "ZeroDivisionError")
 
@@ -80,5 +80,5 @@ def test_failure_is_seen(calling: Calling) -> None:
 def test_dropped(calling: Calling) -> None:
     """A call whose future the program drops has no end that anybody could see."""
     calling.call(ASYNC)
-    assert not calling.caller.sweep(of_all_ages=False)
+    assert not calling.caller.sweep(includes_old=False)
     assert [one.how for one in calling.ended()] == [How.ABANDONED]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from otel_torchdist import mark_step
-from otel_torchdist.capture.parts.steps import TAKES_OVER_AFTER
+from otel_torchdist.capture.parts.steps import REPLACES_CHOSEN_AFTER
 from otel_torchdist.tape.figures import read_figures
 from tests.support.ranks.rank import join, own_tape, say, start_capture
 
@@ -119,7 +119,7 @@ def phases() -> None:
     for _ in range(2):
         communicate()
         head.step()
-    for _ in range(TAKES_OVER_AFTER + 2):
+    for _ in range(REPLACES_CHOSEN_AFTER + 2):
         communicate()
         everything.step()
 
@@ -169,7 +169,7 @@ def in_backward() -> None:
 
 def container() -> None:
     """An optimizer that steps others, as in torchtitan."""
-    inner = [torch.optim.SGD([parameter()], lr=0.1) for _ in range(TAKES_OVER_AFTER + 1)]
+    inner = [torch.optim.SGD([parameter()], lr=0.1) for _ in range(REPLACES_CHOSEN_AFTER + 1)]
 
     class Container(torch.optim.Optimizer):
         def step(self, closure: object = None) -> None:
