@@ -193,15 +193,15 @@ class NativePlaces:
         self.counter(address)[0] = 0
         return address
 
-    def counter(self, place: object) -> MutableSequence[int]:
+    def counter(self, slot: object) -> MutableSequence[int]:
         """Return the counter at an address, as a sequence of one number."""
-        assert isinstance(place, int)
-        return _number_at(place)
+        assert isinstance(slot, int)
+        return _number_at(slot)
 
-    def forget(self, place: object) -> None:
+    def forget(self, slot: object) -> None:
         """Reuse an address, once many others have been forgotten."""
-        assert isinstance(place, int)
-        self._free.append(place)
+        assert isinstance(slot, int)
+        self._free.append(slot)
 
 
 class NativeRecording:

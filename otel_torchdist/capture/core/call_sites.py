@@ -39,7 +39,7 @@ _frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[rep
 
 
 class CodeKind(enum.IntEnum):
-    """Kinds of code on the way to a call site; `CodeKind` in native/source/call_site.h."""
+    """Kinds of code on the stack of a call; `CodeKind` in native/source/call_site.h."""
 
     BETWEEN = 1
     """Code of torch, Python or otel_torchdist. Skipped."""

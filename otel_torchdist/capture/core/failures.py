@@ -54,11 +54,11 @@ MAX_SHOWN: Final = 160
 def describe_raised(error: BaseException) -> RaisedName:
     """Describe an exception. The message is empty if the exception has none, or if `str` raises."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][::-1]
-    place = innermost((code.co_filename, code.co_name) for code, _ in frames)
+    index = innermost((code.co_filename, code.co_name) for code, _ in frames)
     kind = type(error).__qualname__
-    if place is None:
+    if index is None:
         return RaisedName(kind, _first_line(error))
-    site = site_of(*frames[place])
+    site = site_of(*frames[index])
     return RaisedName(kind, _first_line(error), site.function, site.file, site.line)
 
 

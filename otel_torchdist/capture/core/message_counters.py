@@ -37,27 +37,27 @@ class CounterMemory(Protocol):
         """Return the slot of a new counter with value 0."""
         ...
 
-    def counter(self, place: object) -> MutableSequence[int]:
+    def counter(self, slot: object) -> MutableSequence[int]:
         """Return the counter in a slot, as a sequence of one number."""
         ...
 
-    def forget(self, place: object) -> None:
+    def forget(self, slot: object) -> None:
         """Free a slot. No plan refers to it any more."""
         ...
 
 
-class ListPlaces:
+class ListMemory:
     """Memory for counters that only Python uses: lists."""
 
     def new(self) -> object:
         """Return a list that holds 0."""
         return [0]
 
-    def counter(self, place: object) -> MutableSequence[int]:
+    def counter(self, slot: object) -> MutableSequence[int]:
         """Return the list."""
-        return cast("list[int]", place)
+        return cast("list[int]", slot)
 
-    def forget(self, place: object) -> None:
+    def forget(self, slot: object) -> None:
         """Do nothing: Python frees unused lists."""
 
 
@@ -65,12 +65,12 @@ class MessageCounters:
     """The message counters of one rank.
 
     Attributes:
-        times_forgotten: Number of times that counters were forgotten. A plan that was made meanwhile is void.
+        times_forgotten: Number of times that counters were forgotten. If it changes while a plan is made, the plan is void.
     """
 
-    def __init__(self, places: CounterMemory) -> None:
-        """Initialize without counters. `places` allocates them."""
-        self._places = places
+    def __init__(self, memory: CounterMemory) -> None:
+        """Initialize without counters. `memory` allocates them."""
+        self._memory = memory
         self._users: weakref.WeakSet[PlanOwner] = weakref.WeakSet()
         self.times_forgotten = 0
         self._lock = threading.RLock()  # a signal handler may communicate, too
@@ -102,7 +102,7 @@ class MessageCounters:
         slot = self._slots.get(key)
         if slot is None:
             slot = self._add(key, is_new=tag > self._forgotten_up_to.get(ends, -1))
-        return self._places.counter(slot), key not in self._recounted
+        return self._memory.counter(slot), key not in self._recounted
 
     def _add(self, key: int, is_new: bool) -> object:
         with self._lock:
@@ -112,7 +112,7 @@ class MessageCounters:
                 self._forget()
             if not is_new:
                 self._recounted.add(key)
-            slot = self._slots[key] = self._places.new()
+            slot = self._slots[key] = self._memory.new()
             return slot
 
     def _forget(self) -> None:
@@ -120,7 +120,7 @@ class MessageCounters:
         idle = list[int]()
         used = dict[int, int]()
         for key, slot in self._slots.items():
-            count = self._places.counter(slot)[0]
+            count = self._memory.counter(slot)[0]
             if count <= self._last_counts.get(key, _ONCE):
                 idle.append(key)
                 if len(idle) == FORGOTTEN_AT_ONCE:
@@ -139,7 +139,7 @@ class MessageCounters:
         for key in forgotten:
             self._last_counts.pop(key, None)
             self._recounted.discard(key)
-            self._places.forget(self._slots.pop(key))
+            self._memory.forget(self._slots.pop(key))
         if len(used) > FORGOTTEN_AT_ONCE:  # next time, check the unchecked counters first
             last = {key: self._slots[key] for key in used if key in self._slots}
             self._slots = {key: slot for key, slot in self._slots.items() if key not in last} | last

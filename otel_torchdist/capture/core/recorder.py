@@ -13,7 +13,7 @@ import torch
 
 from otel_torchdist.capture.core.call_paths import CallPaths
 from otel_torchdist.capture.core.call_sites import Callers, CallSites
-from otel_torchdist.capture.core.message_counters import ListPlaces, MessageCounters
+from otel_torchdist.capture.core.message_counters import ListMemory, MessageCounters
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.model.kinds import Kernel, TapeState
 from otel_torchdist.model.names import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
@@ -102,7 +102,7 @@ class Recorder:
         self.step = 0
         self._has_warned = self._has_warned_of_loss = False
         self._labels: dict[str | LabelName, int] = {}
-        self.message_counters = MessageCounters(ListPlaces() if self.native is None else self.native.counter_places())
+        self.message_counters = MessageCounters(ListMemory() if self.native is None else self.native.counter_places())
         self._group_counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self.worlds = WorldsFile(self.tape.path)
 

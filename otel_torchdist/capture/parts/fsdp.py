@@ -24,7 +24,7 @@ IMPORTERS: Final = (
     "torch.distributed.fsdp._unshard_param_utils",
     "torch.distributed.fsdp.fully_sharded_data_parallel",
 )
-"""Modules that import `_unshard` by name. If they were imported before us, they hold the original."""
+"""Modules that import `_unshard` by name. Modules that were imported before ours hold the original."""
 MAX_UNIT: Final = 200
 """Maximum length of a unit's name. The name of a unit of several modules lists all of them."""
 MAX_UNITS: Final = 4096
@@ -35,8 +35,8 @@ _UNSHARD: Final = "_unshard"
 class ParamGroups:
     """Labels for calls of `fully_shard`.
 
-    Each unit runs several times a step, with cold CPU caches. So label words are cached by unit name, and little code
-    runs.
+    Each unit runs several times a step, with cold CPU caches. So label words are cached by unit name, to run little
+    code.
     """
 
     def __init__(self, labels: ThreadLabels) -> None:

@@ -300,7 +300,7 @@ class Windows(SessionPart):
         Args:
             patches: Replaces attributes, and restores them later.
             group: The class of process groups.
-            window: The class of windows; torch's if not given.
+            window: The class of windows; torch's by default.
         """
         patches.replace(group, "new_window", self._make_new_window)
         owner = getattr(distributed_c10d, "Window", None) if window is None else window

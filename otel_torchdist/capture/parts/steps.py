@@ -71,8 +71,8 @@ _active: StepDetector | None = None
 def mark_step(*, samples: float | None = None, tokens: float | None = None, flops: float | None = None) -> None:
     """Mark the end of a training step. Does nothing while instrumentation is off.
 
-    From the first call on, only these calls end steps: optimizers no longer do. If an optimizer has
-    already ended the step, the first call does not end it again.
+    From the first call on, only these calls end steps: optimizers no longer do. If an optimizer has already ended the
+    step, the first call does not end it again.
 
     Args:
         samples: Samples that this rank has processed in the step, for metrics of throughput.
@@ -176,7 +176,7 @@ class StepDetector(RecordingPart):
 
     def _begins(self, optimizer: Optimizer) -> None:
         try:
-            # The stack is read only if necessary, since that takes longer than the rest.
+            # The stack is read only if necessary, which takes longer than everything else.
             if self.recorder is not None and not (self.optimizer_steps.may_be_in_step() and _is_nested()):
                 self.optimizer_steps.begin(self.recorder, optimizer)
         except Exception as error:

@@ -245,12 +245,12 @@ class AwaitedEnds:
 
         return end_coalescing
 
-    def end_by_tensors(self, given: Any) -> None:
+    def end_by_tensors(self, tensors: Any) -> None:
         """End the operations that write to the memory of these tensors."""
         self._last_works.pop(get_native_id(), None)
         operations: list[AwaitedOperation | None] = []
         with guard.guarded("hooks"):
-            operations = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]
+            operations = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(tensors) if not tensor.is_meta]
         for pending in operations:
             if pending is not None:
                 self._end(pending)

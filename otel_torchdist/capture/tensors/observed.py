@@ -178,10 +178,10 @@ class ObservedCalls(SessionPart):
 
         ends = self._ends
 
-        def observed_wait(keyset: Any, given: Any) -> Any:
-            result = kernel(keyset, given)
+        def observed_wait(keyset: Any, tensors: Any) -> Any:
+            result = kernel(keyset, tensors)
             if ends.has_pending_memory:
-                ends.end_by_tensors(given)
+                ends.end_by_tensors(tensors)
             return result
 
         skip_in_dynamo(observed_wait.__code__)

@@ -100,11 +100,11 @@ class WrappedModels:
             return
         named: Iterable[tuple[str, torch.Tensor]] = wrapper.module.named_parameters() if is_known else ()
         names_by_id = {id(parameter): name for name, parameter in named}
-        given = tuple(parameters)
+        members = tuple(parameters)
         names = tuple(
             [
                 names_by_id.get(id(parameter)) or _fallback_name(index, parameter)
-                for index, parameter in enumerate(given)
+                for index, parameter in enumerate(members)
             ]
         )
         self._models.append(
@@ -112,7 +112,7 @@ class WrappedModels:
                 wrapper=weakref.ref(wrapper) if is_known else None,
                 process_group=weakref.ref(process_group),
                 number=number & _NUMBER_MASK,
-                parameters=tuple([weakref.ref(parameter) for parameter in given]),
+                parameters=tuple([weakref.ref(parameter) for parameter in members]),
                 names=names,
             )
         )
@@ -125,8 +125,8 @@ class WrappedModels:
                 yield parameters
 
 
-def _is_wrapper(given: object) -> bool:
-    return isinstance(given, DistributedDataParallel)
+def _is_wrapper(candidate: object) -> bool:
+    return isinstance(candidate, DistributedDataParallel)
 
 
 @dataclass(slots=True)
@@ -212,8 +212,8 @@ def _parameters_of(optimizer: Optimizer) -> Iterator[tuple[int, Any, str]]:
     index = 0
     for group in optimizer.param_groups:
         names = group.get("param_names") or ()
-        for nth, parameter in enumerate(group["params"]):
-            yield index, parameter, names[nth] if nth < len(names) else ""
+        for position, parameter in enumerate(group["params"]):
+            yield index, parameter, names[position] if position < len(names) else ""
             index += 1
 
 
@@ -234,7 +234,7 @@ def _add_to_groups(
 ) -> None:
     """Add a DTensor to the groups of all mesh dimensions along which it is replicated."""
     local, mesh = _local(parameter), parameter.device_mesh
-    replicated = [nth for nth, placement in enumerate(parameter.placements) if placement.is_replicate()]
+    replicated = [dimension for dimension, placement in enumerate(parameter.placements) if placement.is_replicate()]
     if not replicated or not _is_readable(local) or mesh.get_coordinate() is None:
         return
     for dimension in replicated:

@@ -58,7 +58,7 @@ class Synchronizer:
         return devices
 
     def after(self, devices: tuple[int, ...]) -> None:
-        """Wait for devices. Their errors belong to the program."""
+        """Wait for devices. Errors of devices propagate to the program."""
         for device in devices:
             self._synchronize(device)
 

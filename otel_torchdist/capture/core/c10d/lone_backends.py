@@ -125,13 +125,13 @@ class _Method:
     def _as_dispatched(self, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return the arguments in the form of the dispatcher's operation, or () if the call is not recorded."""
         group = self._backends.group_of(backend)
-        described, rest = args[: self._tensors], [*args[self._tensors :], *kwargs.values()]
+        described, remaining = args[: self._tensors], [*args[self._tensors :], *kwargs.values()]
         if group is None or len(described) < self._tensors or not all(map(_is_on_cpu, described)):
             return ()
         tensors = iter(described)
-        options = next((value for value in rest if hasattr(value, "timeout")), None)
-        numbers = (value for value in rest if isinstance(value, int))
-        splits: Iterator[Any] = (value for value in rest if type(value) in (list, tuple))
+        options = next((value for value in remaining if hasattr(value, "timeout")), None)
+        numbers = (value for value in remaining if isinstance(value, int))
+        splits: Iterator[Any] = (value for value in remaining if type(value) in (list, tuple))
         dispatched: list[Any] = []
         for name, kind in self._arguments:
             match name:
@@ -140,7 +140,7 @@ class _Method:
                 case "tensor":
                     dispatched.append(_NO_TENSOR)
                 case "reduce_op":
-                    dispatched.append(_UnboxedOp(_reduce_op(options, rest)))
+                    dispatched.append(_UnboxedOp(_reduce_op(options, remaining)))
                 case "root_rank":
                     dispatched.append(options.rootRank if options is not None else next(numbers, 0))
                 case "dst" | "src" | "tag":
@@ -157,9 +157,11 @@ class _Method:
         return tuple(dispatched)
 
 
-def _reduce_op(options: Any, rest: list[Any]) -> Any:
-    given: Any = next((value for value in rest if isinstance(value, ReduceOp | ReduceOp.RedOpType)), ReduceOp.SUM)
-    return ReduceOp(given) if options is None else options.reduceOp
+def _reduce_op(options: Any, remaining: list[Any]) -> Any:
+    reduce_op: Any = next(
+        (value for value in remaining if isinstance(value, ReduceOp | ReduceOp.RedOpType)), ReduceOp.SUM
+    )
+    return ReduceOp(reduce_op) if options is None else options.reduceOp
 
 
 def _is_on_cpu(argument: Any) -> bool:

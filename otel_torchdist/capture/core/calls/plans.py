@@ -27,14 +27,14 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
     The sizes come from arguments and shapes on the host, never from the content of a tensor.
     """
     try:
-        given, output = args[operation.described], args[operation.received]
-        if type(given) is LIST:
-            splits = _of_list(given, output)
+        sent, output = args[operation.described], args[operation.received]
+        if type(sent) is LIST:
+            splits = _of_list(sent, output)
         else:
             outgoing, incoming = args[operation.input_splits], args[operation.output_splits]
             if not outgoing and not incoming:
                 return plan.tail
-            splits = _of_tensor(given, output, outgoing, incoming)
+            splits = _of_tensor(sent, output, outgoing, incoming)
         if splits is None:
             return plan.tail
         from otel_torchdist.tape.records.splits import pack_splits  # few programs exchange unevenly
@@ -47,29 +47,29 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
 
 
 def _of_tensor(
-    given: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int]
+    sent: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int]
 ) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
     """Return the split of an `all_to_all_single`: sent rows per member, row bytes, received bytes, received rows.
 
     Returns None if the split is even. Without split sizes, all parts of that side are equal.
     """
     members = len(outgoing or incoming)
-    parts = outgoing or [given.shape[0] // members] * members
+    parts = outgoing or [sent.shape[0] // members] * members
     expected = incoming or [output.shape[0] // members] * members
     leaving, arriving = sum(parts), sum(expected)
     if leaving == arriving and _are_alike(parts) and _are_alike(expected):
         return None
-    row = given.nbytes // leaving if leaving else output.nbytes // arriving
+    row = sent.nbytes // leaving if leaving else output.nbytes // arriving
     if output.nbytes != arriving * row:  # the output's rows have another size
         expected = ()
     return parts, row, output.nbytes, expected
 
 
-def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
+def _of_list(sent: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
     """Return the split of an `all_to_all` of lists. Lists of more than `MAX_SUMMED` tensors count as even."""
-    if not 0 < len(given) <= MAX_SUMMED:
+    if not 0 < len(sent) <= MAX_SUMMED:
         return None
-    parts, unit = [tensor.numel() for tensor in given], given[0].itemsize
+    parts, unit = [tensor.numel() for tensor in sent], sent[0].itemsize
     expected = [tensor.numel() for tensor in output]
     received = sum(expected)
     if received == sum(parts) and _are_alike(parts) and _are_alike(expected):
@@ -77,11 +77,11 @@ def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int]
     return parts, unit, received * unit, expected
 
 
-def gathers_alike(given: Sequence[Any], outputs: Sequence[Sequence[Any]]) -> bool:
+def gathers_alike(sent: Sequence[Any], outputs: Sequence[Sequence[Any]]) -> bool:
     """Return whether an `all_gather` has outputs of equal size. More than `MAX_SUMMED` outputs count as equal."""
-    if len(given) != 1 or len(outputs) != 1:
+    if len(sent) != 1 or len(outputs) != 1:
         return False
-    size, parts = given[0].numel(), outputs[0]
+    size, parts = sent[0].numel(), outputs[0]
     return len(parts) > MAX_SUMMED or [part.numel() for part in parts].count(size) == len(parts)
 
 

@@ -73,8 +73,8 @@ class Signatures:
             args: Its arguments.
             has_shapes: Include the shapes.
         """
-        given = args[operation.described]
-        tensors: list[torch.Tensor] = given if type(given) is LIST else [given]
+        described = args[operation.described]
+        tensors: list[torch.Tensor] = described if type(described) is LIST else [described]
         if tensors and tensors[0].is_meta:
             return None
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
@@ -199,21 +199,21 @@ class RaggedLines(Generic[P]):
 
 
 def line_of(key: tuple[Any, ...], operation: OperationSchema, args: tuple[Any, ...]) -> Line | None:
-    """Return a call's key without shapes, or None for tensors of several types, which one plan cannot describe."""
-    given = args[operation.described]
-    tensors: list[Any] = given if type(given) is LIST else [given]
+    """Return a call's key without shapes, or None for tensors of several types, which a plan cannot describe."""
+    described = args[operation.described]
+    tensors: list[Any] = described if type(described) is LIST else [described]
     dtypes = {tensor.dtype for tensor in tensors[:MAX_SUMMED]}
     return (key[0], len(tensors), dtypes.pop(), *key[3:]) if len(dtypes) == 1 else None
 
 
-def with_size(tail: bytes, factor: int, given: Any) -> bytes:
+def with_size(tail: bytes, factor: int, described: Any) -> bytes:
     """Return the constant part of a record with the message size of one call of a ragged line.
 
     Args:
         tail: The plan's constant part.
         factor: See `Plan.ragged_factor`.
-        given: The call's tensor or list of tensors.
+        described: The call's tensor or list of tensors.
     """
-    tensors: list[Any] = given if type(given) is LIST else [given]
+    tensors: list[Any] = described if type(described) is LIST else [described]
     size = sum([tensor.numel() * tensor.dtype.itemsize for tensor in tensors[:MAX_SUMMED]])
     return _SIZE.pack(size * factor) + tail[_SIZE.size :]

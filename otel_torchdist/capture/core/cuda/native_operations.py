@@ -54,7 +54,7 @@ class _Failed(_Reported):
 class NativeOperation(QueuedOperation):
     """A natively recorded operation."""
 
-    __slots__ = ("_devices", "place")
+    __slots__ = ("_devices", "slot")
 
     def __init__(self, devices: NativeDevices, item: DeviceItem, plan: Plan, peer: int) -> None:
         """Take an operation over.
@@ -74,11 +74,11 @@ class NativeOperation(QueuedOperation):
             item.after or 0,
         )
         self._devices = devices
-        self.place = item.place
+        self.slot = item.place
 
     def refresh(self) -> None:
         """Read the state, which the calling thread writes."""
-        state = self._devices.state(self.place)
+        state = self._devices.state(self.slot)
         self.is_issued = bool(state & (IS_ISSUED | IS_ELSEWHERE))
         self.is_void = self.is_void or bool(state & IS_VOID)
         if state & IS_ELSEWHERE:
@@ -89,8 +89,8 @@ class NativeOperation(QueuedOperation):
         """Return its events, unless its call has not returned: the calling thread will still use them."""
         if self.wait is not None:
             self._devices.give_back(self.device, (self.wait.before, self.wait.after))
-        if self._devices.state(self.place) & _HAS_LEFT:
-            self._devices.release(self.place)
+        if self._devices.state(self.slot) & _HAS_LEFT:
+            self._devices.release(self.slot)
 
 
 def _result_of(result: int) -> _Reported | None:
@@ -154,8 +154,8 @@ class NativeInbox:
 
     def dropped(self, operation: QueuedOperation) -> None:
         """Remove an operation that is over or dropped."""
-        if isinstance(operation, NativeOperation) and self._in_flight.get(operation.place) is operation:
-            del self._in_flight[operation.place]
+        if isinstance(operation, NativeOperation) and self._in_flight.get(operation.slot) is operation:
+            del self._in_flight[operation.slot]
 
     def check(self) -> None:
         """Check for device errors in the library.

@@ -79,7 +79,7 @@ class Sampling:
 
     def _take(self) -> None:
         """Take one sample of all threads but ours."""
-        nth = len(self._times_ns)
+        sample = len(self._times_ns)
         self._times_ns.append(time.monotonic_ns())
         for ident in running_threads():
             if ident not in self._names:
@@ -91,7 +91,7 @@ class Sampling:
             if index == NOT_RUNNING and stack and len(self._indices) < MAX_STACKS:
                 index = self._indices[stack] = len(self._indices)
             stacks = self._stacks.setdefault(ident, [])
-            stacks += [NOT_RUNNING] * (nth - len(stacks))
+            stacks += [NOT_RUNNING] * (sample - len(stacks))
             stacks.append(index)
             self._samples += 1
 

@@ -53,7 +53,7 @@ class Agreements(SessionPart):
 
     def stops(self, *, has_failed: bool) -> None:
         """Stop all pending agreements."""
-        with contextlib.suppress(IndexError):  # with ranks as threads, several threads may get here
+        with contextlib.suppress(IndexError):  # with ranks as threads, several threads may call this at once
             while True:
                 self._pending.pop().stop()
 

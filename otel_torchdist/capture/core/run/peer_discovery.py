@@ -125,7 +125,7 @@ class PeerDiscovery:
             return
         node_address = own_address(self._environ)
         if is_hidden(self._address.host or node_address, self._environ):
-            _logger.info("agents of other nodes cannot reach this one: it judges from its own ranks only")
+            _logger.info("agents of other nodes cannot reach this node's agent, which judges from its own ranks only")
             return
         peers = Peers(run, token, self._address.rank, self._address.host or node_address)
         write_peers(self._directory, peers)
@@ -138,7 +138,7 @@ class PeerDiscovery:
         number = store.add(store_key(run, "count"), 1)
         if number > self._bounds.max_peers:
             _logger.info(
-                "only the agents of the first %d nodes exchange data: this one judges from its own ranks only",
+                "only the agents of the first %d nodes exchange data: this node's agent judges from its own ranks only",
                 self._bounds.max_peers,
             )
             return

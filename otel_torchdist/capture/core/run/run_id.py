@@ -1,10 +1,10 @@
 """Agrees on one run id for all ranks through the job's store, without a collective.
 
 Rank 0 draws the id and sets it, and the others read it. They may find the id of a previous attempt: torchrun keeps its
-store across restarts, and counts a restart only on the node that failed, so the attempt has no common name. So each
-rank *asks* by drawing a number from a counter, and rank 0 publishes the id with the number of the last question that it
-has seen. An id that answers a rank's question belongs to its attempt, because torchrun ends all ranks of an attempt
-before it starts the next.
+store across restarts, and counts a restart only on the node that failed, so the nodes have no common number for the
+attempt. So each rank *asks* by drawing a number from a counter, and rank 0 publishes the id with the number of the last
+question that it has seen. An id that answers a rank's question belongs to its attempt, because torchrun ends all ranks
+of an attempt before it starts the next.
 """
 
 from __future__ import annotations
