@@ -65,7 +65,7 @@ class MessageCounters:
     """The message counters of one rank.
 
     Attributes:
-        times_forgotten: Number of times that counters were forgotten. If it changes while a plan is made, the plan is void.
+        times_forgotten: Number of times that counters were forgotten. A plan that is made during a change is void.
     """
 
     def __init__(self, memory: CounterMemory) -> None:

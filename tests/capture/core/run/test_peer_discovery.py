@@ -56,7 +56,7 @@ class Rank:
 
         def hold() -> None:
             try:
-                meeting.hold(clone, RUN)
+                meeting.discover(clone, RUN)
             except Exception as error:
                 self.errors.append(error)
 

@@ -40,7 +40,7 @@ capture = start_capture(8192)
 dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
 recorder = capture.current_recorder()
 assert recorder is not None
-places = recorder.message_counters._places
+places = recorder.message_counters._memory
 made: list[object] = []
 if isinstance(places, recording.NativePlaces):
     add_counter = places._library.add_counter
