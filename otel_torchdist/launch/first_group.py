@@ -1,4 +1,4 @@
-"""Calls back just before this process creates its first process group or joins RPC.
+"""Calls a function just before this process creates its first process group or joins RPC.
 
 Nothing may happen earlier: `import torch` also runs in torchrun's process and in DataLoader workers, and a notebook
 launcher forks ranks from a process that is not a rank. Imports only the standard library.
@@ -91,21 +91,21 @@ class _FirstGroup:
     def _make(self, creator: _Creator) -> Any:
         @wraps(getattr(*creator))
         def create(*args: Any, **kwargs: Any) -> Any:
-            return self._creator(creator)(*args, **kwargs)
+            return self._target_of(creator)(*args, **kwargs)
 
         return create
 
-    def _creator(self, creator: _Creator) -> Any:
+    def _target_of(self, creator: _Creator) -> Any:
         """Switch on at the first call. Return the function to call instead of the stand-in."""
         if not self._waiting:
-            return self._called(creator)
+            return self._original_of(creator)
         unwrapped = self.leave()
         with guard.guarded("switching on"):
             self._switch_on()
-        # Capture has patched these by now. A foreign wrapper of our stand-in is already on the stack.
-        return getattr(*creator) if creator in unwrapped else self._called(creator)
+        # Capture has patched the restored functions by now. A foreign wrapper of our stand-in is already on the stack.
+        return getattr(*creator) if creator in unwrapped else self._original_of(creator)
 
-    def _called(self, creator: _Creator) -> Any:
+    def _original_of(self, creator: _Creator) -> Any:
         """Return the original as an unbound function."""
         original = self._originals[creator]
         return original.__get__(None, creator.owner) if isinstance(creator.owner, type) else original

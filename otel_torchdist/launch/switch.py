@@ -107,7 +107,7 @@ class Switch:
 
                     on_stall: Callback | None = arguments.get("on_stall")
                     self._thread = ReaderThread(config, outputs, on_stall)
-                    capture.on_tape(lambda recorder: self._read(recorder.tape))
+                    capture.on_tape(lambda recorder: self._follow(recorder.tape))
                 case ReaderHome.AGENT:
                     from otel_torchdist.agent.launch.keeper import AgentKeeper
 
@@ -128,7 +128,7 @@ class Switch:
             self._capture = capture
             capture.install()
 
-    def _read(self, tape: Any) -> None:
+    def _follow(self, tape: Any) -> None:
         if self._thread is not None:
             self._thread.follow(tape)
 
@@ -192,7 +192,7 @@ def _observers(config: Config, arguments: dict[str, Any]) -> Observers | None:
 
 
 def _rescue_plan(config: Config) -> RescuePlan | None:
-    """Return the settings of rescues, or None if they are off, or no agent could request them."""
+    """Return the settings of rescues, or None if rescues are off or no agent could request them."""
     target = next((action.target for action in config.on_stall if action.kind is ActionKind.RESCUE), "")
     if not target or config.reader is ReaderHome.THREAD:
         return None

@@ -200,12 +200,12 @@ def _has_callback(plan: Plan) -> bool:
 
 
 def _knows_reduce_op(plan: Plan) -> bool:
-    """Return whether Python knows the reduce op of a plan, as the library does; in torch 2.8 it may not."""
+    """Return whether Python knows the reduce op of a plan. The library always does; Python may not in torch 2.8."""
     return plan.reduce_op >= 0 or plan.operation.reduce_op < 0
 
 
 def _has_reduce_op_of(plan: Plan, args: tuple[Any, ...]) -> bool:
-    """Return whether the plan has this call's reduce op, which the library will never read again."""
+    """Return whether the plan has this call's reduce op. The library will never read the op again."""
     return plan.reading != SOMETIMES or args[plan.operation.reduce_op].op() == plan.reduce_op
 
 

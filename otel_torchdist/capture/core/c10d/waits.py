@@ -167,7 +167,7 @@ class Waits:
         Args:
             call: The operation.
             work: Its Work.
-            has_returned: Whether the wait was over. Otherwise it had not begun.
+            has_returned: Whether the wait had returned. Otherwise it had not begun.
         """
         if not has_returned and call.plan.is_background:
             self._open[id(work)] = call  # the holder of the Work may wait again

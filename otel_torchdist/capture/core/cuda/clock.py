@@ -45,13 +45,13 @@ class DeviceClock:
         now_ns = self._now()
         if self._anchored_ns is not None and now_ns - self._anchored_ns < RENEW_AFTER_NS:
             return
-        best_ns = MAX_UNCERTAINTY_NS
+        best_uncertainty_ns = MAX_UNCERTAINTY_NS
         for _ in range(MAX_TRIES):
             before_ns, after_ns = self._record_trial()
             uncertainty_ns = after_ns - before_ns
-            if uncertainty_ns >= best_ns:
+            if uncertainty_ns >= best_uncertainty_ns:
                 continue
-            best_ns = uncertainty_ns
+            best_uncertainty_ns = uncertainty_ns
             self._anchored_ns = before_ns + uncertainty_ns // 2
             self._anchor, self._trial = self._trial, self._anchor
             if uncertainty_ns <= GOOD_UNCERTAINTY_NS:

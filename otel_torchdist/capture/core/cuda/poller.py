@@ -155,7 +155,7 @@ class DevicePoller:
             try:
                 if self._native is not None:
                     self._native.check()
-                if self._readings is not None:  # before ends are recorded: results on inputs come first
+                if self._readings is not None:  # before ends are recorded: statistics of inputs precede the end
                     self._readings.poll()
                 self._queues.poll()
             except DriverError as error:

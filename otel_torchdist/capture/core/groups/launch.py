@@ -127,7 +127,7 @@ class Launch:
         if newest is None or newest.is_over or newest.recorder is not self._events.current_recorder():
             return
         if not _is_inside(next(frames_by_thread()).get(newest.python_thread)):
-            newest.failed(RuntimeError())  # does nothing if it has ended meanwhile
+            newest.failed(RuntimeError())  # does nothing if the launch has ended meanwhile
 
 
 def _is_inside(frame: FrameType | None) -> bool:

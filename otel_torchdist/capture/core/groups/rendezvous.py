@@ -44,7 +44,7 @@ class GroupEvents(Protocol):
         ...
 
     def group_created(self, group: ProcessGroup, rendezvous: Rendezvous) -> None:
-        """Register a new group of which this rank is a member."""
+        """Register a new group that includes this rank."""
         ...
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
