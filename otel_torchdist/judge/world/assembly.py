@@ -1,6 +1,7 @@
 """Builds a snapshot of each run from the tapes of its ranks.
 
-A helper is terminated silently when its rank ends. This counts as a death only if the helper was waiting.
+A helper process is killed without a record when its rank ends. This counts as a death only if the helper was waiting
+in an operation.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ def worlds(
     for key in [key for key in members if not key.run]:
         began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
         members[key] = _with_twins(of_newest_launch(members[key], began_ns), runs[key], views)
-    there = {key: ranks for key, ranks in members.items() if ranks}
-    shown_here: dict[RunMembership, dict[int, RankView]] = {}
-    # Users may write into tapes of their own that they have met other users' processes.
-    for owner in {key.owner for key in there}:
-        together = joined({key: ranks for key, ranks in there.items() if key.owner == owner})
-        own = [key for key, ranks in together.items() if not _is_of_neighbours(ranks, neighbours)]
-        together = with_other_sizes(with_other_parts(together))
-        shown_here |= {key: together[key] for key in own}
-    return [_world(key, left_alone(ranks), now_ns, looked_ns, members) for key, ranks in shown_here.items()]
+    nonempty = {key: ranks for key, ranks in members.items() if ranks}
+    judged: dict[RunMembership, dict[int, RankView]] = {}
+    # Join only runs of one user: any user can forge a tape that claims a meeting with another user's process.
+    for owner in {key.owner for key in nonempty}:
+        runs_of_owner = joined({key: ranks for key, ranks in nonempty.items() if key.owner == owner})
+        judged_keys = [key for key, ranks in runs_of_owner.items() if not _is_of_neighbours(ranks, neighbours)]
+        runs_of_owner = with_other_sizes(with_other_parts(runs_of_owner))
+        judged |= {key: runs_of_owner[key] for key in judged_keys}
+    return [_world(key, left_alone(ranks), now_ns, looked_ns, members) for key, ranks in judged.items()]
 
 
 def _is_of_neighbours(ranks: Mapping[int, RankView], neighbours: Collection[int]) -> bool:
@@ -64,9 +65,10 @@ def _is_of_neighbours(ranks: Mapping[int, RankView], neighbours: Collection[int]
 
 
 def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
-    """Show processes of other worlds that were ended after the run as finished, unless they waited or had failed.
+    """Mark processes of other worlds as finished if they were killed after the run had finished.
 
-    Whoever starts a trainer and its engines ends the engines when the trainer is done.
+    Processes that were waiting or had failed keep their state. The program that starts a trainer and its engines kills
+    the engines when the trainer is done.
     """
     is_done = all(
         view.state is TapeState.FINISHED and not view.is_dead
@@ -82,10 +84,10 @@ def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
 
 
 def of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) -> dict[int, RankView]:
-    """Return the ranks of the newest launch among ranks that do not know their run; empty if none was seen alive.
+    """Return the ranks of the newest launch among ranks without a run id; empty if none was seen alive.
 
-    Launchers start a new attempt after the previous one is gone. A rank whose launch failed at once belongs to the
-    processes that existed then, even if they had no tape yet.
+    Launchers start a new attempt after the previous one has exited. A rank whose launch failed immediately belongs to
+    the launch of the processes that existed at that time, even if they had no tape yet.
 
     Args:
         ranks: Ranks of one directory.
@@ -101,7 +103,7 @@ def of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) ->
 def _with_twins(
     ranks: dict[int, RankView], followers: Mapping[int, TapeFollower], views: Mapping[TapeFollower, RankView]
 ) -> dict[int, RankView]:
-    """Return the ranks of a launch, with the other live processes that claim to be one of them.
+    """Return the ranks of a launch, each with the ids of other live processes that claim the same rank number.
 
     Args:
         ranks: Ranks of the launch.
@@ -110,8 +112,8 @@ def _with_twins(
     """
     with_twins = dict(ranks)
     for rank, view in ranks.items():
-        own = followers[rank].reader
-        others = [
+        reader = followers[rank].reader
+        pids = [
             follower.reader.identity.pid
             for follower, other in views.items()
             if other.rank == rank
@@ -119,11 +121,11 @@ def _with_twins(
             and other.state is TapeState.RUNNING
             and not other.run
             and other.nonce != view.nonce
-            and (follower.reader.path.parent, follower.reader.owner) == (own.path.parent, own.owner)
-            and follower.reader.identity.pid != own.identity.pid
+            and (follower.reader.path.parent, follower.reader.owner) == (reader.path.parent, reader.owner)
+            and follower.reader.identity.pid != reader.identity.pid
         ]
-        if others and view.alive:
-            with_twins[rank] = dataclasses.replace(view, twins=tuple(sorted({own.identity.pid, *others})))
+        if pids and view.alive:
+            with_twins[rank] = dataclasses.replace(view, twins=tuple(sorted({reader.identity.pid, *pids})))
     return with_twins
 
 
@@ -143,7 +145,7 @@ def _world(
     if key.directory is not None:
         source = f"{source} {key.directory}"
     elif is_foreign and sum(other.run == run for other in others) > 1:
-        # Any user who has learned the id of someone else's run can write it on tapes of their own.
+        # Any user who knows the id of another user's run can write that id on a tape.
         run = run_id_of_claim(run, key.owner)
     return WorldSnapshot(
         run, now_ns, MappingProxyType(ranks), source=source, is_foreign=is_foreign, looked_ns=looked_ns
@@ -151,7 +153,7 @@ def _world(
 
 
 def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
-    """Return a rank as it is now, or None. A rank that cannot be viewed is left out from then on."""
+    """Return the current view of a rank; None if viewing it fails, now or in an earlier pass."""
     if follower.failure is not None:
         return None
     try:
@@ -162,10 +164,10 @@ def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
 
 
 def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
-    """Return the views of tapes, with helpers that ended along with their rank shown as finished.
+    """Return the views of tapes. Helpers that ended along with their rank are shown as finished.
 
     Args:
-        seen: Each tape's identity and view, also for the ranks that started the helpers.
+        seen: Identity and view of each tape, including tapes of the ranks that started the helpers.
     """
     if not any(identity.parent for identity, _ in seen):
         return [view for _, view in seen]
@@ -183,9 +185,9 @@ def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
 
 
 def as_finished(helper: RankView) -> RankView:
-    """Return the view of a helper that ended along with its rank as finished, unless it was waiting or had failed.
+    """Mark a helper that ended along with its rank as finished, unless it was waiting or had failed.
 
-    The way its process ended then means nothing.
+    The exit status of such a helper is no evidence.
     """
     is_idle = helper.state is not TapeState.FAILED and all(
         operation.waiting_since_ns is None for operation in helper.open
@@ -194,17 +196,17 @@ def as_finished(helper: RankView) -> RankView:
 
 
 # --- split launches ---------------------------------------------------------------------------------------------------
-# Joins the parts of a launch that meet at different addresses, for example because a rank was given another port.
-# Ranks started by hand have their tapes in a directory for each address. Parts belong to one launch only if nothing
-# contradicts it: each lacks the other's ranks, all their ranks wait at the same time, in worlds of one size, and called
-# from the same line. A complete launch is never joined with another.
-# Ranks that were given another world size at the same address form a world of their own, in the same directory.
+# Joins the parts of a launch whose ranks wait at different addresses, for example because one rank got another port.
+# Ranks started by hand have their tapes in a directory for each address. Two parts belong to one launch only if they
+# have no rank in common, all their ranks wait at the same time, their world sizes are equal, and their calls come from
+# the same line. A complete launch is never joined with another.
+# Ranks with another world size at the same address form a separate world in the same directory.
 
 
 K = TypeVar("K", bound=Hashable)
 
 TOGETHER_NS: Final = 1_000_000_000
-"""Minimum time in ns for which all ranks of both parts wait. Launches that make progress are over by then."""
+"""Minimum time in ns for which all ranks of both parts wait. A launch that makes progress takes less."""
 
 
 class _Part(NamedTuple):
@@ -214,8 +216,8 @@ class _Part(NamedTuple):
         world_size: Number of ranks in the world.
         address: Address where they meet.
         call_site: Line that called the launch.
-        since_ns: When the last rank came.
-        until_ns: Until when all ranks were seen waiting.
+        since_ns: When the last rank began to wait.
+        until_ns: Latest time at which all ranks were seen waiting.
     """
 
     ranks: Mapping[int, RankView]
@@ -234,7 +236,7 @@ class _Part(NamedTuple):
 
 
 def with_other_parts(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
-    """Return the runs, each incomplete launch joined with its parts that wait elsewhere.
+    """Return the runs, each incomplete launch joined with its parts at other addresses.
 
     Args:
         runs: Ranks of each run or part; all of one user and node.
@@ -244,14 +246,14 @@ def with_other_parts(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int,
     for key, part in parts.items():
         others = [other.ranks for other in parts.values() if part.fits(other)]
         claims = Counter(rank for ranks in others for rank in ranks)
-        for ranks in others:  # not where several ranks claim the same number
+        for ranks in others:  # skip a part if another part claims one of its rank numbers
             if all(claims[rank] == 1 for rank in ranks):
                 complete[key] = {**complete[key], **ranks}
     return complete
 
 
 def _part_of(ranks: Mapping[int, RankView]) -> _Part | None:
-    """Return the part of a launch formed by these ranks; None if a rank is in no launch, or if all have come."""
+    """Return the part of a launch formed by these ranks; None if the launch is complete, or a rank is in no launch."""
     launches = {rank: launch for rank, view in ranks.items() if (launch := _launch_of(view)) is not None}
     if not ranks or len(launches) < len(ranks):
         return None
@@ -286,7 +288,7 @@ def _launch_of(view: RankView) -> _LaunchWait | None:
 
 
 def with_other_sizes(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
-    """Return the runs, each rank with the sizes that other worlds at its address were given at the same time.
+    """Return the runs, each rank with the world sizes of other ranks that lived at the same time and address.
 
     Args:
         runs: Ranks of each run; all of one user and node.
@@ -311,7 +313,7 @@ def _other_sizes(view: RankView, others: Iterable[RankView]) -> dict[int, int]:
 
 
 def _addresses(view: RankView) -> set[str]:
-    """Return the addresses where a rank has met, or waits for, the others of its default group."""
+    """Return the addresses at which a rank has created its default group, or waits for it to be created."""
     groups = [group.name for group in view.groups.values()]
     groups += [operation.group.name for operation in view.open if operation.group is not None]
     return {name.address for name in groups if name.address and len(name.ranks) == view.world_size}

@@ -1,8 +1,9 @@
-"""Groups that ranks created in different orders, or that only some created: torch numbers the groups of each process.
+"""Detects groups that ranks created in different orders, or that only some ranks created.
 
-The number is the group's name in the store, by which its members find each other. Ranks with different members under
-the same number have not created the same groups in one order, and chance decides who meets: members of one group may be
-connected with members of another, and their calls then pair up silently.
+Each process of torch numbers the groups that it creates. The number is the group's name in the store, by which the
+members of the group connect. If the group with one number has different members on two ranks, these ranks created
+groups in different orders. Members of one group may then be connected with members of another, and their calls pair up
+silently.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class CreatedGroups:
     """The groups created by the ranks of a run, by number."""
 
     def __init__(self, views: Collection[RankView]) -> None:
-        """Index the groups. The index stays empty if numbers restarted, since ranks do not restart simultaneously."""
+        """Index the groups. The index stays empty if a rank restarted its numbers, since others restart later."""
         self._views = {view.rank: view for view in views}
         self._by_name: dict[str, dict[int, GroupView]] = {}
         if any(_defaults(view) > 1 for view in views):
@@ -35,18 +36,18 @@ class CreatedGroups:
                     self._by_name.setdefault(group.name.name, {})[view.rank] = group
 
     def differ_in(self, group: GroupView, is_new: bool) -> Mismatch | None:
-        """Return the creations in which ranks differ, if they concern a group; None if they agree.
+        """Return the mismatched creations that affect a group; None if there are none.
 
         Args:
             group: The group.
-            is_new: Whether its members hang in its creation or first operation although all are in it. A working group
-                is not disturbed by groups of the same number with other members.
+            is_new: Whether all members are in its creation or first operation, which hangs. A working group is not
+                affected by groups with the same number and other members.
         """
         names = sorted({view.groups[group.key].name.name for view in self._with(group)} & self._by_name.keys())
         is_split = len(names) > 1
         if not is_split and not is_new:
             return None
-        name = next((one for one in names if self._rivals(one)), None)
+        name = next((candidate for candidate in names if self._is_contested(candidate)), None)
         if name is None:
             return None
         odd = self._odd_rank()
@@ -58,11 +59,11 @@ class CreatedGroups:
     def _with(self, group: GroupView) -> list[RankView]:
         return [view for view in self._views.values() if group.key in view.groups]
 
-    def _rivals(self, name: str) -> bool:
+    def _is_contested(self, name: str) -> bool:
         return len({group.name.ranks for group in self._by_name[name].values()}) > 1
 
     def _odd_rank(self) -> int | None:
-        """Return the only rank without which all others would agree; None if there is none, or more than one."""
+        """Return the rank without which all other ranks agree; None unless there is exactly one."""
         pairs = [*itertools.islice(self._pairs(), _MAX_PAIRS)]
         always = set(pairs[0]).intersection(*pairs) if pairs else set[int]()
         return always.pop() if len(always) == 1 else None
@@ -82,8 +83,8 @@ class CreatedGroups:
         return tuple((text, tuple(ranks)) for text, ranks in ordered)
 
     def _against(self, odd: int, name: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Return the odd rank against all others, which agree in all other groups."""
-        groups = self._by_name[name]  # the odd rank is in all pairs that differ
+        """Return two parties: the odd rank, and all other ranks, which agree in all other groups."""
+        groups = self._by_name[name]  # every differing pair contains the odd rank
         theirs = next(group for _, group in sorted(groups.items()) if group.name.ranks != groups[odd].name.ranks)
         others = tuple(rank for rank in sorted(self._views) if rank != odd)
         return (name_ranks(theirs.name.ranks), others), (name_ranks(groups[odd].name.ranks), (odd,))

@@ -1,11 +1,11 @@
-"""Joins runs whose processes meet in a world created by their programs, such as a trainer and its engines.
+"""Joins runs whose processes share a world created by their programs, such as a trainer and its engines.
 
-A process may be in several worlds, and if it waits in one, it waits in all. So such runs form one snapshot: the ranks
-of the largest run keep their numbers, and the processes of other runs get numbers beyond all ranks. Members of each
-group are then numbers of the snapshot, not of the world they are counted in.
+A process can be in several worlds. A process that waits in one world does nothing in the others. So these runs form one
+snapshot: ranks of the largest run keep their numbers, and processes of other runs get numbers above all ranks. Group
+members are then numbers of the snapshot, not ranks of the world.
 
-Runs with ranks on other nodes are not joined. In this case, and if a process of such a world has no tape, the world's
-other members get numbers beyond all ranks too: the world's rank 1 is not the run's rank 1.
+Runs with ranks on other nodes are not joined. For these runs, and for processes without a tape, the other members of
+the shared world also get numbers above all ranks, because the world's rank 1 is not the run's rank 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Seat(NamedTuple):
 
 
 def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankView]]:
-    """Return the runs as they are judged: joined under the largest run, with common numbers for all processes.
+    """Return the runs to judge. Linked runs are joined under the largest of them, and their processes renumbered.
 
     Args:
         runs: Ranks of each run.
@@ -55,14 +55,14 @@ def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankVi
 
 
 def _precedence(ranks: Mapping[int, RankView]) -> tuple[int, bool, bool, int, int]:
-    """Return the sort key of a run, alike for all observers: the largest first, then the sender, as rank 0 is."""
+    """Return the sort key of a run, equal for all observers: by size, then by rank 0 of the shared world."""
     oldest = min(ranks.values(), key=lambda view: (view.created_ns, view.nonce))
-    is_sender = any(here == 0 for view in ranks.values() for here in view.places.values())
+    is_sender = any(rank == 0 for view in ranks.values() for rank in view.places.values())
     return -len(ranks), bool(oldest.world), not is_sender, oldest.created_ns, oldest.nonce
 
 
 def _linked(runs: Mapping[K, Mapping[int, RankView]]) -> list[list[K]]:
-    """Return the keys of runs that belong together; runs that are not joined stay alone."""
+    """Return the keys of runs, grouped by shared worlds. A run that shares no world is a group by itself."""
     met: dict[str, list[tuple[K, RankView]]] = {}
     for key, ranks in runs.items():
         if not _is_whole(ranks):
@@ -82,12 +82,12 @@ def _linked(runs: Mapping[K, Mapping[int, RankView]]) -> list[list[K]]:
 
 
 def _is_whole(ranks: Mapping[int, RankView]) -> bool:
-    """Return whether no rank of a run is on another node. A process that is only in a made world has no other ranks."""
+    """Return whether all ranks of a run are on this node. A process only in a made world is complete by itself."""
     return all(view.world for view in ranks.values()) or len(ranks) >= max(view.world_size for view in ranks.values())
 
 
 def _latest(seats: Iterable[_Seat]) -> list[_Seat]:
-    """Leave out restarted processes whose successor has the same place in the same world."""
+    """Leave out processes that were restarted: a newer process has the same rank in the same world."""
     known = list(seats)
     newest: dict[tuple[str, int], int] = {}
     for seat in known:
@@ -130,7 +130,7 @@ class _Joined:
             for group, here in view.places.items():
                 self._holders.setdefault(group, {})[here] = number
         shown = ((self._numbers[run, view.rank], self._shown(run, view)) for run, view in ordered)
-        self.views = dict(sorted(shown, key=lambda one: one[0]))
+        self.views = dict(sorted(shown, key=lambda numbered: numbered[0]))
 
     def _draw(self, label: str) -> int:
         number = MemberRank(self._next, label)
@@ -138,7 +138,7 @@ class _Joined:
         return number
 
     def _shown(self, run: int, view: RankView) -> RankView:
-        """Return a process under its number, without data compared by findings: programs of several worlds differ."""
+        """Return a process under its number, without data compared by findings: other worlds run other programs."""
         if not run and not view.places:
             return view
         of_worlds = {key: view.groups[key] for key in view.places if key in view.groups}
@@ -198,7 +198,7 @@ class _Numbers:
         return replace(operation, operation_id=shown, group=group)
 
     def channel(self, channel: Channel) -> Channel:
-        """Return a channel with its group and, for messages, its ends renumbered."""
+        """Return a channel with its group and, for messages, its source and destination renumbered."""
         group = self._groups.get(channel.group)
         if group is None or channel.group not in self._changed:
             return channel
@@ -222,7 +222,7 @@ class _Numbers:
 
 
 def _label(view: RankView) -> str:
-    """Describe a process of another run by its place in the world where it meets this run."""
+    """Describe a process of another run by its rank in the world that it shares with this run."""
     group = next((view.groups[key] for key in view.places if key in view.groups), None)
     if group is not None:
         return f"{group.name.here} of {group.label}"

@@ -22,7 +22,7 @@ from otel_torchdist.model.snapshot import RankView
 
 
 class Field(enum.Enum):
-    """The differing property. The value is that of the span attribute."""
+    """The differing property. The value is also the value of the span attribute."""
 
     OPERATION = "operation"
     DTYPE = "dtype"
@@ -35,7 +35,7 @@ class Field(enum.Enum):
     MEMBERS = "group members"
     """Ranks created groups of different members under the same number."""
     DIMENSIONS = "dimensions"
-    """Different dimensions with the same number of elements. Backends do not notice, so no rank is held up."""
+    """Different dimensions with the same number of elements. Backends accept them, so no rank hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Mismatch:
         return len(self.parties[0][1]) > len(self.parties[1][1])
 
     def may_change(self, more: int) -> bool:
-        """Return whether the minority could change once `more` ranks (at least one) have come."""
+        """Return whether the minority could change when `more` ranks (at least one) have made their call."""
         return 0 < more >= len(self.parties[0][1]) - len(self.parties[1][1])
 
     @property
@@ -166,7 +166,7 @@ def with_ways(mismatch: Mismatch, history: Sequence[Mapping[int, Arrival]]) -> M
 
     Args:
         mismatch: The mismatch.
-        history: Calls by rank at each position, up to that of the mismatch.
+        history: Calls by rank at each position, up to the position of the mismatch.
     """
     ways = ways_of(history, mismatch.parties)
     return replace(mismatch, ways=ways) if any(side.site is not None for side in ways.sides) else mismatch
@@ -188,14 +188,14 @@ def _arrivals(view: RankView, channel: Channel) -> dict[int, Arrival]:
 
 
 def comparable(arrival: Arrival) -> tuple[object, ...]:
-    """Return all properties of a call that should be equal on every rank."""
+    """Return all properties of a call that must be equal on every rank."""
     if arrival.signature is None:
         return ()
     return (*(value_of(arrival) for value_of in _VALUES.values()), *_dimensions(arrival))
 
 
 def compare(arrivals: Mapping[int, Arrival], operation_id: OperationId) -> Mismatch | None:
-    """Return the first difference between calls at one position that may hold ranks up; None if they agree.
+    """Return the first difference between calls at one position that can block ranks; None if they agree.
 
     Args:
         arrivals: The calls made there, by rank.
@@ -323,5 +323,5 @@ def _value_of(field: Field) -> Callable[[Arrival], str] | None:
 
 
 _VALUES: Final = {field: value_of for field in Field if (value_of := _value_of(field)) is not None}
-"""In order of significance: after a difference in one field, later ones mean nothing. Another operation has other
-shapes."""
+"""In order of significance: a difference in one field makes later fields incomparable. Different operations have
+different shapes."""

@@ -20,7 +20,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 
 # --- code without records ---------------------------------------------------------------------------------------------
-# Activities in which threads may wait for operations without a record of it: in C++, or through a device.
+# Activities in which a thread may wait for an operation in C++ or through a device. Such waits leave no record.
 
 
 def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ...]:
@@ -44,16 +44,16 @@ def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ..
 
 # --- shared groups ----------------------------------------------------------------------------------------------------
 # Groups used by two threads of a rank. Backends pair the calls of a group in the order in which each rank makes them,
-# whatever the calls are. If two threads call, the order is chance: one thread's call on one rank may meet the other
-# thread's call on another rank. Their sums are then mixed, or both wait forever.
+# without comparing them. With two threads, this order is random: a call of one thread on rank 0 may be paired with a
+# call of the other thread on rank 1. Their sums are then mixed, or both wait forever.
 # Two observations prove it: both threads of a rank are blocked in calls at the same time, or threads running different
 # functions made the same call on two ranks. Operations in flight prove nothing: they were called one after the other,
 # like DDP's.
 
 
 MAX_GROUPS: Final = 64
-CERTAIN: Final = 2
-"""Occurrences needed where nothing stalls. A single one may be the end of a thread that another thread waits for."""
+MIN_OCCURRENCES: Final = 2
+"""Minimum number of occurrences if nothing stalls. A single one may be a thread that ends while another joins it."""
 _GLOO: Final = "gloo"
 _NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 _BLOCKED: Final = (*BLOCKING, *RAISED)
@@ -71,7 +71,7 @@ class SharedGroups:
         """Resolve names with `resolved`."""
         self._resolved = resolved
         self._last: dict[int, Operation] = {}
-        self._found: dict[int, SharedGroup] = {}
+        self._by_group: dict[int, SharedGroup] = {}
         self.shown: tuple[SharedGroup, ...] = ()
 
     def ended(self, operation: Operation) -> None:
@@ -88,19 +88,19 @@ class SharedGroups:
             self._count(before, operation)
 
     def _count(self, before: Operation, operation: Operation) -> None:
-        known = self._found.get(operation.group)
-        if known is None and len(self._found) >= MAX_GROUPS:
+        known = self._by_group.get(operation.group)
+        if known is None and len(self._by_group) >= MAX_GROUPS:
             return
-        if known is not None and known.times >= CERTAIN:
+        if known is not None and known.times >= MIN_OCCURRENCES:
             return
         shared = shared_by(self._resolved.operation(before), self._resolved.operation(operation))
         if shared is not None:
-            self._found[operation.group] = shared if known is None else replace(shared, times=known.times + 1)
-            self.shown = tuple(self._found.values())
+            self._by_group[operation.group] = shared if known is None else replace(shared, times=known.times + 1)
+            self.shown = tuple(self._by_group.values())
 
 
 def shared_by(first: OperationView, second: OperationView) -> SharedGroup | None:
-    """Return the group shared by two calls; None if its backend orders calls itself, or if it has no peers."""
+    """Return the group shared by two calls; None if its backend orders calls, or if it has one member."""
     group = first.group
     if group is None or len(group.members) < 2 or _GLOO not in _OF_BACKENDS.split(group.name.backend):
         return None
@@ -114,7 +114,7 @@ def shared_by(first: OperationView, second: OperationView) -> SharedGroup | None
 
 
 def blocked_pairs(waiting: Collection[OperationView]) -> Iterator[tuple[OperationView, OperationView]]:
-    """Yield pairs of collectives of one group in which two threads of a rank wait now."""
+    """Yield pairs of collectives of one group in which two threads of a rank currently wait."""
     first: dict[str, OperationView] = {}
     for operation in waiting:
         channel, record = operation.operation_id.channel, operation.record
@@ -187,7 +187,7 @@ class CallStage(enum.Enum):
     """The state of a call at the called worker."""
 
     RUNS = "runs"
-    """A thread runs the function and waits in nothing recorded."""
+    """A thread runs the function and is in no recorded wait."""
     WAITS = "waits"
     """The function waits in an operation."""
     STOPPED = "stopped"
@@ -208,10 +208,10 @@ class RemoteWait:
         call: The call on the caller's side.
         rank: The rank of the called worker; None if it is not seen.
         served: State of the call at the worker.
-        since_ns: Start of the function or stop; else, when the call was made.
+        since_ns: Monotonic time at which the function started or the worker was stopped; otherwise, of the call.
         operation: The operation in which the function waits; None if it does not wait.
-        is_own_thread: Whether the waiting thread itself should enter the operation in question: it was the last to
-            enter such operations, and no function running on the rank may enter it instead.
+        is_own_thread: Whether the waiting thread itself should enter the missing operation. It was the last thread to
+            enter operations of the channel, and no RPC function running on the rank can enter it instead.
     """
 
     call: CallView
@@ -243,7 +243,7 @@ def remote_wait(world: WorldSnapshot, rank: int, channel: Channel) -> RemoteWait
 
 
 def _serves_what_may_come(view: RankView) -> bool:
-    """Return whether the rank runs a function that does not wait, for a worker or itself. It may enter the channel."""
+    """Return whether the rank runs an RPC function that is not waiting. That function may enter the channel."""
     if view.worker is None:
         return False
     waiting = {call.thread for call in view.worker.made if call.holds_thread}
@@ -278,7 +278,7 @@ def _is_worker(view: RankView, name: str) -> bool:
 
 
 def _served_by(callee: RankView, caller: RankView, call: CallView) -> CallView | None:
-    """Return the same call on the side of its worker.
+    """Return the same call as recorded by the called worker.
 
     The request names the caller's record. If the caller's tape has changed meanwhile, the only call of that function
     from that worker counts.
@@ -286,5 +286,5 @@ def _served_by(callee: RankView, caller: RankView, call: CallView) -> CallView |
     served = callee.worker.served if callee.worker is not None else ()
     own_name = caller.worker.name if caller.worker is not None else ""
     alike = [candidate for candidate in served if (candidate.function, candidate.peer) == (call.function, own_name)]
-    exact = next((one for one in served if call.number and one.origin == call.origin), None)
+    exact = next((candidate for candidate in served if call.number and candidate.origin == call.origin), None)
     return exact or (alike[0] if len(alike) == 1 else None)

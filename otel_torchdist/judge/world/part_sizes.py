@@ -1,7 +1,7 @@
 """Detects exchanges in which a rank sends a size that its peer does not expect.
 
-Backends do not compare the sizes. gloo ends a receiver that gets more, and leaves rows of its output unwritten if it
-gets less. NCCL waits for the rest, or writes it into the next transfer.
+Backends do not compare the sizes. gloo aborts a receiver that gets too many bytes, and leaves rows of its output
+unwritten if it gets too few. NCCL waits for the missing bytes, or writes excess bytes into the next transfer.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Misfit:
         sent: Bytes sent.
         expected: Bytes expected.
         unit: Bytes of a row or element; 0 if the members disagree on it, or if unknown.
-        ranks: The rank common to all pairs that do not fit, if there is exactly one; else all ranks of these pairs.
-        pairs: Number of pairs that do not fit.
+        ranks: The rank common to all mismatched pairs if there is exactly one; otherwise all ranks of these pairs.
+        pairs: Number of mismatched pairs.
     """
 
     sender: int

@@ -1,4 +1,4 @@
-"""The place of a rank in its code: which thread, which frame, and its stack as text."""
+"""The position of a rank in its code: thread, stack frame, and the stack as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PlaceSource(enum.Enum):
     EXCEPTION = "exception"
     """The line that raised the exception which ended the rank."""
     LAST_OPERATION = "last operation"
-    """The call site of the last ended operation. The rank has moved on since."""
+    """The call site of the last ended operation. The rank has left that line since then."""
     NOTHING = "nothing"
 
     @property
@@ -64,7 +64,7 @@ class RankPlace:
         stopped: The kernel state that keeps the process from running, see `Stopped.state`; '' if it can run.
         remote: The remote procedure call in which it waits, or None.
         remote_for_ns: Time for which the remote call has been in its state.
-        instead: The operation it is in while another rank waits for its side of a message, or None.
+        instead: The operation the rank is in while its peer waits for the other side of a message, or None.
     """
 
     source: PlaceSource
@@ -86,7 +86,7 @@ class RankPlace:
 def place_of(
     view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None
 ) -> RankPlace:
-    """Return where a rank is, and whether it can run.
+    """Return the place of a rank, and whether its process can run.
 
     Args:
         view: The rank.
@@ -101,7 +101,7 @@ def place_of(
 
 
 def in_checkpoint(place: RankPlace, view: RankView, checkpoint: CheckpointView | None, now_ns: int) -> RankPlace:
-    """Return a rank's place with its checkpoint: the current one, or the one in which its process ended."""
+    """Return a rank's place with its current checkpoint, or the checkpoint in which its process ended."""
     if checkpoint is None:
         return place
     until_ns = view.death.at_ns if view.death is not None else view.gone_since_ns or now_ns

@@ -20,7 +20,7 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 MAX_KNOWN: Final = 16_384
 MAX_PLACES: Final = 64
-"""Maximum number of made worlds' groups for which a process's place is kept. Some programs make one for each update."""
+"""Maximum number of groups in worlds created by the program whose rank is kept. Some programs create one per update."""
 
 _NameIds: TypeAlias = tuple[RecordKind, int, int, int, int]
 
@@ -47,12 +47,12 @@ class ResolvedNames:
     """
 
     def __init__(self, names: Names, rank: int, world: str = "") -> None:
-        """Resolve what a rank's records refer to with the names of its dictionary.
+        """Resolve references with a rank's name dictionary.
 
         Args:
             names: The dictionary.
             rank: The rank.
-            world: The world in which `rank` counts; see `TapeIdentity`.
+            world: The world to which `rank` belongs; see `TapeIdentity`.
         """
         self._names = names
         self._rank = rank
@@ -166,7 +166,7 @@ class ResolvedNames:
             latest = [*self.places.items()][1 - MAX_PLACES :]
             self.places = MappingProxyType({**dict(latest), view.key: name.here})
         known = self.groups.get(view.key)
-        # A group known from messages alone may not be aligned.
+        # A group inferred only from messages may not be aligned.
         if known is None or name.aligned or not known.name.aligned:
             self.groups = MappingProxyType({**self.groups, view.key: view})
         return view

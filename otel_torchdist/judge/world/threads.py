@@ -1,6 +1,6 @@
-"""The threads of a rank: which of them should enter an operation, and what keeps it.
+"""The threads of a rank: the thread that should enter an operation, and the reason why it does not.
 
-Each thread that communicates can wait on its own. Short-lived threads are identified by the function they run; see
+Each thread that communicates can wait independently. Short-lived threads are identified by the function they run; see
 `CallerName`.
 """
 
@@ -33,17 +33,17 @@ _DEVICE: Final = re.compile(r"/torch/(cuda|xpu|accelerator)/(__init__|streams)\.
 _OPTIMIZER: Final = re.compile(r"/torch/optim/\w+\.py$")
 _FOR_THREADS: Final = re.compile(r"/(threading|queue|selectors|concurrent/futures/_base)\.py$")
 _LOADER: Final = re.compile(r"/torch/utils/data/")
-"""Loader code waits for its own threads and processes, which call no operations."""
+"""DataLoader code waits for its own threads and processes. They call no collectives."""
 
 
-class ThreadStand(enum.Enum):
+class ThreadWait(enum.Enum):
     """Whether a thread of a rank waits for an open operation."""
 
     WAITS = enum.auto()
     ELSEWHERE = enum.auto()
-    """The operation is merely open; its thread is seen elsewhere."""
+    """The operation is open, but the stack shows its thread in other code."""
     PERHAPS = enum.auto()
-    """Its thread waits for a lock at a line of the program, perhaps in C until the operation is over."""
+    """The thread is blocked at a line of the program. C code called there may wait for the operation."""
     UNSEEN = enum.auto()
 
 
@@ -51,30 +51,30 @@ class Tie(enum.Enum):
     """Whether one thread's wait keeps its rank from entering an operation."""
 
     OWN = enum.auto()
-    """The waiting thread itself should enter it."""
+    """The waiting thread itself should enter the operation."""
     THROUGH = enum.auto()
-    """The thread that should enter it waits for other threads of its process, or for a start or work."""
+    """The thread that should enter it waits for another thread, or for work, or has not started."""
     NONE = enum.auto()
-    """The thread that should enter it is busy with something else."""
+    """The thread that should enter the operation is busy in other code."""
     UNKNOWN = enum.auto()
 
 
-def stand_of(view: RankView, operation: OperationView) -> ThreadStand:
+def thread_wait_of(view: RankView, operation: OperationView) -> ThreadWait:
     """Return whether a thread of a rank waits for one of its open operations, by records and stacks.
 
-    A backward pass waits in C++ for the operations it has issued, such as DDP's buckets, and a device for everything it
-    was given. So a thread in a backward pass or optimizer step waits for these, unless its stack shows a line of the
-    program inside.
+    A backward pass waits in C++ for the operations it has issued, such as DDP's buckets, and a device for all
+    work enqueued on it. So a thread in a backward pass or optimizer step waits for these operations, unless its
+    innermost frame is a line of the program.
     """
     record = operation.record
     if record.is_blocking:
-        return ThreadStand.WAITS
+        return ThreadWait.WAITS
     occupation = next((occupation for occupation in view.occupations if _may_wait(occupation, record)), None)
     thread = occupation.thread if occupation is not None else record.thread
     stack = stack_since(view, thread)
     if stack is None:
-        return ThreadStand.UNSEEN if occupation is None else ThreadStand.WAITS
-    return _stand_in(stack, occupation, record)
+        return ThreadWait.UNSEEN if occupation is None else ThreadWait.WAITS
+    return _wait_by_stack(stack, occupation, record)
 
 
 def _may_wait(occupation: Occupation, record: Operation) -> bool:
@@ -89,23 +89,23 @@ def _may_wait(occupation: Occupation, record: Operation) -> bool:
             return is_own and not is_within
 
 
-def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operation) -> ThreadStand:
+def _wait_by_stack(stack: ThreadStack, occupation: Occupation | None, record: Operation) -> ThreadWait:
     inner = next((frame for frame in stack.frames if owner_of(frame.file) is not FrameOwner.OTEL_TORCHDIST), None)
     is_on_device = bool(int(record.flags) & _ON_DEVICE)
     if occupation is not None and occupation.engagement is Engagement.FUTURE:
-        return ThreadStand.WAITS
+        return ThreadWait.WAITS
     if inner is None:
-        return ThreadStand.UNSEEN
+        return ThreadWait.UNSEEN
     if _ENGINE.search(inner.file):
-        return ThreadStand.WAITS if occupation is not None or record.phase is Phase.BACKWARD else ThreadStand.ELSEWHERE
+        return ThreadWait.WAITS if occupation is not None or record.phase is Phase.BACKWARD else ThreadWait.ELSEWHERE
     if _FUTURE.search(inner.file) or (_DEVICE.search(inner.file) and is_on_device):
-        return ThreadStand.WAITS
+        return ThreadWait.WAITS
     if _OPTIMIZER.search(inner.file) and occupation is not None:
-        return ThreadStand.WAITS
-    # A line of the program may itself wait in C: for a device, as `.item()` does, or for a lock.
+        return ThreadWait.WAITS
+    # A line of the program may block in C: `.item()` waits for a device; other calls wait for a lock.
     if stack.is_locked and owner_of(inner.file).is_of_program:
-        return ThreadStand.PERHAPS
-    return ThreadStand.UNSEEN if is_on_device else ThreadStand.ELSEWHERE
+        return ThreadWait.PERHAPS
+    return ThreadWait.UNSEEN if is_on_device else ThreadWait.ELSEWHERE
 
 
 def stack_since(view: RankView, thread: int) -> ThreadStack | None:
@@ -169,7 +169,7 @@ def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -
 
 
 def _due_thread(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> ThreadStack | None:
-    """Return the last thread in this channel, else one with the same function, else one with the same name."""
+    """Return the last thread of this channel, else a thread with the same function, else one with the same name."""
     progress = view.progress.get(operation_id.channel)
     threads = progress.threads if progress is not None else ()
     stacks = _stacks(view)
@@ -185,7 +185,7 @@ def _due_thread(world: WorldSnapshot, view: RankView, operation_id: OperationId)
 
 
 def _due_callers(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> set[str]:
-    """Return the functions whose thread should enter an operation, by this rank's history and the others' calls."""
+    """Return the functions that should enter an operation, from this rank's history and the calls of other ranks."""
     progress = view.progress.get(operation_id.channel)
     own = {caller for caller in progress.callers if caller} if progress is not None else set[str]()
     there = (other.at(operation_id) for other in world.ranks.values())
@@ -200,7 +200,7 @@ def caller_of(stack: ThreadStack) -> str:
     frames = [(place, frame) for frame in reversed(stack.frames) if (place := _place_as_caller(frame)) is not None]
     if not frames:
         return ""
-    _, outer = min(frames, key=lambda one: one[0])
+    _, outer = min(frames, key=lambda candidate: candidate[0])
     return name_caller(outer.function, outer.file)
 
 
@@ -240,7 +240,7 @@ def _waits_for_threads(stack: ThreadStack) -> bool:
 
 
 # --- recorded stacks --------------------------------------------------------------------------------------------------
-# The stacks that a rank wrote at the request of another process.
+# Stacks that a rank wrote because another process requested them.
 
 
 _OF_ANY_REQUEST: Final = 0
@@ -263,7 +263,7 @@ class RecordedStacks:
         self._newest: Stacks | None = None
 
     def shown_in(self, view: RankView) -> RankView:
-        """Add these stacks to a view if they are newer than the rank's last record.
+        """Add the stacks to a view if they are newer than the rank's last record.
 
         `Stacks.asked_ns` becomes the time at which they were written.
         """
@@ -277,7 +277,7 @@ class RecordedStacks:
         return dataclasses.replace(view, stacks=dataclasses.replace(self._newest, asked_ns=written_ns))
 
     def _read(self) -> Stacks | None:
-        """Return the newer of both kinds, with the wall-clock time of writing."""
+        """Return the newer stacks, written by the rank or on a signal, with their wall-clock time."""
         newest: list[Stacks] = []
         threads = read_stacks(self._tape, _OF_ANY_REQUEST, self._owner)
         if threads is not None:

@@ -1,6 +1,6 @@
-"""Where the call paths of ranks with different calls at the same position of a group diverge.
+"""Finds the line at which the call paths of mismatched calls diverge.
 
-The line says more than the shape of the tensors: two ranks at different lines were never meant to meet.
+This line explains more than tensor shapes: calls from different lines were never meant to pair up.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from otel_torchdist.model.names import CallSiteName
 
 Frames: TypeAlias = tuple[CallSiteName, ...]
 _Way: TypeAlias = tuple[Frames, str]
-"""The lines that led to a call, and its purpose: all units of FSDP are called from one line."""
+"""Call path and purpose of a call. FSDP calls the collectives of all its units from one line."""
 _NEXT_ROUND: Final = 1 << 31
-"""More lines than any function has. An earlier line comes again in the next round of a loop."""
+"""Added to lines before the current line, which a loop reaches only in its next iteration. Exceeds any line number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Ways:
     """The call paths of the parties of a mismatch.
 
     Attributes:
-        sides: One for each party, in their order.
+        sides: One call for each party, in the order of the parties.
         left_out: The call of the largest party that the others skipped; None if unknown.
     """
 
@@ -50,7 +50,7 @@ class Ways:
 
     @property
     def differ(self) -> bool:
-        """Whether the parties are at different places, or in calls for different purposes."""
+        """Whether the parties call from different lines, or for different purposes."""
         known = {side for side in self.sides if side.site is not None}
         return len(known) == len(self.sides) > 1
 
@@ -59,7 +59,7 @@ def ways_of(history: Sequence[Mapping[int, Arrival]], parties: Sequence[tuple[st
     """Return the call paths of the parties of a mismatch.
 
     Args:
-        history: Known calls by rank at each position, up to that of the mismatch.
+        history: Known calls by rank at each position, up to the position of the mismatch.
         parties: The parties, the largest first.
     """
     ranks = [_typical(history[-1], ranks) for _, ranks in parties]
@@ -79,8 +79,8 @@ def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) 
     ways = [(_way(pair[0]), _way(pair[1])) for pair in known if pair is not None]
     place = len(ways) - 1
     while place > 0 and ways[place - 1][0] != ways[place - 1][1]:
-        # Ranks may legally call from different lines. A position that is not the same visit must have the same calls,
-        # shifted.
+        # Ranks may legally call from different lines. Going back continues only while the paths differ in the same way
+        # as at the mismatch, or one rank is a call ahead.
         if ways[place - 1] != ways[-1] and ways[place - 1][1] != ways[place][0]:
             break
         place -= 1
@@ -103,7 +103,7 @@ def _typical(arrivals: Mapping[int, Arrival], ranks: Sequence[int]) -> int:
 
 
 def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName | None]:
-    """Return the lines at which two paths differ: the innermost ones, or the two callers of a helper."""
+    """Return the innermost lines at which two paths differ, or the two callers of a common helper."""
     for place, (here, there) in enumerate(zip(one, other, strict=False)):
         rest = _lines(one[place + 1 :]), _lines(other[place + 1 :])
         if not _is_same_function(here, there) or rest[0] == rest[1] or not all(rest):
@@ -112,7 +112,7 @@ def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName
 
 
 def _has_passed(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bool:
-    """Return whether a rank has skipped the call that the others are in, by line order or by earlier rounds."""
+    """Return whether a rank skipped the call of the others, judged by line order or by earlier loop iterations."""
     if not other.frames or not usual.frames:
         return False
     depth = _shared_depth(other.frames, usual.frames)
@@ -122,13 +122,13 @@ def _has_passed(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bo
         from_line = _line_in(last, here, depth, _shared_depth(last, other.frames))
         if here.line != from_line or here == other.frames[0]:
             return _order(there.line, from_line) < _order(here.line, from_line)
-        # The call at that line may call more than once, and need not have returned.
+        # A callee may make several calls, so the rank may still be inside the call at that line.
     calls = [(call.frames, call.label) for call in (*before, usual, other)]
     return _skips(calls[:-2], *calls[-2:])
 
 
 def _skips(before: Sequence[_Way], usual: _Way, other: _Way) -> bool:
-    """Return whether a call followed another one in earlier rounds, and never came at the present position."""
+    """Return whether `other` came after `usual` in earlier iterations, and never directly after the previous call."""
     rounds = [place for place, way in enumerate(before) if way == usual]
     if not rounds or other == usual or other not in before[rounds[-1] + 1 :]:
         return False
@@ -136,7 +136,7 @@ def _skips(before: Sequence[_Way], usual: _Way, other: _Way) -> bool:
 
 
 def _line_in(frames: Frames, function: CallSiteName, depth: int, shared: int) -> int:
-    """Return the line of a function at which an earlier call was made; 0 if it was made elsewhere."""
+    """Return the line of a function at which an earlier call was made; 0 if another function made it."""
     frame = _frame_at(frames, depth)
     return frame.line if frame is not None and shared >= depth and _is_same_function(frame, function) else 0
 

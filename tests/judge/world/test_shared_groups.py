@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.judge.world.following.follower import TapeFollower
-from otel_torchdist.judge.world.occupations import CERTAIN
+from otel_torchdist.judge.world.occupations import MIN_OCCURRENCES
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.occupations import SharedGroup
@@ -61,7 +61,7 @@ def test_at_the_same_time(rank: Rank) -> None:
         rank.call(7, begin_s, begin_s + 2)
         rank.call(8, begin_s + 1, begin_s + 3)
     [found] = rank.shared()
-    assert found == SharedGroup(PAIR.key, ("all_reduce", "all_reduce"), (TRAIN, TRAIN), 0, times=CERTAIN)
+    assert found == SharedGroup(PAIR.key, ("all_reduce", "all_reduce"), (TRAIN, TRAIN), 0, times=MIN_OCCURRENCES)
 
 
 def test_once_is_not_enough(rank: Rank) -> None:
@@ -69,7 +69,7 @@ def test_once_is_not_enough(rank: Rank) -> None:
     rank.call(7, 1.0, 3.0)
     rank.call(8, 2.0, 4.0)
     [found] = rank.shared()
-    assert found.times < CERTAIN
+    assert found.times < MIN_OCCURRENCES
 
 
 @pytest.mark.parametrize("backend", ["cpu:gloo", "cpu:gloo,cuda:nccl"])
@@ -78,7 +78,7 @@ def test_backends_of_several_devices(rank: Rank, backend: str) -> None:
     for begin_s in (1.0, 5.0):
         rank.call(7, begin_s, begin_s + 2, dataclasses.replace(PAIR, backend=backend))
         rank.call(8, begin_s + 1, begin_s + 3, dataclasses.replace(PAIR, backend=backend))
-    assert [found.times for found in rank.shared()] == [CERTAIN]
+    assert [found.times for found in rank.shared()] == [MIN_OCCURRENCES]
 
 
 def test_call_that_raised(rank: Rank) -> None:

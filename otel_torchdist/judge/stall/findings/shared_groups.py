@@ -11,7 +11,7 @@ from otel_torchdist.judge.verdict.judging.sharing import swapped_callers
 from otel_torchdist.judge.verdict.verdict import Sharing
 from otel_torchdist.judge.verdict.wording.calls import describe_sharing
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
-from otel_torchdist.judge.world.occupations import CERTAIN
+from otel_torchdist.judge.world.occupations import MIN_OCCURRENCES
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
 from otel_torchdist.model.kinds import RecordKind
@@ -76,7 +76,7 @@ class SharedGroupFinder:
         seen: dict[str, list[tuple[int, SharedGroup]]] = {}
         for view in world.in_order:
             for example in view.shared_groups:
-                if example.group not in self._reported and example.times >= CERTAIN:
+                if example.group not in self._reported and example.times >= MIN_OCCURRENCES:
                     seen.setdefault(example.group, []).append((view.rank, example))
         for sharing in _swapped(world):
             key = sharing.example.group

@@ -9,7 +9,7 @@ from otel_torchdist.judge.verdict.judging.mismatched import other_call
 from otel_torchdist.judge.verdict.roll_call import RollCall, Standing
 from otel_torchdist.judge.verdict.verdict import Doubt, Link, Verdict, verdict_at
 from otel_torchdist.judge.world.occupations import RemoteWait
-from otel_torchdist.judge.world.threads import ThreadStand, Tie
+from otel_torchdist.judge.world.threads import ThreadWait, Tie
 from otel_torchdist.model.calls import Channel, OperationId, OperationView, Progress
 from otel_torchdist.model.kinds import Phase, RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -23,7 +23,7 @@ class Hop(NamedTuple):
         roll: The operation at which the rank is missing.
         waits_in: The operation in which it waits.
         tie: How that wait keeps the rank from the first operation.
-        stand: Whether its thread is seen to wait there.
+        state: Whether its thread waits there, by records and stacks.
         remote: The remote procedure call in which the rank waits, if the called function is in the operation; else
             None.
     """
@@ -32,7 +32,7 @@ class Hop(NamedTuple):
     rank: int
     waits_in: OperationView
     tie: Tie = Tie.OWN
-    stand: ThreadStand = ThreadStand.WAITS
+    state: ThreadWait = ThreadWait.WAITS
     remote: RemoteWait | None = None
 
     @property
@@ -50,7 +50,7 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
     Args:
         hops: Each rank waits where the next one is missing, the last where the first is missing.
     """
-    free = [hop for hop in hops if hop.stand is not ThreadStand.WAITS]
+    free = [hop for hop in hops if hop.state is not ThreadWait.WAITS]
     if len(free) == 1 and not _may_wait(free[0]):
         return verdict_at(VerdictKind.ABSENT, free[0].roll, (free[0].rank,))
     first = min((hop.roll for hop in hops), key=_age)
@@ -69,7 +69,7 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
 
 
 def _may_wait(hop: Hop) -> bool:
-    return hop.stand is ThreadStand.PERHAPS or hop.waits_in.record.phase is Phase.BACKWARD
+    return hop.state is ThreadWait.PERHAPS or hop.waits_in.record.phase is Phase.BACKWARD
 
 
 def _age(roll: RollCall) -> tuple[int, object]:

@@ -37,7 +37,7 @@ from otel_torchdist.judge.verdict.verdict import verdict_at as _verdict
 from otel_torchdist.judge.world.group_names import CreatedGroups
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.judge.world.occupations import remote_wait
-from otel_torchdist.judge.world.threads import ThreadStand, Tie, stand_of, tie_of
+from otel_torchdist.judge.world.threads import ThreadWait, Tie, thread_wait_of, tie_of
 from otel_torchdist.model.calls import ANY_RANK, Channel, OperationId, OperationView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.operations import RAISED
@@ -238,8 +238,8 @@ class Judge:
         view = self._world.ranks[rank]
         channel = roll.operation_id.channel
         waits = [
-            Hop(roll, rank, waiting, tie_of(self._world, rank, roll.operation_id, waiting), stand)
-            for waiting, stand in self._waits_of(view)
+            Hop(roll, rank, waiting, tie_of(self._world, rank, roll.operation_id, waiting), state)
+            for waiting, state in self._waits_of(view)
         ]
         remote = remote_wait(self._world, rank, channel)
         if remote is not None and remote.operation is not None and remote.is_own_thread:
@@ -262,20 +262,18 @@ class Judge:
         owed, rank = astray
         return _verdict(VerdictKind.UNMATCHED, self._roll(owed), (rank,))
 
-    def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadStand]]:
+    def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadWait]]:
         """Return the first operation of each channel in which threads of a rank wait. Later ones wait for it.
 
         Open operations without a waiting thread count only if no thread waits, and none is seen elsewhere.
         """
         settled = self._world.taken_ns - self._settled_ns
         open_here = [wait for wait in view.open if view.waits_in(wait) and since_of(wait) <= settled]
-        stands = [(wait, stand_of(view, wait)) for wait in open_here]
-        waits = [(wait, stand) for wait, stand in stands if stand is ThreadStand.WAITS]
-        first: dict[Channel, tuple[OperationView, ThreadStand]] = {}
-        for operation, stand in waits or [
-            (wait, stand) for wait, stand in stands if stand is not ThreadStand.ELSEWHERE
-        ]:
-            first.setdefault(operation.operation_id.channel, (operation, stand))
+        states = [(wait, thread_wait_of(view, wait)) for wait in open_here]
+        waits = [(wait, state) for wait, state in states if state is ThreadWait.WAITS]
+        first: dict[Channel, tuple[OperationView, ThreadWait]] = {}
+        for operation, state in waits or [(wait, state) for wait, state in states if state is not ThreadWait.ELSEWHERE]:
+            first.setdefault(operation.operation_id.channel, (operation, state))
         return list(first.values())
 
     @cached_property

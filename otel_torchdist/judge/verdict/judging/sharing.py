@@ -9,7 +9,7 @@ from otel_torchdist.judge.verdict.roll_call import RollCall
 from otel_torchdist.judge.verdict.verdict import Sharing
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.judge.world.occupations import blocked_pairs, shared_by
-from otel_torchdist.judge.world.threads import ThreadStand, stand_of
+from otel_torchdist.judge.world.threads import ThreadWait, thread_wait_of
 from otel_torchdist.model.calls import Arrival, Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.lives import CRASHES
@@ -119,7 +119,7 @@ def _blocked_at_once(views: Iterable[RankView], channel: Channel) -> Sharing | N
 
 def _examples(view: RankView, channel: Channel) -> Iterator[SharedGroup]:
     here = [operation for operation in view.open if operation.operation_id.channel == channel]
-    waiting = [operation for operation in here if stand_of(view, operation) is ThreadStand.WAITS]
+    waiting = [operation for operation in here if thread_wait_of(view, operation) is ThreadWait.WAITS]
     for pair in blocked_pairs(waiting):
         example = shared_by(*pair)
         if example is not None:

@@ -17,7 +17,7 @@ from otel_torchdist.tape.reading.batch import Batch
 
 
 LONG_NS: Final = 20_000_000
-"""Minimum duration in ns that is remembered. Five times a shorter one is still below any threshold."""
+"""Minimum duration in ns that is remembered. Five times a shorter duration is still below any threshold."""
 WINDOW: Final = 1_000
 """Number of recent operations of a call site in its percentile."""
 RECENT: Final = 100
@@ -28,8 +28,8 @@ MOST_ADDED_NS: Final = 60_000_000_000
 MOST_ONCE_NS: Final = 120_000_000_000
 """Maximum tolerance in ns for a long wait that occurred only once. The first step is often the longest by far, and
 backends give up after some minutes."""
-SIMILAR: Final = 2
-"""A wait has recurred if another one lasted at least 1/`SIMILAR` as long."""
+RECURRENCE_RATIO: Final = 2
+"""A wait has recurred if another wait lasted at least 1/`RECURRENCE_RATIO` as long."""
 
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 
@@ -49,7 +49,7 @@ class Baselines:
         self._counts: Counter[BaselineKey] = Counter()
         self._long: dict[BaselineKey, deque[tuple[int, int]]] = {}
         self._longest_ns: dict[BaselineKey, int] = {}
-        # Cached until the next operation ends there, as each pass asks again.
+        # Each pass needs the tolerance again. It is cached until the next operation of the call site ends.
         self._tolerance_ns: dict[BaselineKey, int] = {}
 
     def ended(self, operation: Operation) -> None:
@@ -76,8 +76,9 @@ class Baselines:
     def tolerance_ns(self, operation: Operation) -> int:
         """Return the time for which an operation may stay open at its call site; 0 if unknown.
 
-        It is five times the 99th percentile or 1.5 times the recent maximum, whichever is greater, but each at most a
-        minute above its base; and at most two minutes for a long wait that occurred only once.
+        The tolerance is five times the 99th percentile or 1.5 times the recent maximum, whichever is greater. Each of
+        the two may exceed the percentile or maximum by at most a minute. A long wait that occurred only once counts
+        for at most two minutes.
         """
         key = self._key(operation)
         remembered = self._long.get(key)
@@ -90,10 +91,10 @@ class Baselines:
 
     def _of_call_site_ns(self, key: BaselineKey, remembered: Iterable[tuple[int, int]]) -> int:
         count = self._counts[key]
-        longest_first = sorted(remembered, key=lambda one: -one[1])
+        longest_first = sorted(remembered, key=lambda wait: -wait[1])
         window = [(nth, took_ns) for nth, took_ns in longest_first if nth > count - WINDOW]
         tolerance_ns = _tolerance_of(window, count)
-        if len(window) > 1 and window[1][1] * SIMILAR >= window[0][1]:
+        if len(window) > 1 and window[1][1] * RECURRENCE_RATIO >= window[0][1]:
             return tolerance_ns
         return max(_tolerance_of(window[1:], count), min(tolerance_ns, MOST_ONCE_NS))
 
@@ -104,7 +105,7 @@ class Baselines:
 
 
 def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
-    """Return the tolerance that follows from long waits.
+    """Compute the tolerance from long waits.
 
     Args:
         window: Ordinal number and duration of each wait, longest first.
@@ -118,7 +119,7 @@ def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
 
 
 def _duration_ns(operation: Operation) -> int:
-    """Return the duration from the point at which the age would have started to count; 0 if the end is not exact."""
+    """Return the duration counted as the age of a wait is counted; 0 if the end is not exact."""
     if operation.how not in EXACT or operation.completed_ns is None:
         return 0
     if operation.completed_ns - operation.entered_ns < LONG_NS:
@@ -137,7 +138,7 @@ NOTABLE_NS: Final = 1_000_000_000
 """Minimum span in ns of a batch that is searched for gaps. Shorter gaps say nothing about unusual ones."""
 
 FIRST_CALLS: Final = 16
-"""Number of first calls whose gaps are ignored: a starting program loads data, compiles, and is slow."""
+"""Number of calls at the start whose gaps are ignored: the program still loads data and compiles."""
 
 
 class PaceLog:
@@ -149,16 +150,16 @@ class PaceLog:
         self._longest_gap_ns = 0
 
     def observe(self, batch: Batch) -> None:
-        """Process a batch of records. Time inside operations is no gap, and the end of a step ends a gap."""
+        """Process a batch of records. A gap ends with an operation or a step; time inside operations does not count."""
         ends = [
-            *(one.completed_ns or 0 for one in batch.ended),
-            *(one.ended_ns for one in batch.steps),
-            *(one.entered_ns for one in batch.activities_entered),
-            *(one.completed_ns or 0 for one in batch.activities_ended),
+            *(operation.completed_ns or 0 for operation in batch.ended),
+            *(step.ended_ns for step in batch.steps),
+            *(activity.entered_ns for activity in batch.activities_entered),
+            *(activity.completed_ns or 0 for activity in batch.activities_ended),
         ]
         last_ns = batch.entered[-1].entered_ns if batch.entered else 0
         if batch.entered and last_ns - (self._reached_ns or batch.entered[0].entered_ns) > NOTABLE_NS:
-            calls = [(one.entered_ns, True) for one in batch.entered]
+            calls = [(operation.entered_ns, True) for operation in batch.entered]
             self._look_for_gaps(sorted([*calls, *((end_ns, False) for end_ns in ends)]))
         self._calls += len(batch.entered)
         self._reached_ns = max([self._reached_ns, last_ns, *ends])

@@ -24,7 +24,7 @@ MAX_CHANNELS: Final = 65_536
 """Maximum number of channels. Tags create channels without bound; beyond this limit the oldest quarter is forgotten."""
 
 _UNSEEN: Final = (*ASSUMED, None)
-"""Records of ends that were only assumed."""
+"""Values of `Operation.how` for ends that were assumed, not observed."""
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 _NEVER: Final = Progress()
@@ -61,7 +61,7 @@ class ChannelProgress:
         if state is None:
             return
         sequence = operation.sequence
-        # An operation that raised in the same channel meanwhile may have lowered it.
+        # An operation of the same channel that raised meanwhile may have lowered `entered`.
         state.entered = max(state.entered, sequence)
         state.completed = max(state.completed, sequence)
         if state.failed == sequence:
@@ -76,7 +76,7 @@ class ChannelProgress:
         if state is None:
             return
         if operation.returned_ns is None and not int(operation.flags) & _POINT_TO_POINT:
-            # It raised before it was issued, and capture gives its number to the next operation.
+            # The call raised before the operation was issued. Capture gives its number to the next operation.
             state.entered = min(state.entered, operation.sequence - 1)
         else:
             state.entered = max(state.entered, operation.sequence)
@@ -249,7 +249,7 @@ class CallLog:
     def entered(self, arrival: Arrival, at_ns: int, digests: Digests) -> bool:
         """Record a call. Return whether it completes a window."""
         sequence = arrival.sequence
-        if sequence != self._next and not self._goes_on_at(sequence):
+        if sequence != self._next and not self._resumes_at(sequence):
             return False
         self._next = sequence + 1
         self._arrivals.append(arrival)
@@ -264,12 +264,12 @@ class CallLog:
         return True
 
     def unfinished(self, digests: Digests) -> Window | None:
-        """Return the calls since the last complete window, which stays incomplete once the run is over."""
+        """Return the calls since the last complete window. At the end of a run, this window stays incomplete."""
         arrivals = tuple(self._arrivals)
         return Window((arrivals[0].sequence - 1) // LENGTH, digests.of(arrivals), arrivals) if arrivals else None
 
-    def _goes_on_at(self, sequence: int) -> bool:
-        """Return whether the window can still be completed after a gap: records were lost, or a call was refused."""
+    def _resumes_at(self, sequence: int) -> bool:
+        """Return whether a window can be recorded from `sequence` on after a gap (lost records, a refused call)."""
         place = (sequence - 1) % LENGTH
         if not self._next - len(self._arrivals) <= sequence < self._next:
             place = 0 if place == 0 else -1
@@ -282,7 +282,7 @@ class CallLog:
 
 
 class Digests:
-    """Digests of calls, alike in every process."""
+    """Digests of calls, equal for equal calls in every process."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, int], bytes] = {}

@@ -1,4 +1,4 @@
-"""Detects the child process that a rank waits for, its activity, and since when.
+"""Detects the child process that a rank waits for, its activity, and the start of that activity.
 
 A rank with a stack in a DataLoader, or in Python's process modules, waits for a child. The stack does not show which
 child; the children's states do. An idle child waits for a message. A child that was forked while a thread of the rank
@@ -47,7 +47,7 @@ class _Seen:
 
     Attributes:
         arguments: The call with its arguments, which distinguish it from the next call.
-        since_ns: When it was first seen in that call.
+        since_ns: Monotonic time at which the child was first seen in that call.
     """
 
     arguments: str
@@ -70,19 +70,19 @@ class ChildWaits:
         self._seen: dict[int, _Seen] = {}
         self._locks: dict[int, _Seen] = {}
         self._checked_ns = 0
-        self._found: ChildWait | None = None
+        self._stuck: ChildWait | None = None
 
     def check(self, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
         """Return the child that the rank waits for; None if it waits for none, or if no child is stuck."""
         kind = _awaited(stacks)
         if not kind or not self._pid:
-            # Check immediately at the next stack that shows a wait: a report may be about to follow.
-            self._seen, self._found, self._checked_ns = {}, None, 0
+            # The next stack that shows a wait is checked immediately, because a report may follow.
+            self._seen, self._stuck, self._checked_ns = {}, None, 0
             return None
         if now_ns - self._checked_ns >= PAUSE_NS:
             self._checked_ns = now_ns
-            self._found = self._stuck_child(kind, stacks, now_ns)
-        return self._found
+            self._stuck = self._stuck_child(kind, stacks, now_ns)
+        return self._stuck
 
     def _stuck_child(self, kind: str, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
         """Return the child that has been stuck longest."""
@@ -97,7 +97,7 @@ class ChildWaits:
         self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
         if not stuck:
             return self._command(kind, children, now_ns)
-        since_ns, nth, view = min(stuck, key=lambda one: one[:2])
+        since_ns, nth, view = min(stuck, key=lambda child: child[:2])
         name = f"{kind} {nth}" if kind == _LOADER_WORKER and len(views) > 1 else kind
         return ChildWait(view.pid, name, view.doing, since_ns)
 
@@ -111,7 +111,7 @@ class ChildWaits:
         return ChildWait(command.pid, f"{_COMMAND} {command.name}", "running", now_ns - command.age_ns)
 
     def _locked(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
-        """Return the children that have waited for their own locks, which nothing releases, for `LOCKED_NS`."""
+        """Return the children that have been deadlocked on their own locks for `LOCKED_NS`."""
         waits = [wait for pid in children if (wait := lock_wait_of(pid, self._pid, now_ns)) is not None]
         since = {wait.pid: self._locked_since_ns(wait, now_ns) for wait in waits}
         self._locks = {wait.pid: _Seen(wait.arguments, since[wait.pid]) for wait in waits}

@@ -47,7 +47,7 @@ _GATHERS: Final = operations_where(lambda row: row.sizes is SizeRule.PER_RANK)
 
 
 def _wants_one_size(group: GroupView | None, signature: SignatureName | None) -> bool:
-    """Return whether a gather is gloo's, which requires all outputs on a rank to have the size of its input."""
+    """Return whether gloo runs a gather. gloo requires all outputs on a rank to have the size of its input."""
     if group is None or signature is None or signature.operation not in _GATHERS or signature.device != "cpu":
         return False
     return not {"gloo", "cpu:gloo"}.isdisjoint(group.name.backend.split(","))
@@ -57,9 +57,9 @@ class TapeFollower:
     """The state that a snapshot of one rank needs: sequences of each channel, the last operation, its stacks.
 
     Attributes:
-        reader: The tape. Whoever polls it must pass every batch to `observe`.
-        failure: The exception raised by viewing the tape, which is then not viewed again.
-        is_last_check: Whether this is the last pass, so that all available calls are compared.
+        reader: The tape. The caller that polls it must pass every batch to `observe`.
+        failure: The exception raised by `view`. A tape with a failure is not viewed again.
+        is_last_check: Whether this is the last pass, in which all available calls are compared.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TapeFollower:
         is_new: bool = False,
         machine: RankSymptoms | None = None,
     ) -> None:
-        """Follow a tape from its reader's first batch on.
+        """Follow a tape, starting with the first batch of its reader.
 
         Args:
             reader: See the class.
@@ -167,7 +167,7 @@ class TapeFollower:
             self._logs.entered(channel, arrival, operation)
 
     def _called(self, operation: Operation) -> SignatureName | None:
-        """Return the signature of a call. Its reduce op is `UNREAD` if it was not read for this very call."""
+        """Return the signature of a call. Its reduce op is `UNREAD` if capture did not read it for this call."""
         signature = self.reader.names.signature(operation.signature)
         if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
             return signature
@@ -210,8 +210,8 @@ class TapeFollower:
         self._asked_by_signal = ask_by_signal(self.reader, next(blocking, 0))
 
     def view(self, now_ns: int) -> RankView | None:
-        """Return the rank as it is now; None if its tape can no longer be read."""
-        # The order matters: a process records that it has finished before it releases its lock.
+        """Return the current view of the rank; None if its tape can no longer be read."""
+        # Check the lock before reading the status: a process records that it has finished, then releases its lock.
         alive, death = self._end(now_ns)
         try:
             status = self.reader.status()
@@ -282,13 +282,13 @@ class TapeFollower:
         return self._pace.shown(self._cpu.check(now_ns, max(pace.called_ns, self.reader.identity.monotonic_ns)))
 
     def _end(self, now_ns: int) -> tuple[bool, Death | None]:
-        """Return whether the rank is alive, and its death as seen before the last poll of its tape.
+        """Return whether the rank is alive, and its death if observed before the last poll of its tape.
 
-        A rank that ended since the last pass may have written records since the last poll, such as an operation's
-        exception. Without them, a rank interrupted by another death looks as if it had raised an exception of its own.
+        A rank that ended after the last poll may have written more records, such as an operation's exception. Without
+        these records, a rank interrupted by another death looks as if it had raised an exception by itself.
         """
         alive = self._is_alive(now_ns)
-        # After the lock: a death seen meanwhile is the reason why the rank is not alive.
+        # Read the death after the lock: a death observed in between explains the released lock.
         death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
         is_new = not self._is_ending
         self._is_ending = self._unlocked_ns is not None or death is not None
@@ -327,7 +327,7 @@ class TapeFollower:
         return self._stacks
 
     def _open_views(self) -> tuple[OperationView, ...]:
-        # An operation whose words have not changed is the same object as before, and so is its view.
+        # The reader returns the same object for an unchanged operation, so its view is reused.
         operations = self.reader.open_operations()
         if any(operation.kind is RecordKind.RENDEZVOUS for operation in operations):
             self._look_for_new_names()

@@ -23,18 +23,18 @@ from otel_torchdist.model.rank_values import (
 )
 
 MAX_NON_FINITE: Final = 32
-"""Maximum number of recorded operations with such inputs. The oldest are kept, since later ones are consequences."""
+"""Maximum number of recorded operations with non-finite inputs. The oldest are kept; later ones are consequences."""
 MAX_OUTPUTS: Final = 512
 MAX_SKIPPED: Final = 64
 MAX_AWAITED: Final = 1_024
 MAX_UNKNOWN: Final = 512
-"""More than devices can have on their way to the host."""
+"""Maximum number of inputs with pending results; more than devices ever have in transfer to the host."""
 PARAMETERS: Final = "parameters"
 """Name shown instead of an operation for a checksum of parameters."""
 
 
 class _Awaited(NamedTuple):
-    """An operation with results still to come."""
+    """An operation whose results have not all arrived."""
 
     operation_id: OperationId
     name: str
@@ -92,7 +92,7 @@ class ValueLog:
         if has_lost:
             self._unknown_until = self._step
         for result in numerics:
-            has_changed |= self._more_known(result)
+            has_changed |= self._process_result(result)
         for mark in steps:
             if mark.skipped:
                 self._skipped.append(mark.step)
@@ -107,14 +107,14 @@ class ValueLog:
                 self._unknown_until,
             )
 
-    def _more_known(self, numerics: Numerics) -> bool:
-        """Process results for an operation or for parameters. Return whether they are new."""
+    def _process_result(self, numerics: Numerics) -> bool:
+        """Process results for an operation or for parameters. Return whether `shown` changes."""
         awaited = self._awaited.get(numerics.number)
         has_changed = False
         if awaited is not None and not numerics.is_pending:
             unknown = self._unknown.get(numerics.number)
             if unknown is not None and unknown.is_pending:
-                has_changed = self._known(awaited, numerics)
+                has_changed = self._process_input(awaited, numerics)
         compared = self._parameters(numerics) or (
             awaited and (awaited.operation_id, awaited.name, awaited.step, awaited.label)
         )
@@ -146,10 +146,10 @@ class ValueLog:
         self._awaited[numerics.number] = awaited
         if len(self._awaited) > MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
-        return self._known(awaited, numerics)
+        return self._process_input(awaited, numerics)
 
-    def _known(self, operation: _Awaited, numerics: Numerics) -> bool:
-        """Process results for the inputs of an operation. Return whether there is something to show."""
+    def _process_input(self, operation: _Awaited, numerics: Numerics) -> bool:
+        """Process results for the inputs of an operation. Return whether `shown` changes."""
         is_finite = numerics.is_finite
         was_unknown = self._unknown.pop(numerics.number, None) is not None
         if is_finite is None:
@@ -158,10 +158,10 @@ class ValueLog:
                 oldest = self._unknown.pop(next(iter(self._unknown)))
                 self._unknown_until = max(self._unknown_until, oldest.step)
             return True
-        return was_unknown if is_finite else self._found(operation, numerics) or was_unknown
+        return was_unknown if is_finite else self._record_non_finite(operation, numerics) or was_unknown
 
-    def _found(self, operation: _Awaited, numerics: Numerics) -> bool:
-        """Record an operation with a non-finite input. Return whether it was kept."""
+    def _record_non_finite(self, operation: _Awaited, numerics: Numerics) -> bool:
+        """Record an operation with a non-finite input. Return False if there are too many."""
         before = self._non_finite
         if before and operation.step > before[-1].step + CALM_STEPS:
             before.clear()
@@ -178,7 +178,7 @@ class ValueLog:
             label=operation.label,
             parameters=self._culprits(numerics),
         )
-        before[MAX_NON_FINITE - 1 :] = [event]  # beyond the limit only the newest one is kept
+        before[MAX_NON_FINITE - 1 :] = [event]  # beyond the limit, replace the newest event
         return True
 
     def _culprits(self, numerics: Numerics) -> ParameterRange | None:
