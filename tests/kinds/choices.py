@@ -24,7 +24,7 @@ ENUMS: Final = {
     "Standing": "judge/verdict/roll_call.py",
     "SymptomKind": "model/symptoms.py",
     "VerdictKind": "model/verdict_kinds.py",
-    "Way": "judge/verdict/deaths.py",
+    "EndKind": "judge/verdict/deaths.py",
 }
 """The kinds among which `match` statements choose, and where they are defined."""
 _KINDS: Final = {*ENUMS, "FindingKind"}

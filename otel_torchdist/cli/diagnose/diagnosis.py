@@ -14,7 +14,7 @@ from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.stall.findings.remote_calls import troubled_calls
 from otel_torchdist.judge.stall.findings.watch import FindingWatch
-from otel_torchdist.judge.verdict.idle import WORKS, idle_of, stand_of
+from otel_torchdist.judge.verdict.idle import MIN_BUSY_SHARE, idle_of, idle_place_of
 from otel_torchdist.judge.verdict.past.last_moment import LastMoment
 from otel_torchdist.judge.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.judge.verdict.rules import StallRules
@@ -49,7 +49,7 @@ class IdleStanding(NamedTuple):
     """The common place of ranks that wait outside operations.
 
     Attributes:
-        text: Their place and the duration; '' if they do not stand still.
+        text: Their place and the duration; '' if they do not place still.
         is_long: Whether the duration is unusually long for this run.
         since_ns: Start, by the wall clock.
     """
@@ -71,8 +71,8 @@ def standing_of(post_mortem: PostMortem, rules: StallRules, identities: Sequence
         identities: Identities of its tapes.
     """
     world = post_mortem.moment.world
-    stands = {view.nonce: stand for view in world.ranks.values() if (stand := stand_of(view)) is not None}
-    idle = None if post_mortem.has_verdict else idle_of(world, stands)
+    places = {view.nonce: place for view in world.ranks.values() if (place := idle_place_of(view)) is not None}
+    idle = None if post_mortem.has_verdict else idle_of(world, places)
     lasted_ns = world.taken_ns - idle.since_ns if idle is not None else 0
     if idle is None or lasted_ns < rules.threshold_ns or (post_mortem.moment.is_now and _work(identities)):
         return NOT_STANDING
@@ -88,7 +88,7 @@ def _work(identities: Sequence[TapeIdentity]) -> bool:
     time.sleep(MEASURED_S)
     after = [ticks_of_tree(pid) for pid in within_reach]
     shares = (share_between(*ticks, MEASURED_S) for ticks in zip(before, after, strict=True))
-    return any(share >= WORKS for share in shares)
+    return any(share >= MIN_BUSY_SHARE for share in shares)
 
 
 BETWEEN_CHECKS_S: Final = 0.1
@@ -134,7 +134,7 @@ class Diagnosis(ReportedMoment):
         warnings: Unreadable parts.
         findings: Findings other than stalls, such as values that are not finite, a sentence each.
         past_findings: Findings of an agent that no longer hold at the last moment, a sentence each.
-        standing: The common place of ranks that stand still outside operations. A finding if they do so for long.
+        standing: The common place of ranks that place still outside operations. A finding if they do so for long.
         helpers: Diagnoses of the runs of helper processes that its ranks have started.
     """
 

@@ -17,7 +17,7 @@ from otel_torchdist.model.occupations import CheckpointView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
-# The checkpoint a rank is in goes into the sentence, and is a reason to wait longer before reporting.
+# The current checkpoint of a rank is stated in the sentence, and delays the report.
 
 
 PATIENCE: Final = 5
@@ -27,7 +27,7 @@ MOST_ADDED_NS: Final = 300_000_000_000
 
 
 def checkpoint_of(world: WorldSnapshot, rank: int, roll: RollCall) -> CheckpointView | None:
-    """Return the checkpoint of a roll call's member, or None if it has nothing to do with the operation.
+    """Return the checkpoint of a roll call's member, or None if it is unrelated to the operation.
 
     For a waiting rank this is the checkpoint of the waiting thread. For a missing rank it is the checkpoint in which
     the others wait for it, or else the checkpoint of the only thread that enters such operations.
@@ -68,9 +68,9 @@ def takes_its_usual_time(checkpoint: CheckpointView | None, now_ns: int) -> bool
 
 
 # --- waits behind waits -----------------------------------------------------------------------------------------------
-# Chains of waits that cross worlds of one process. A trainer waits for its engine in one world, while its other ranks
-# wait for the trainer in another. A verdict is about one operation; the waits behind it show that both belong to one
-# incident.
+# Chains of waits that cross the worlds of a process. For example, a trainer waits for its engine in one world, while
+# other ranks wait for the trainer in another world. A verdict is about one operation; the chain shows that the waits in
+# both worlds are one incident.
 
 
 MAX_BEHIND: Final = 3
@@ -79,7 +79,7 @@ MAX_BEHIND: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class WaitBehind:
-    """Ranks that wait in one operation for others.
+    """Ranks that wait in one operation for other ranks.
 
     Attributes:
         ranks: Ascending.

@@ -1,8 +1,8 @@
-"""The order of deaths: dead ranks that may have died before all others.
+"""The order of deaths: the dead ranks that may have died before all others.
 
-Two facts order deaths. The kernel reports the ends of one node's processes in order, however late they are read, and a
-launcher reacts only to a reported end. And a rank that shows a sign of life is not dead yet. Timestamps of deaths do
-not order them: on a loaded node they are late by any amount.
+Two facts order deaths. First, the kernel reports the exits of one node's processes in order, even if they are read
+late, and a launcher reacts only to a reported exit. Second, a rank that shows a sign of life is still alive. Timestamps
+of deaths do not order them, because a loaded node delays them without bound.
 
 The kernel closes a process's connections before it reports its end; with a device driver, seconds before. So the
 earliest moment at which a rank may have been gone is when an operation that needs it failed on another rank.
@@ -27,10 +27,10 @@ from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.model.snapshot import RankView
 
 OTHER_NODE_NS: Final = 5_000_000
-"""Best accuracy in ns of comparing the clocks of two nodes."""
+"""Lower bound in ns on the error when clocks of two nodes are compared."""
 LIVED_ON_NS: Final = 5_000_000_000
-"""Time in ns within which a common cause ends all ranks, on any node. It is shorter than the delay of any launcher
-before SIGKILL, except mpirun's (1 s)."""
+"""Time in ns within which a common cause ends all ranks, on any node. Launchers wait longer before
+SIGKILL, except mpirun (1 s)."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Ends:
         return sorted((view for view in self.views if view.is_dead), key=died_ns)
 
     @cached_property
-    def ways(self) -> dict[int, Way]:
-        """The way each dead rank ended, by rank."""
-        return {view.rank: way_of(view) for view in self.dead}
+    def kinds(self) -> dict[int, EndKind]:
+        """The kind of each dead rank's end, by rank."""
+        return {view.rank: end_kind_of(view) for view in self.dead}
 
     @cached_property
     def living(self) -> list[RankView]:
@@ -67,7 +67,7 @@ class Ends:
 
     @cached_property
     def has_lost_one(self) -> bool:
-        """Whether a rank has left without an error. That may have ended ranks that needed it."""
+        """Whether a rank has exited without an error. Its exit may have ended ranks that needed it."""
         return len(self.living) + len(self.dead) < len(self.views)
 
     @cached_property
@@ -76,7 +76,7 @@ class Ends:
 
         Interrupted ranks are left out, unless all are interrupted.
         """
-        own = [view for view in self.dead if self.ways[view.rank] is not Way.INTERRUPTED]
+        own = [view for view in self.dead if self.kinds[view.rank] is not EndKind.INTERRUPTED]
         if not own:
             return self.dead[:1]
         ended: dict[tuple[str, bool], int] = {}
@@ -90,13 +90,13 @@ class Ends:
             for view in own
             if last_sign_ns(view) <= surely_ns and (not is_exact(view) or self.gone_ns(view) <= ended[_node(view)])
         ]
-        # The rank that was lost must have been gone when the first operation failed.
+        # The first dead rank must have been gone when the first operation failed.
         return [view for view in heads if last_sign_ns(view) <= self._interrupted_ns] or heads
 
     @cached_property
     def _interrupted_ns(self) -> float:
         """When the first operation failed, in monotonic ns; infinity if none failed."""
-        interrupted = [view for view in self.dead if self.ways[view.rank] is not Way.GAVE_UP]
+        interrupted = [view for view in self.dead if self.kinds[view.rank] is not EndKind.GAVE_UP]
         failed = [operation for view in interrupted if (operation := interrupted_operation(view)) is not None]
         return min((operation.record.completed_ns or 0 for operation in failed), default=math.inf)
 
@@ -105,8 +105,8 @@ class Ends:
         sign_ns, ended_ns = last_sign_ns(view), died_ns(view)
         if _was_unwatched(view):
             return sign_ns
-        if may_have_been_asked(view) and self.ways[view.rank] is not Way.CRASHED:
-            return ended_ns  # it may have hung, or been stopped, from its last sign until SIGKILL followed SIGTERM
+        if may_have_been_asked(view) and self.kinds[view.rank] is not EndKind.CRASHED:
+            return ended_ns  # it may have hung from its last sign of life until SIGKILL followed SIGTERM
         own = interrupted_operation(view)
         for operation_id, failed in self._failures.items():
             is_other = own is None or own.operation_id != operation_id
@@ -123,7 +123,7 @@ class Ends:
             interrupted = interrupted_operation(view)
             if interrupted is not None:
                 failures[interrupted.operation_id].append((interrupted.record.completed_ns or 0, interrupted))
-            if self.ways[view.rank] is Way.ABORTED:
+            if self.kinds[view.rank] is EndKind.ABORTED:
                 for operation in view.open:
                     failures[operation.operation_id].append((died_ns(view), operation))
         return {
@@ -136,8 +136,8 @@ class Ends:
         return all(other is view or self._is_after(other, view) for other in self.dead)
 
     def is_first_to_fall_silent(self, view: RankView) -> bool:
-        """Return whether all ranks that ended for a reason of their own showed a sign of life after this rank's end."""
-        others = [other for other in self.dead if other is not view and not self.ways[other.rank].proves.follows_soon]
+        """Return whether all ranks whose end is no consequence showed a sign of life after this rank's end."""
+        others = [other for other in self.dead if other is not view and not self.kinds[other.rank].proves.follows_soon]
         return all(last_sign_ns(other) > died_ns(view) for other in others) and not self.is_another_dying(view)
 
     def is_another_dying(self, view: RankView) -> bool:
@@ -145,14 +145,14 @@ class Ends:
         return any(last_sign_ns(other) < died_ns(view) for other in self.living)
 
     def has_interrupted_all(self, view: RankView) -> bool:
-        """Return whether all others were interrupted, or lived on, after this rank's last sign of life."""
+        """Return whether all other ranks were interrupted, or stayed alive, after this rank's last sign of life."""
         others = [other for other in self.dead if other is not view]
         if self._interrupted_ns == math.inf or self.is_another_dying(view):
             return False
         return all(self._was_interrupted_after(other, last_sign_ns(view)) for other in others)
 
     def _was_interrupted_after(self, view: RankView, moment_ns: int) -> bool:
-        if self.ways[view.rank] is not Way.INTERRUPTED:
+        if self.kinds[view.rank] is not EndKind.INTERRUPTED:
             return last_sign_ns(view) > self._interrupted_ns >= moment_ns
         failed = interrupted_operation(view)
         return failed is not None and (failed.record.completed_ns or 0) >= moment_ns
@@ -185,7 +185,7 @@ def _node(view: RankView) -> tuple[str, bool]:
 
 
 def _was_unwatched(view: RankView) -> bool:
-    """Return whether a rank was gone before anything watched it: it may have died right after its last sign of life."""
+    """Return whether no agent saw a rank alive. It may have died immediately after its last sign of life."""
     return view.death is None and not view.seen_alive_ns
 
 
@@ -196,61 +196,61 @@ def _blur_ns(view: RankView) -> int:
 
 
 # --- ways of ending ---------------------------------------------------------------------------------------------------
-# The ways in which ranks end, by wait status and tape, and what each proves about the first death.
+# Classifies the ends of ranks by wait status and tape. Each kind of end has its evidence about the first death.
 
 
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that launchers, schedulers, terminals and people send first."""
 _HASTY: Final = frozenset({"raylet", "orted", "prted", "mpirun", "mpiexec", "orterun", "prterun"})
-"""Launchers that send SIGKILL at once (Ray), or one second after SIGTERM (Open MPI). Others wait 30 s."""
+"""Launchers that send SIGKILL immediately (Ray), or one second after SIGTERM (Open MPI). Other launchers wait 30 s."""
 _HANDLED: Final = 128
-"""Programs that handle a signal exit with this number plus the signal's."""
+"""Offset of exit codes: a program that handles a signal exits with 128 plus the signal number."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _ASKED_BY_EXCEPTION: Final = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|SignalException|SystemExit")
 
 
-class Way(enum.Enum):
-    """The way in which a rank ended."""
+class EndKind(enum.Enum):
+    """The kind of a rank's end. Each member names its cause."""
 
     RAISED = "raised"
     """By an exception of its own, which no other rank causes."""
     CRASHED = "crashed"
     """By a signal that a process only raises itself, which no other rank causes."""
     EXITED = "exited"
-    """By an exit in the middle of its work. A SIGTERM handler may exit like this too."""
+    """By an exit during its work. A SIGTERM handler may also cause this."""
     KILLED = "killed"
-    """By SIGKILL from the kernel, a person, or a launcher that ends the rest, immediately or after SIGTERM."""
+    """By SIGKILL from the kernel, a person, or a launcher that ends the remaining ranks."""
     ABORTED = "aborted"
     """By SIGABRT in a device operation. NCCL's watchdog also aborts when a peer is gone."""
     LOST = "lost"
-    """In an unknown way."""
+    """Unknown."""
     SWEPT = "swept"
-    """By SIGKILL from a launcher that sends it where others send SIGTERM. Counts as `KILLED` or as `ASKED`."""
+    """By SIGKILL from a launcher that sends no SIGTERM first. Counts as `KILLED` or as `ASKED`."""
     ASKED = "asked"
-    """On request, which says nothing about this rank."""
+    """By a request to end, which is no evidence about this rank."""
     INTERRUPTED = "interrupted"
-    """After its last operation failed, as operations do when a peer is gone."""
+    """After its last operation failed. Operations fail when a peer is gone."""
     GAVE_UP = "gave up"
-    """After its backend reached its timeout. Other ranks are the cause, dead or not."""
+    """After the backend's timeout. Other ranks, dead or alive, are the cause."""
 
     @property
-    def proves(self) -> WayTraits:
-        """The conclusions from the way alone."""
+    def proves(self) -> EndTraits:
+        """The conclusions from this kind of end."""
         return _TRAITS[self]
 
 
 @dataclass(frozen=True, slots=True)
-class WayTraits:
-    """The conclusions from the way in which a rank ended.
+class EndTraits:
+    """The conclusions from a kind of end.
 
     Attributes:
         is_consequence: Whether only other ranks cause such an end.
-        is_request: Whether a launcher ends the remaining ranks like this.
-        is_sudden: Whether the rank ended in the middle of its work.
-        follows_soon: Whether it comes soon after another rank's end. A lack of later signs of life then does not show
-            that this rank was gone first.
-        comes_after_shown_end: Whether a launcher ends a rank like this only after the kernel has reported another end.
-            A backend may abort a rank before that.
+        is_request: Whether a launcher ends the remaining ranks in this way.
+        is_sudden: Whether the rank ended during its work.
+        follows_soon: Whether such an end comes soon after another rank's end. A lack of later signs of life is then no
+            evidence that this rank died first.
+        comes_after_shown_end: Whether a launcher ends a rank in this way only after the kernel has reported another
+            end. A backend may abort a rank earlier.
     """
 
     is_consequence: bool = False
@@ -260,49 +260,49 @@ class WayTraits:
     comes_after_shown_end: bool = False
 
 
-def _traits(way: Way) -> WayTraits:
-    match way:
-        case Way.INTERRUPTED:
-            return WayTraits(is_consequence=True, follows_soon=True)
-        case Way.GAVE_UP:
-            return WayTraits(is_consequence=True)
-        case Way.ASKED:
-            return WayTraits(is_request=True, follows_soon=True)
-        case Way.SWEPT:
-            return WayTraits(is_request=True)
-        case Way.EXITED | Way.KILLED:
-            return WayTraits(is_sudden=True, comes_after_shown_end=True)
-        case Way.CRASHED:
-            return WayTraits(is_sudden=True)
-        case Way.RAISED | Way.ABORTED | Way.LOST:
-            return WayTraits()
+def _traits(kind: EndKind) -> EndTraits:
+    match kind:
+        case EndKind.INTERRUPTED:
+            return EndTraits(is_consequence=True, follows_soon=True)
+        case EndKind.GAVE_UP:
+            return EndTraits(is_consequence=True)
+        case EndKind.ASKED:
+            return EndTraits(is_request=True, follows_soon=True)
+        case EndKind.SWEPT:
+            return EndTraits(is_request=True)
+        case EndKind.EXITED | EndKind.KILLED:
+            return EndTraits(is_sudden=True, comes_after_shown_end=True)
+        case EndKind.CRASHED:
+            return EndTraits(is_sudden=True)
+        case EndKind.RAISED | EndKind.ABORTED | EndKind.LOST:
+            return EndTraits()
 
 
-_TRAITS: Final = {way: _traits(way) for way in Way}
+_TRAITS: Final = {kind: _traits(kind) for kind in EndKind}
 
 
-def way_of(view: RankView) -> Way:
-    """Return the way in which a dead rank ended."""
+def end_kind_of(view: RankView) -> EndKind:
+    """Classify the end of a dead rank."""
     if has_raised(view):
-        return Way.RAISED
+        return EndKind.RAISED
     if _was_asked(view):
-        return Way.ASKED
+        return EndKind.ASKED
     failed = interrupted_operation(view)
     if failed is not None:
-        return Way.GAVE_UP if timed_out(view) is not None else Way.INTERRUPTED
+        return EndKind.GAVE_UP if timed_out(view) is not None else EndKind.INTERRUPTED
     number = view.death.signal if view.death is not None else 0
     is_lost = view.death is None or view.death.status is None
     if (is_lost or number == signal.SIGABRT) and any(
         timeout_passed(operation, died_ns(view)) for operation in view.open
     ):
-        return Way.GAVE_UP
+        return EndKind.GAVE_UP
     if is_lost:
-        return Way.LOST
+        return EndKind.LOST
     if number == signal.SIGKILL:
-        return Way.SWEPT if _is_launcher_hasty(view) and may_have_been_asked(view) else Way.KILLED
+        return EndKind.SWEPT if _is_launcher_hasty(view) and may_have_been_asked(view) else EndKind.KILLED
     if number == signal.SIGABRT and any(int(operation.record.flags) & _ON_DEVICE for operation in view.open):
-        return Way.ABORTED
-    return Way.CRASHED if number else Way.EXITED
+        return EndKind.ABORTED
+    return EndKind.CRASHED if number else EndKind.EXITED
 
 
 def _is_launcher_hasty(view: RankView) -> bool:
@@ -320,7 +320,7 @@ def failed_by_exception(view: RankView) -> bool:
 
 
 def interrupted_operation(view: RankView) -> OperationView | None:
-    """Return the last operation of a rank if it failed and that ended the rank; None otherwise."""
+    """Return the last operation of a rank if its failure ended the rank; None otherwise."""
     last = view.last
     if last is None or last.record.how is not How.FAILED or went_on_after(view, last):
         return None
@@ -329,7 +329,7 @@ def interrupted_operation(view: RankView) -> OperationView | None:
 
 def has_left_by_itself(view: RankView) -> bool:
     """Return whether a rank ended by itself after a failed operation, without having been asked to end."""
-    if way_of(view) is not Way.INTERRUPTED:
+    if end_kind_of(view) is not EndKind.INTERRUPTED:
         return False
     return view.state is TapeState.FAILED or (view.exit_code is not None and not may_have_been_asked(view))
 
@@ -341,7 +341,7 @@ def may_have_been_asked(view: RankView) -> bool:
 
 
 def died_ns(view: RankView) -> int:
-    """Return when the end of a rank was seen, in monotonic ns."""
+    """Return the monotonic time in ns at which the end of a rank was observed."""
     return view.death.at_ns if view.death is not None else view.gone_since_ns or 0
 
 

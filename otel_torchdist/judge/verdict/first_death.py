@@ -1,7 +1,7 @@
-"""The first death of a run. What launchers, kernels and backends then do to the other ranks is a consequence.
+"""Finds the first death of a run. Later deaths, by launchers, kernels and backends, are consequences of it.
 
-The way each rank ended and the order reported by the kernel decide; timestamps do not. `TABLE` maps evidence to
-conclusions. `docs/deaths.md` describes the model, and the tests enumerate all small worlds of it.
+The evidence is the kind of each rank's end, and the order reported by the kernel. Timestamps do not count. `TABLE` maps
+evidence to conclusions. `docs/deaths.md` describes the model; the tests enumerate all small worlds of it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.judge.verdict.deaths import (
+    EndKind,
     Ends,
-    Way,
     died_ns,
     has_left_by_itself,
     has_raised,
@@ -35,17 +35,17 @@ class FirstDeath:
     Attributes:
         ranks: Ranks that died first, ascending; several if their order is unknown.
         deaths: Their ends, where recorded.
-        together: Whether no rank can be named, because a common cause ended all, or because the order is unknown.
-        may_follow: Whether they may have ended because of another, unseen death: they were asked to end, were
-            interrupted in an operation, or ended in an unknown way together with all others.
+        together: Whether no rank can be named, because a common cause ended all ranks or the order is unknown.
+        may_follow: Whether they may be a consequence of an unseen death: they were asked to end, were interrupted in
+            an operation, or ended for an unknown reason together with all others.
         is_inferred: Whether the order was inferred, not observed.
         is_known: Whether the end of each process was observed, or recorded on its tape.
         at_ns: When the first rank died.
         lead_ns: Time from the first death to the next; None if there is none, or if unknown.
         spread_ns: Time from the first death to the last.
         is_silence: Whether only silence shows that they died. They may be stopped instead.
-        is_open: Whether nothing shows which rank was first. Interrupted ranks did not end together: they lost an unseen
-            rank.
+        is_open: Whether no evidence shows which rank was first. False for ranks interrupted together by the loss of an
+            unseen rank.
     """
 
     ranks: tuple[int, ...]
@@ -76,7 +76,7 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: end for view in chosen if (end := view.end) is not None},
         together=row.follows is DeathConclusion.TOGETHER
-        or (is_open and ends.ways[chosen[0].rank] is not Way.INTERRUPTED),
+        or (is_open and ends.kinds[chosen[0].rank] is not EndKind.INTERRUPTED),
         may_follow=all(_may_follow(view, ends) for view in chosen),
         is_inferred=len(chosen) > 1 or (len(dead) > 1 and not (row.is_sure and is_exact(chosen[0]))),
         is_known=all(view.death is not None or view.state is TapeState.FAILED for view in dead),
@@ -90,10 +90,10 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
 
 def _may_follow(view: RankView, ends: Ends) -> bool:
     """Return whether an unseen death may have ended a rank. A launcher ends all ranks of its node at once."""
-    way = ends.ways[view.rank]
-    if way is Way.LOST:
+    kind = ends.kinds[view.rank]
+    if kind is EndKind.LOST:
         return len(ends.views) > 1 and not ends.living
-    return way.proves.is_consequence or way.proves.is_request
+    return kind.proves.is_consequence or kind.proves.is_request
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class DeathConclusion(enum.Enum):
     TOGETHER = "together"
     """A common cause or the same error ended all ranks; none was first."""
     OPEN = "open"
-    """One of these ranks may have been first; nothing shows which."""
+    """One of these ranks may have been first; no evidence shows which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,14 @@ class DeathRow:
     """A row of the table of evidence.
 
     Attributes:
-        seen: The evidence, in words.
+        evidence: The evidence, in words.
         find: Returns the ranks to which the evidence applies, by the time their deaths were seen; empty if there is
             none.
         follows: The conclusion.
         is_sure: Whether only this conclusion explains the evidence in the model. If not, it is the likely one.
     """
 
-    seen: str
+    evidence: str
     find: Callable[[Ends], Sequence[RankView]]
     follows: DeathConclusion
     is_sure: bool = True
@@ -135,7 +135,7 @@ def _same_error(ends: Ends) -> Sequence[RankView]:
 
 
 def _own_result(ends: Ends) -> Sequence[RankView]:
-    exited = [view for view in ends.dead if view.exited_in_error and ends.ways[view.rank] is Way.EXITED]
+    exited = [view for view in ends.dead if view.exited_in_error and ends.kinds[view.rank] is EndKind.EXITED]
     return exited if len(exited) == len(ends.dead) > 1 else []
 
 
@@ -148,11 +148,11 @@ def _same_status(ends: Ends) -> Sequence[RankView]:
     is_known = all(view.death is not None and view.death.status is not None for view in ends.dead)
     if len(ends.dead) < 2 or len(ends.statuses) > 1 or not is_known or ends.living:
         return []
-    way = ends.ways[ends.heads[0].rank]
+    kind = ends.kinds[ends.heads[0].rank]
     # Programs that handle all exceptions exit alike after their own exception and after a failed operation.
-    has_failed_operation = Way.INTERRUPTED in ends.ways.values()
-    is_own = way is Way.EXITED and has_failed_operation and not may_have_been_asked(ends.heads[0])
-    return [] if way.proves.is_consequence or is_own else ends.heads
+    has_failed_operation = EndKind.INTERRUPTED in ends.kinds.values()
+    is_own = kind is EndKind.EXITED and has_failed_operation and not may_have_been_asked(ends.heads[0])
+    return [] if kind.proves.is_consequence or is_own else ends.heads
 
 
 def _with_others(ends: Ends) -> Sequence[RankView]:
@@ -162,67 +162,69 @@ def _with_others(ends: Ends) -> Sequence[RankView]:
 
 def _outlived(ends: Ends) -> Sequence[RankView]:
     head = ends.heads[0]
-    way = ends.ways[head.rank]
-    is_by_itself = way.proves.is_sudden or (way is Way.ABORTED and not ends.has_lost_one)
+    kind = ends.kinds[head.rank]
+    is_by_itself = kind.proves.is_sudden or (kind is EndKind.ABORTED and not ends.has_lost_one)
     return [head] if is_by_itself and not _may_be_request(head, ends) and ends.has_been_outlived(head) else []
 
 
 def _broke_off(ends: Ends) -> Sequence[RankView]:
-    broken = [view for view in ends.heads if ends.ways[view.rank].proves.is_sudden]
-    hard = [view for view in broken if ends.ways[view.rank] is Way.CRASHED or not may_have_been_asked(view)]
+    broken = [view for view in ends.heads if ends.kinds[view.rank].proves.is_sudden]
+    hard = [view for view in broken if ends.kinds[view.rank] is EndKind.CRASHED or not may_have_been_asked(view)]
     return [view for view in hard if _is_odd(view, ends)]
 
 
 def _before_all(ends: Ends) -> Sequence[RankView]:
-    alone = _lone_head(ends, Way.EXITED, Way.KILLED, Way.ABORTED)
+    alone = _lone_head(ends, EndKind.EXITED, EndKind.KILLED, EndKind.ABORTED)
     return [view for view in alone if _is_odd(view, ends) and not _may_be_request(view, ends)]
 
 
 def _unknown_before_all(ends: Ends) -> Sequence[RankView]:
     is_alone = bool(ends.living) or ends.has_own_end or len(ends.views) == 1
-    return _lone_head(ends, Way.LOST) if is_alone else []
+    return _lone_head(ends, EndKind.LOST) if is_alone else []
 
 
 def _failed_alone(ends: Ends) -> Sequence[RankView]:
     first, *others = ends.dead
     if not others or ends.has_lost_one or ends.is_another_dying(first) or not has_left_by_itself(first):
         return []
-    have_followed = all(ends.ways[other.rank] is Way.ASKED or _failed_after(other, first, ends) for other in others)
+    have_followed = all(
+        ends.kinds[other.rank] is EndKind.ASKED or _failed_after(other, first, ends) for other in others
+    )
     return [first] if have_followed and ends.is_first_of_all(first) else []
 
 
 def _asked_alone(ends: Ends) -> Sequence[RankView]:
     first, *others = ends.dead
     by_terminal = first.death is not None and first.death.signal == signal.SIGINT
-    if not ends.ways[first.rank].proves.is_request or by_terminal or ends.living or not others:
+    if not ends.kinds[first.rank].proves.is_request or by_terminal or ends.living or not others:
         return []
     return [first] if all(map(has_left_by_itself, others)) and ends.is_first_of_all(first) else []
 
 
 def _asked(ends: Ends) -> Sequence[RankView]:
-    return ends.heads if all(ends.ways[view.rank].proves.is_request for view in ends.heads) else []
+    return ends.heads if all(ends.kinds[view.rank].proves.is_request for view in ends.heads) else []
 
 
 TABLE: Final = (
-    # Errors of the program come first: such a rank ended before anything ended the others.
+    # Errors of the program come first: they end a rank before launchers and backends end other ranks.
     DeathRow("all raised the same exception", _same_error, DeathConclusion.TOGETHER),
     DeathRow("all came to the end of their program with an error code", _own_result, DeathConclusion.TOGETHER),
     DeathRow("an exception of its own", _raised, DeathConclusion.FIRST),
-    # One signal, or one signal handler, ended all. Ranks that lived on for seconds were not meant.
+    # One signal, or one signal handler, ended all ranks. Ranks that lived on for seconds did not get it.
     DeathRow("exit, crash or SIGKILL, and all others lived on for seconds", _outlived, DeathConclusion.FIRST),
     DeathRow("the same wait status for all", _same_status, DeathConclusion.TOGETHER),
     DeathRow("a signal had struck others too when its end was shown", _with_others, DeathConclusion.TOGETHER),
-    # No launcher does this to a rank: it sends SIGTERM first, and SIGKILL only to ranks that outlive SIGTERM.
+    # No launcher ends a rank in this way: it sends SIGTERM first, and SIGKILL only to ranks that outlive SIGTERM.
     DeathRow(
         "exit, crash or SIGKILL of a rank that SIGTERM would have ended at once", _broke_off, DeathConclusion.FIRST
     ),
-    # Launchers and backends end ranks like this too, but only after another end.
+    # Launchers and backends also end ranks in this way, but only after another end.
     DeathRow("exit, SIGKILL or NCCL's SIGABRT, and its end came before all others", _before_all, DeathConclusion.FIRST),
     DeathRow("an end that is not known, before all others", _unknown_before_all, DeathConclusion.FIRST, is_sure=False),
     DeathRow(
         "its operation failed, and it ended before the others did", _failed_alone, DeathConclusion.FIRST, is_sure=False
     ),
-    # A request to end says nothing about a rank, unless it was the only one to get it.
+    # A request to end is no evidence about a rank, unless no other rank got a request.
     DeathRow("asked to end before all others, which were not", _asked_alone, DeathConclusion.FIRST),
     DeathRow("asked to end", _asked, DeathConclusion.TOGETHER),
     DeathRow("anything else", lambda ends: ends.heads, DeathConclusion.OPEN),
@@ -230,43 +232,42 @@ TABLE: Final = (
 """Rows in order of precedence: the first row with evidence decides."""
 
 
-def _lone_head(ends: Ends, *ways: Way) -> Sequence[RankView]:
-    """Return the only rank that may have died first without being asked to, if it ended in one of these ways."""
-    heads = [view for view in ends.heads if not ends.ways[view.rank].proves.is_request]
-    if len(heads) != 1 or ends.ways[heads[0].rank] not in ways or ends.has_lost_one:
+def _lone_head(ends: Ends, *kinds: EndKind) -> Sequence[RankView]:
+    """Return the only rank that may have died first without a request, if its end is of one of these kinds."""
+    heads = [view for view in ends.heads if not ends.kinds[view.rank].proves.is_request]
+    if len(heads) != 1 or ends.kinds[heads[0].rank] not in kinds or ends.has_lost_one:
         return []
     first = heads[0]
     # No launcher sends SIGKILL before an end was reported, but a backend may abort a rank earlier.
-    is_before = ends.ways[first.rank].proves.comes_after_shown_end or ends.is_first_to_fall_silent(first)
+    is_before = ends.kinds[first.rank].proves.comes_after_shown_end or ends.is_first_to_fall_silent(first)
     return heads if (is_before and ends.is_first_of_all(first)) or ends.has_interrupted_all(first) else []
 
 
 def _failed_after(view: RankView, first: RankView, ends: Ends) -> bool:
     """Return whether a rank's operation failed only after the end of `first` was reported."""
     failed = interrupted_operation(view)
-    is_consequence = ends.ways[view.rank] is Way.INTERRUPTED
+    is_consequence = ends.kinds[view.rank] is EndKind.INTERRUPTED
     return is_consequence and failed is not None and (failed.record.completed_ns or 0) > died_ns(first)
 
 
 def _is_odd(view: RankView, ends: Ends) -> bool:
-    """Return whether a rank is known to have ended in another way than all others."""
+    """Return whether a rank's end is known to differ from the ends of all other ranks."""
     return bool(ends.living) or len(ends.dead) == 1 or _has_other_end(view, ends)
 
 
 def _has_other_end(view: RankView, ends: Ends) -> bool:
-    """Return whether another rank is known to have ended in another way."""
+    """Return whether the end of another rank is known to differ."""
     status = view.death.status if view.death is not None else None
     return ends.has_own_end or (status is not None and not ends.statuses <= {status})
 
 
 def _may_be_request(view: RankView, ends: Ends) -> bool:
-    """Return whether a rank that exited, or got SIGKILL, may have ended because it and others were asked to end."""
-    if ends.ways[view.rank] is Way.ABORTED or not may_have_been_asked(view):
+    """Return whether a rank that exited, or got SIGKILL, may have ended because of a request to several ranks."""
+    if ends.kinds[view.rank] is EndKind.ABORTED or not may_have_been_asked(view):
         return False
-    interrupted = [other for other in ends.dead if ends.ways[other.rank] is Way.INTERRUPTED]
+    interrupted = [other for other in ends.dead if ends.kinds[other.rank] is EndKind.INTERRUPTED]
     by_themselves = [other for other in interrupted if has_left_by_itself(other)]
-    if (
-        ends.ways[view.rank] is Way.KILLED
-    ):  # among ranks that outlive SIGTERM until SIGKILL, each end may release the next rank
+    if ends.kinds[view.rank] is EndKind.KILLED:
+        # Among ranks that outlive SIGTERM until SIGKILL, each end may interrupt the next rank.
         return len(by_themselves) < len(interrupted)
     return not any(other.exit_code != view.exit_code for other in by_themselves)

@@ -1,7 +1,7 @@
-"""Ranks that gave up: a timeout of the backend or the program ended their wait, and then the ranks.
+"""Ranks that gave up: a timeout of the backend or the program ended their wait, and then their process.
 
-The end of such a rank is a consequence of the wait, and so is everything its launcher then does to the others. The
-absent ranks are visible only in the run as it was when the first rank gave up.
+The end of such a rank is a consequence of the wait. Ends that its launcher then causes are consequences too. Only the
+run just before the first rank gave up shows which ranks were absent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SETTLING_NS: Final = 500_000_000
 different moments."""
 
 WENT_ON_NS: Final = 30_000_000_000
-"""Time in ns after a timeout's exception from which another exception means that the process went on. A process may
-take long to end."""
+"""Time in ns after a timeout's exception. A later exception shows that the process had continued; an earlier one may be
+part of a slow exit."""
 RAISED_BY_WAITS: Final = ("RuntimeError", "DistBackendError", "DistError")
 
 
@@ -60,7 +60,7 @@ def timed_out(view: RankView) -> OperationView | None:
 
 
 def gave_up(view: RankView) -> GivenUp | None:
-    """Return the wait that a rank gave up before it ended; None if it gave up none, or went on afterwards."""
+    """Return the wait that a rank gave up before it ended; None if it gave up none, or continued afterwards."""
     if view.alive and view.state is TapeState.RUNNING:
         return None
     last = timed_out(view)
@@ -77,7 +77,7 @@ def gave_up(view: RankView) -> GivenUp | None:
 
 
 def went_on_after(view: RankView, failed: OperationView) -> bool:
-    """Return whether a rank handled the exception of an operation, and ended much later for another reason."""
+    """Return whether a rank handled the exception of an operation and ended much later, for another reason."""
     failed_ns = failed.record.completed_ns or 0
     return view.failure not in ("", failed.failure) and view.heartbeat_ns - failed_ns > WENT_ON_NS
 
@@ -91,7 +91,7 @@ def all_given_up(views: Iterable[RankView]) -> list[GivenUp]:
 def explains_ends(views: Iterable[RankView]) -> bool:
     """Return whether giving up explains all ends: no other rank ended before the first one gave up.
 
-    A death for which nobody waited until a timeout has been caused by a launcher or a backend.
+    Other deaths, which no rank waited for until a timeout, must be caused by a launcher or a backend.
     """
     ranks = tuple(views)
     given_up = all_given_up(ranks)
@@ -121,7 +121,7 @@ def _last_sign_ns(view: RankView) -> int:
 
 
 HEARTBEAT_NS: Final = 1_500_000_000
-"""Period of heartbeats in ns, with a margin: the rank lived on for part of it."""
+"""Period of heartbeats in ns, with a margin. A rank may live up to this long after its last heartbeat."""
 
 
 def _backend_of(operation: OperationView) -> str:
@@ -216,7 +216,7 @@ def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> P
 
 
 # --- deadlines of backends --------------------------------------------------------------------------------------------
-# The backend's own end of a wait, after the group's timeout, counted as the backend counts it. NCCL's watchdog counts
+# The deadline of a wait: the backend ends it after the group's timeout. NCCL's watchdog counts
 # from the enqueueing of an operation. gloo counts collectives from the call, wherever they are waited for, and messages
 # from the wait. The creation of a group obeys other timeouts, including the store's, so its deadline is unknown.
 
@@ -227,7 +227,7 @@ EARLY_NS: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The first time at which a backend ends a wait of the ranks seen here.
+    """The first time at which a backend ends a wait.
 
     Attributes:
         rank: The waiting rank whose timeout comes first.

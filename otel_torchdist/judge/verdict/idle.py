@@ -1,8 +1,7 @@
-"""A job that is idle outside of operations: all ranks are alive, none waits for another, and none calls anything.
+"""A job that is idle outside of operations: all ranks are alive, and none calls or waits in an operation.
 
-No rank is to blame, for none holds another up. Working ranks are not idle, however long they call nothing: they
-evaluate, compile or prepare data. Nor is a rank idle that waits to be asked, at the prompt of an interpreter or
-debugger, or in a server's loop.
+No rank is to blame, since none holds another up. Busy ranks do not count as idle: they evaluate, compile or prepare
+data. Ranks that wait for input or requests, in an interpreter, a debugger or a server's loop, do not count either.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import ThreadStack
 
-WORKS: Final = 0.05
-"""Share of a core from which a rank counts as working. Polling for a file ten times a second takes 0.01."""
+MIN_BUSY_SHARE: Final = 0.05
+"""Minimum share of a core used by a busy rank. Polling for a file ten times a second takes 0.01."""
 USUAL_GAPS: Final = 10
 """A rank counts as idle once it has been silent for this multiple of its longest earlier gap between calls."""
 _MAIN_THREAD: Final = "MainThread"
@@ -57,21 +56,21 @@ class Idle:
     Attributes:
         since_ns: When a rank last called an operation or stepped.
         usual_ns: The longest earlier gap between two calls of a rank.
-        stands: By rank, the place where it is idle.
+        places: By rank, the place where it is idle.
     """
 
     since_ns: int
     usual_ns: int
-    stands: Mapping[int, IdlePlace]
+    places: Mapping[int, IdlePlace]
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """All ranks of the run, ascending."""
-        return tuple(sorted(self.stands))
+        return tuple(sorted(self.places))
 
-    def is_long(self, lasted_ns: int, least_ns: int) -> bool:
-        """Return whether this duration is unusual for the job; always False if `least_ns` is 0."""
-        return bool(least_ns) and lasted_ns >= max(least_ns, USUAL_GAPS * self.usual_ns)
+    def is_long(self, lasted_ns: int, min_ns: int) -> bool:
+        """Return whether this duration is unusual for the job; always False if `min_ns` is 0."""
+        return bool(min_ns) and lasted_ns >= max(min_ns, USUAL_GAPS * self.usual_ns)
 
 
 def last_called_ns(view: RankView) -> int:
@@ -79,44 +78,44 @@ def last_called_ns(view: RankView) -> int:
     return max(view.pace.called_ns, view.created_ns)
 
 
-def idle_of(world: WorldSnapshot, stands: Mapping[int, IdlePlace]) -> Idle | None:
+def idle_of(world: WorldSnapshot, places: Mapping[int, IdlePlace]) -> Idle | None:
     """Return the idle state of a run if every rank is seen and idle now; None otherwise.
 
     Args:
         world: The snapshot.
-        stands: By tape nonce, the place where a rank is idle; see `stand_of`.
+        places: By tape nonce, the place where a rank is idle; see `idle_place_of`.
     """
     views = world.in_order
     members = {rank for view in views for group in view.groups.values() for rank in group.members}
-    if len(views) < 2 or not members <= world.ranks.keys() or not all(_may_stand(view, world) for view in views):
+    if len(views) < 2 or not members <= world.ranks.keys() or not all(_may_be_idle(view, world) for view in views):
         return None
-    places = {view.rank: stands[view.nonce] for view in views if view.nonce in stands}
-    if len(places) < len(views):
+    by_rank = {view.rank: places[view.nonce] for view in views if view.nonce in places}
+    if len(by_rank) < len(views):
         return None
-    return Idle(max(map(last_called_ns, views)), max(view.pace.longest_gap_ns for view in views), places)
+    return Idle(max(map(last_called_ns, views)), max(view.pace.longest_gap_ns for view in views), by_rank)
 
 
-def _may_stand(view: RankView, world: WorldSnapshot) -> bool:
-    """Return whether a live rank is in no operation and no activity, and neither expects to wait nor works."""
+def _may_be_idle(view: RankView, world: WorldSnapshot) -> bool:
+    """Return whether a live rank is idle: in no operation or activity, not busy, and without an announced wait."""
     lives = view.alive and view.state is TapeState.RUNNING and view.stopped is None and not view.fell_silent
-    is_busy = view.pace.busy is not None and view.pace.busy >= WORKS
+    is_busy = view.pace.busy is not None and view.pace.busy >= MIN_BUSY_SHARE
     is_elsewhere = bool(view.open) or bool(view.checkpoints.open) or view.worker is not None
     return lives and not is_busy and not is_elsewhere and not expects(view, world)
 
 
-def stand_of(view: RankView) -> IdlePlace | None:
-    """Return where a rank is idle, from a stack newer than its last call; None if it waits to be asked, or compiles."""
+def idle_place_of(view: RankView) -> IdlePlace | None:
+    """Return where a rank is idle, by a stack newer than its last call; None if it compiles or waits for requests."""
     stacks = view.stacks
     if stacks is None or not stacks.threads or stacks.asked_ns < last_called_ns(view):
         return None
     main = next((thread for thread in stacks.threads if thread.name == _MAIN_THREAD), None)
-    if main is None or _waits_to_be_asked(main) or is_compiling(main):
+    if main is None or _waits_for_request(main) or is_compiling(main):
         return None
     frame = user_frame(main.frames)
     return IdlePlace(frame, _called_by(main, frame)) if frame is not None else None
 
 
-def _waits_to_be_asked(thread: ThreadStack) -> bool:
+def _waits_for_request(thread: ThreadStack) -> bool:
     """Return whether the innermost library frames wait for input, a request or an event."""
     asks = False
     for frame in thread.frames:

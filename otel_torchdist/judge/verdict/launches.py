@@ -1,7 +1,7 @@
 """The launch of a world: ranks create its default group at an address, in a store hosted by one of them.
 
-A rank lacks a store only for a moment, unless nothing answers at the address. The rank that hosts the store waits in it
-until all have come.
+A rank connects to the store within moments, unless no process answers at the address. The rank that hosts the store
+waits in it until all ranks have connected.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from otel_torchdist.model.snapshot import RankView, life_in
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """The facts known to ranks about the launch under judgement; empty for other operations.
+    """Facts about a launch, from the records of its ranks; empty for other operations.
 
     Attributes:
         sizes: Given world size by rank, if ranks at one address were given different sizes.
         in_use: Occupied address by rank, for ranks that could not host the store at it.
         left_over: By rank, the file of an earlier launch that misled it; see `file_left_over`.
-        cut_off: Ranks that lost a connection, or found nobody, while they created the group.
+        cut_off: Ranks that lost a connection, or could not connect, while they created the group.
     """
 
     sizes: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -40,18 +40,18 @@ def is_launch(roll: RollCall) -> bool:
 
 
 def address_of(roll: RollCall, rank: int) -> str:
-    """Return the address where a waiting rank meets the others; '' if unknown."""
+    """Return the address of the store that a waiting rank uses; '' if unknown."""
     operation = roll.waits.get(rank)
     return operation.group.name.address if operation is not None and operation.group is not None else ""
 
 
 def has_no_seat(roll: RollCall, rank: int) -> bool:
-    """Return whether a rank has come to a launch whose world is too small for it."""
+    """Return whether a rank number is too large for the world size of its launch."""
     return is_launch(roll) and roll.group is not None and rank >= len(roll.group.members)
 
 
 def unseated(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
-    """Return the ranks that have waited for the threshold in a launch whose world is too small for them, ascending."""
+    """Return the ranks that have waited for the threshold although their number exceeds the world size, ascending."""
     waiting = [rank for rank in roll.ranks(Standing.WAITING) if has_no_seat(roll, rank)]
     return tuple(rank for rank in waiting if now_ns - since_of(roll.waits[rank]) >= threshold_ns)
 
@@ -72,13 +72,13 @@ def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]
     if not own and misled:
         first_ns = min(failed[rank].record.completed_ns or 0 for rank in misled)
         others = [view for view in ended if view.rank not in misled]
-        # Nobody listens at the address of a dead rank either.
+        # A connection to a dead rank's address fails in the same way.
         own = misled if all(view.life.reaches(first_ns) for view in others) else []
     return tuple(own)
 
 
 def file_left_over(operation: OperationView | None) -> str:
-    """Return the meeting file that misled a rank to absent ranks; '' if it failed for another reason.
+    """Return the rendezvous file that led a rank to processes of an earlier launch; '' for other failures.
 
     Each launch appends to the file, and a later launch also reads the entries of an earlier one.
     """
@@ -89,7 +89,7 @@ def file_left_over(operation: OperationView | None) -> str:
 
 
 def is_path(address: str) -> bool:
-    """Return whether an address is that of a file in which ranks meet."""
+    """Return whether an address is the path of a rendezvous file."""
     return address.startswith("/")
 
 
@@ -101,14 +101,14 @@ def address_in_use(operation: OperationView | None) -> str:
 
 
 def sizes_given(roll: RollCall, members: Iterable[RankView]) -> dict[int, int]:
-    """Return the world size given to each rank, if ranks at one address got different sizes and some do not come."""
+    """Return the world size given to each rank, if sizes differ at one address and some ranks are missing."""
     views = list(members)
     own = {view.rank: view.world_size for view in views}
     others = {rank: size for view in views for rank, size in view.other_sizes.items()}
     return others | own if others and (roll.silent or others.keys() & own.keys()) else {}
 
 
-def fewest(sizes: Mapping[int, int]) -> tuple[int, ...]:
+def minority_of(sizes: Mapping[int, int]) -> tuple[int, ...]:
     """Return the ranks given another size than the majority, ascending; empty if there is no majority."""
     counts = Counter(sizes.values()).most_common()
     if not counts or counts[0][1] * 2 <= len(sizes):
@@ -117,10 +117,10 @@ def fewest(sizes: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def cut_off(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
-    """Return the ranks that have found no store for the threshold, although its host is there, ascending.
+    """Return the ranks that have not reached the store for the threshold, although its host waits in it, ascending.
 
-    While another rank is unseen, it may be the host these ranks look for, or its node may be the reason. Then only
-    ranks that look at another address than the host count.
+    An unseen rank may be the host that these ranks try to reach, or its node may be the reason. If a rank is unseen,
+    only ranks that use another address than the host count.
     """
     if not is_launch(roll) or HOST not in roll.waits:
         return ()

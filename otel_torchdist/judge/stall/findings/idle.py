@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.judge.stall.attributes import of_frame
-from otel_torchdist.judge.verdict.idle import Idle, IdlePlace, idle_of, last_called_ns, stand_of
+from otel_torchdist.judge.verdict.idle import Idle, IdlePlace, idle_of, idle_place_of, last_called_ns
 from otel_torchdist.judge.verdict.wording.places import describe_idle
 from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -18,30 +18,30 @@ LONGEST_PASS_NS: Final = 1_500_000_000
 class IdleFinder:
     """Tracks for how long all ranks of a run have been at the same lines without a call."""
 
-    def __init__(self, least_ns: int) -> None:
-        """Report idleness that lasts for `least_ns` and unusually long; never if that is 0."""
+    def __init__(self, min_ns: int) -> None:
+        """Report idleness that lasts for `min_ns` and unusually long; never if that is 0."""
         self.gone: Idle | None = None
-        self._least_ns = least_ns
+        self._min_ns = min_ns
         self._reported: Idle | None = None
-        self._stands: dict[int, IdlePlace] = {}
+        self._places: dict[int, IdlePlace] = {}
         self._called_ns: dict[int, int] = {}
         self._lasting: Idle | None = None
         self._lasted_ns = 0
         self._before_ns: int | None = None
 
     def find(self, world: WorldSnapshot) -> Idle | None:
-        """Return a newly idle job, or None. `gone` then holds the idle job that has continued."""
+        """Return a newly idle job, or None. Afterwards, `gone` is the former idle job that has continued."""
         before_ns, self._before_ns = self._before_ns, world.taken_ns
         passed_ns = min(world.taken_ns - before_ns, LONGEST_PASS_NS) if before_ns is not None else 0
-        self._look(world)
-        now = idle_of(world, self._stands) if self._least_ns else None
+        self._update_places(world)
+        now = idle_of(world, self._places) if self._min_ns else None
         is_same = now is not None and self._lasting is not None and _is_same(now, self._lasting)
         self._lasted_ns = self._lasted_ns + passed_ns if is_same else 0
         self._lasting = now
         self.gone = None
         if self._reported is not None and (now is None or now.since_ns != self._reported.since_ns):
             self.gone, self._reported = self._reported, None
-        if now is None or self._reported is not None or not now.is_long(self._lasted_ns, self._least_ns):
+        if now is None or self._reported is not None or not now.is_long(self._lasted_ns, self._min_ns):
             return None
         self._reported = now
         return now
@@ -52,21 +52,21 @@ class IdleFinder:
         over = [FindingOver(FindingKind.IDLE, judged.run, self.gone.ranks)] if self.gone is not None else []
         return [*over, *([finding_of(new, judged)] if new is not None else [])]
 
-    def _look(self, world: WorldSnapshot) -> None:
-        """Record where ranks are idle. While a new stack is awaited, the previous place counts."""
+    def _update_places(self, world: WorldSnapshot) -> None:
+        """Record where ranks are idle. The previous place is kept until a new stack arrives."""
         called_ns = {view.nonce: last_called_ns(view) for view in world.ranks.values()}
-        self._stands = {
-            nonce: stand for nonce, stand in self._stands.items() if called_ns.get(nonce) == self._called_ns.get(nonce)
+        self._places = {
+            nonce: place for nonce, place in self._places.items() if called_ns.get(nonce) == self._called_ns.get(nonce)
         }
         self._called_ns = called_ns
         for view in world.ranks.values():
             if view.stacks is None or view.stacks.threads is None:
                 continue
-            stand = stand_of(view)
-            if stand is not None:
-                self._stands[view.nonce] = stand
+            place = idle_place_of(view)
+            if place is not None:
+                self._places[view.nonce] = place
             else:
-                self._stands.pop(view.nonce, None)
+                self._places.pop(view.nonce, None)
 
 
 def finding_of(idle: Idle, judged: JudgedWorld) -> Finding:
@@ -81,9 +81,9 @@ def finding_of(idle: Idle, judged: JudgedWorld) -> Finding:
         operation="",
         text=describe_idle(idle, lasted_s),
         world=judged.world,
-        attributes={semconv.STALL_AGE: lasted_s, **of_frame(idle.stands[idle.ranks[0]].frame)},
+        attributes={semconv.STALL_AGE: lasted_s, **of_frame(idle.places[idle.ranks[0]].frame)},
     )
 
 
 def _is_same(now: Idle, before: Idle) -> bool:
-    return now.since_ns == before.since_ns and now.stands == before.stands
+    return now.since_ns == before.since_ns and now.places == before.places

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in a circle, and which rank is at fault if the records show it."""
+"""Judges ranks that wait for each other in a circle, and finds the rank at fault if the records show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Hop(NamedTuple):
     Attributes:
         roll: The operation at which the rank is missing.
         waits_in: The operation in which it waits.
-        tie: How that wait keeps the rank from the first operation.
+        tie: Whether that wait keeps the rank from entering the first operation.
         state: Whether its thread waits there, by records and stacks.
         remote: The remote procedure call in which the rank waits, if the called function is in the operation; else
             None.
@@ -44,11 +44,11 @@ class Hop(NamedTuple):
 def judge_circle(hops: Sequence[Hop]) -> Verdict:
     """Judge ranks that wait for each other. The verdict does not depend on where the search entered the circle.
 
-    A rank that is not seen to wait may be busy with something else. If there is only one, it is absent, unless it may
-    wait for a lock, or its operation belongs to a backward pass, which waits for everything it issues.
+    A rank whose wait is not confirmed may be busy in other code. If there is exactly one such rank, it is absent, unless
+    it may wait for a lock, or its operation belongs to a backward pass, which waits for all operations it issues.
 
     Args:
-        hops: Each rank waits where the next one is missing, the last where the first is missing.
+        hops: Each rank waits in the operation at which the next rank is missing; the last waits for the first.
     """
     free = [hop for hop in hops if hop.state is not ThreadWait.WAITS]
     if len(free) == 1 and not _may_wait(free[0]):
@@ -90,11 +90,11 @@ def _left_out(hops: Sequence[Hop]) -> Verdict | None:
 
 
 def _unmatched(hops: Sequence[Hop], ranks: tuple[int, ...], circle: tuple[Link, ...]) -> Verdict | None:
-    """Return the verdict on the oldest send or receive whose other side does not seem to exist.
+    """Return the verdict on the oldest send or receive without a matching call on its peer.
 
-    Its peer waits for that very rank in something else: a collective, or a send or receive with another tag. A peer
-    that waits for a third rank may still come. If all ranks of a circle send to or receive from the next one, only
-    their order is wrong. If two tags differ, nothing shows which is wrong.
+    Its peer waits for the same rank in another operation: a collective, or a send or receive with another tag. A peer
+    that waits for a third rank may still come. If all ranks of a circle send to or receive from the next rank, only
+    their order is wrong. If two tags differ, the records do not show which tag is wrong.
     """
     channels = [hop.roll.operation_id.channel for hop in hops]
     ends = {(channel.source, channel.destination) for channel in channels}
@@ -114,7 +114,7 @@ def _unmatched(hops: Sequence[Hop], ranks: tuple[int, ...], circle: tuple[Link, 
 
 
 def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
-    """Return each hop with its successor: the rank missing at the first waits at the second."""
+    """Return each hop with the next hop. The rank missing in the first hop waits in the second."""
     return list(zip(hops, [*hops[1:], hops[0]], strict=True))
 
 
@@ -126,7 +126,7 @@ def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
 
 
 def _link(hop: Hop, after: Hop) -> Link:
-    """Return the link of a hop, with the other ranks that are missing and waiting at the same places."""
+    """Return the link of a hop, with other ranks that are missing and wait at the same operations."""
     inside = hop.waits_in
     missing = hop.roll.ranks(Standing.ABSENT)
     others = [rank for rank in after.roll.ranks(Standing.WAITING) if rank in missing] if hop.remote is None else []
@@ -139,15 +139,15 @@ def _link(hop: Hop, after: Hop) -> Link:
 
 
 # --- messages to another rank -----------------------------------------------------------------------------------------
-# Sends and receives whose peer differs from the usual peer of their line.
+# Sends and receives with another peer than the usual peer of their line.
 
 
-def strayed(
+def find_wrong_peer(
     world: WorldSnapshot, hops: Sequence[Hop], open_at: Mapping[OperationId, Mapping[int, OperationView]]
 ) -> tuple[OperationId, int] | None:
-    """Return the operation that a rank of a circle owes, and that rank, if it has turned to another peer.
+    """Return the skipped operation, and the rank that skipped it, if that rank called a wrong peer instead.
 
-    Its first message with the new peer comes from a line that always served another peer, which now waits for it.
+    The rank's first message with the new peer comes from a line that always had another peer. That peer now waits.
 
     Args:
         world: The snapshot.
@@ -176,7 +176,7 @@ def _is_on_the_same_end(rank: int, channel_here: Channel, channel_there: Channel
 
 
 def _was_next(progress: Progress | None, sequence: int, operation: OperationView) -> bool:
-    """Return whether an operation's line has served a channel until now, and that channel's next operation is due."""
+    """Return whether an operation's line called this channel until now, and the channel's next operation is due."""
     if progress is None or not progress.aligned or progress.entered != sequence - 1 or operation.call_site is None:
         return False
     site = operation.call_site

@@ -3,9 +3,9 @@
 Blame follows the waits to their root: a missing rank that waits elsewhere is not blamed; the rank it waits for is. The
 verdict never claims more than the records show.
 
-Backends tolerate some mismatched calls: gloo adds up bytes of another type and continues. A mismatch that all members
-have left is not the cause of a later stall, unless ranks have been out of step since: a rank that skipped a call is
-missing at the end.
+Backends tolerate some mismatched calls: gloo adds up bytes of another type and continues. If all members have completed
+a mismatched call, it causes a later stall only if ranks have been out of step since then: a rank that skipped a call is
+missing in the last one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from functools import cached_property
 from typing import Final
 
 from otel_torchdist.judge.verdict.first_death import FirstDeath, first_death
-from otel_torchdist.judge.verdict.judging.circles import Hop, judge_circle, strayed
+from otel_torchdist.judge.verdict.judging.circles import Hop, find_wrong_peer, judge_circle
 from otel_torchdist.judge.verdict.judging.mismatched import find_cause, other_creation, other_order, past_misfit
-from otel_torchdist.judge.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
+from otel_torchdist.judge.verdict.judging.sharing import crashed_in_shared, find_swapped, sharing_at
 from otel_torchdist.judge.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.judge.verdict.launches import (
     LaunchFacts,
     cut_off,
     failed_alone,
-    fewest,
     is_launch,
+    minority_of,
     sizes_given,
     unseated,
 )
@@ -56,7 +56,7 @@ class Judge:
 
         Args:
             world: The snapshot.
-            threshold_ns: How long all ranks must have been in an operation before it counts as stuck.
+            threshold_ns: Minimum time for which all ranks must have been in an operation before it counts as stuck.
         """
         self._world = world
         self._threshold_ns = threshold_ns
@@ -66,7 +66,7 @@ class Judge:
     def verdict_on(self, operation_id: OperationId) -> Verdict | None:
         """Find what holds up the operation `operation_id`, in which at least one rank waits or has failed.
 
-        Returns: None if the operation makes progress: all ranks have come, and some for less than the threshold.
+        Returns: None if the operation makes progress: all ranks have entered, some of them within the threshold.
         """
         return self._search(operation_id, (), {})
 
@@ -74,7 +74,7 @@ class Judge:
         self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict | None:
         if operation_id not in seen:
-            seen[operation_id] = None  # visited once, however the waits are connected
+            seen[operation_id] = None  # prevents an endless search in a circle
             seen[operation_id] = self._search_at(operation_id, path, seen)
         return seen[operation_id]
 
@@ -84,11 +84,11 @@ class Judge:
         roll = self._roll(operation_id)
         sizes = sizes_given(roll, self._members(roll).values())
         if sizes:
-            return replace(_verdict(VerdictKind.RENDEZVOUS, roll, fewest(sizes)), launch=LaunchFacts(sizes))
+            return replace(_verdict(VerdictKind.RENDEZVOUS, roll, minority_of(sizes)), launch=LaunchFacts(sizes))
         # Before deaths, because backends end processes whose calls do not match.
         mismatch = other_creation(roll) or other_order(roll, self._created)
         mismatch = mismatch or find_cause(self._members(roll), operation_id)
-        sharing = is_swapped(self._world, roll) if mismatch is None else sharing_at(self._world, roll, mismatch)
+        sharing = find_swapped(self._world, roll) if mismatch is None else sharing_at(self._world, roll, mismatch)
         if sharing is not None:
             return _shared(roll, sharing, mismatch)
         if mismatch is not None:
@@ -154,7 +154,7 @@ class Judge:
         if first is None or first.together or first.is_open or roll.silent:
             return None
         is_over = all(operation.record.how not in (None, *RAISED) for operation in roll.waits.values())
-        since_ns = first.at_ns if is_over else roll.since_ns  # nobody waited in an operation that ended well
+        since_ns = first.at_ns if is_over else roll.since_ns  # after a completed operation, no rank was waiting
         return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=since_ns)
 
     def _first_death(self, roll: RollCall) -> FirstDeath | None:
@@ -170,8 +170,8 @@ class Judge:
             return False
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
-        # The dead ranks had left the operation, or were the only ones to fail in it, so no other rank may be missing.
-        # Ranks that failed in it may have been interrupted by a death that is yet to be seen.
+        # If the dead ranks had left the operation, or only they failed in it, no other rank may be missing. Ranks that
+        # failed in it may have been interrupted by a death not yet observed.
         failed = roll.ranks(Standing.FAILED)
         is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
         if {*first.ranks} <= {*failed} and not is_alone:
@@ -181,8 +181,8 @@ class Judge:
     def _explains_the_wait(self, first: FirstDeath, roll: RollCall) -> bool:
         """Return whether the silence of ranks explains the others' wait.
 
-        Silent ranks inside the operation hold nobody up while a live rank is missing. If none is missing, their threads
-        may just have been delayed, as on a machine that swaps.
+        Silent ranks inside the operation do not block it while a live rank is missing. If no rank is missing, their
+        threads may only be delayed, for example on a machine that swaps.
         """
         if not all(self._world.ranks[rank].at(roll.operation_id) for rank in first.ranks):
             return True
@@ -191,14 +191,14 @@ class Judge:
         return self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns
 
     def _is_outlived(self, roll: RollCall) -> bool:
-        """Return whether a live rank has waited for the threshold: the others died, even if all died together."""
+        """Return whether a live rank has waited for the threshold. If so, silent ranks count as dead."""
         living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
         return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
 
     def _blame(
         self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict:
-        """Blame the missing ranks that do not wait elsewhere, or else the ranks they wait for."""
+        """Blame the missing ranks that do not wait elsewhere; if all do, the ranks they wait for."""
         held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
         guilty = tuple(rank for rank, causes in held_up.items() if not causes)
         if guilty:
@@ -208,20 +208,20 @@ class Judge:
         return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
 
     def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
-        """Return the verdict on missing ranks that wait for no other."""
+        """Return the verdict on missing ranks that wait for no other rank."""
         frozen = self._frozen(rank for rank in guilty if roll.standings[rank] is not Standing.ENDED)
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
         absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
         if not absent:
             return _verdict(VerdictKind.DEVICE, roll, guilty)
-        # A rank that had come and was then asked to end, as by a launcher, held nobody up if another had not come.
+        # A rank that had entered before a launcher ended it is not to blame if another rank had not entered.
         absent = tuple(rank for rank in absent if not self._world.ranks[rank].at(roll.operation_id)) or absent
         channel = roll.operation_id.channel
         have_ended = all(roll.standings[rank] is Standing.ENDED for rank in absent)
         if channel.kind is RecordKind.RENDEZVOUS and (is_launch(roll) or not have_ended):
             return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
-        # A rank that ended cleanly will not send what another one waits for.
+        # A rank that ended cleanly will not send the awaited message.
         is_owed = channel.is_point_to_point and have_ended
         return _verdict(VerdictKind.UNMATCHED if is_owed else VerdictKind.ABSENT, roll, absent)
 
@@ -233,7 +233,7 @@ class Judge:
     def _follow(
         self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> list[Verdict]:
-        """Return the causes that keep a missing rank away; empty if it only passes through operations that progress."""
+        """Return the verdicts on the waits of a missing rank; empty if these operations make progress."""
         causes: list[Verdict | None] = []
         view = self._world.ranks[rank]
         channel = roll.operation_id.channel
@@ -256,7 +256,7 @@ class Judge:
         return [cause for cause in causes if cause is not None]
 
     def _circle(self, circle: tuple[Hop, ...]) -> Verdict:
-        astray = strayed(self._world, circle, self._open_at)
+        astray = find_wrong_peer(self._world, circle, self._open_at)
         if astray is None:
             return judge_circle(circle)
         owed, rank = astray
@@ -265,7 +265,7 @@ class Judge:
     def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadWait]]:
         """Return the first operation of each channel in which threads of a rank wait. Later ones wait for it.
 
-        Open operations without a waiting thread count only if no thread waits, and none is seen elsewhere.
+        An open operation without a confirmed wait counts only if no wait is confirmed, and its thread is not elsewhere.
         """
         settled = self._world.taken_ns - self._settled_ns
         open_here = [wait for wait in view.open if view.waits_in(wait) and since_of(wait) <= settled]
@@ -289,7 +289,7 @@ class Judge:
 
 
 def _shared(roll: RollCall, sharing: Sharing, mismatch: Mismatch | None = None) -> Verdict:
-    """Return the verdict on a shared group. It names no rank: which call comes first is chance."""
+    """Return the verdict on a shared group. It names no rank, because the order of calls is random."""
     return replace(_verdict(VerdictKind.SHARED_GROUP, roll, (), mismatch=mismatch), sharing=sharing)
 
 

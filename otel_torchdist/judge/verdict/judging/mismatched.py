@@ -1,4 +1,4 @@
-"""Mismatched calls as the cause of a stall: different calls, and groups created in another order or not at all."""
+"""Mismatched calls as the cause of a stall: different calls, and groups that some ranks reordered or skipped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 def other_creation(roll: RollCall) -> Mismatch | None:
     """Return the mismatch of ranks that create a group under different names; None if they agree.
 
-    torch counts the groups that a process has created, as a member or not, and uses that number for the rendezvous in
-    the store. Ranks whose numbers differ have skipped an earlier creation, and never meet.
+    torch counts all calls of `new_group` in a process, and uses the count as the group's key in the store. Ranks whose
+    counts differ have skipped an earlier creation, and wait under different keys forever.
     """
     if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or is_launch(roll):
         return None  # ranks create the default group at an address, not under a name
@@ -36,7 +36,7 @@ def other_creation(roll: RollCall) -> Mismatch | None:
 
 
 def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
-    """Return the mismatch of ranks that created groups in another order, or not all of them; None if all agree."""
+    """Return the mismatch of ranks that created groups in another order, or skipped some; None if all agree."""
     if roll.group is None:
         return None
     channel, sequence = roll.operation_id
@@ -46,7 +46,7 @@ def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
 
 
 def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
-    """Return the verdict on a group that some members create while others are in another operation.
+    """Return the verdict on a group that some members create while other members are in another operation.
 
     Args:
         creation: Roll call of the creation.
@@ -90,7 +90,7 @@ def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mism
 
 
 def past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
-    """Return the first exchange before `operation_id` whose sizes did not fit, and which all members have left.
+    """Return the first exchange before `operation_id` with mismatched sizes that all members have completed.
 
     Missing bytes may have been taken from a later transfer, which then does not end although all ranks are in it.
     """
@@ -125,7 +125,7 @@ def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
 
 
 def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
-    """Return whether the calls of one rank equal calls that another made some positions later."""
+    """Return whether the calls of one rank equal calls of another rank, shifted by some positions."""
     own, others = _calls(behind, channel), _calls(ahead, channel)
     shift = ahead.progress[channel].entered - behind.progress[channel].entered
     pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]

@@ -1,4 +1,4 @@
-"""Detects a group shared by two threads of a rank. Which rank's call is the odd one is then chance."""
+"""Detects a group shared by two threads of a rank. The order of their calls, and so the odd rank, is random."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def sharing_at(world: WorldSnapshot, roll: RollCall, mismatch: Mismatch | None) 
     return sharing
 
 
-def is_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
-    """Return the sharing that makes ranks wait for different threads in an open operation; None if there is none."""
+def find_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
+    """Return the sharing by which threads with different functions entered an open operation; None if there is none."""
     channel, sequence = roll.operation_id
     if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
         return None
@@ -48,9 +48,9 @@ def is_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
 
 
 def crashed_in_shared(world: WorldSnapshot, roll: RollCall, first: FirstDeath) -> Sharing | None:
-    """Return the sharing that the first ranks to die crashed in; None if they did not crash, or share nothing.
+    """Return the shared group in which the first dead ranks crashed; None if they did not crash, or share nothing.
 
-    Where mismatched calls meet, gloo may write beyond a buffer, or abort the process.
+    If gloo pairs mismatched calls, it may write beyond a buffer or abort the process.
     """
     channel = roll.operation_id.channel
     if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
@@ -71,7 +71,7 @@ def swapped_callers(
         channel: The group's collectives.
         last: Last sequence number considered.
         first: First sequence number considered.
-        is_mismatch: Whether the calls are known to differ. Then it is enough if one rank uses the group from both.
+        is_mismatch: Whether the calls are known to differ. Then one rank that uses the group from both is enough.
     """
     here: dict[int, dict[int, tuple[RankView, Arrival]]] = {}
     for view in views:

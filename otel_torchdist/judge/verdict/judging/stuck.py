@@ -1,18 +1,18 @@
-"""Ranks that do not leave a collective although others have: their own device or connection is stuck or broken.
+"""Finds ranks that do not leave a collective although others have: their device or connection is stuck or broken.
 
 In a synchronizing collective, each member's result depends on the contributions of all others. So a rank that leaves it
 proves that all others have entered and contributed. Two conclusions follow:
 
 - A rank has left a *later* collective of the group in which this rank takes part too. A communicator runs its
-  collectives in order, so this rank's device has passed this one without showing it: its context is broken, or nothing
-  polls it any more. No other rank can be the reason.
-- *All* others have left this collective. None of them has anything left to do for this rank.
+  collectives in order, so this rank's device has completed this collective, but its completion is not visible: its
+  context is broken, or no thread polls it any more. No other rank can be the reason.
+- *All* others have left this collective. They have no data left to send to this rank.
 
-If several ranks remain in the collective that was the last for the others, one of them may wait for data that another
-should have passed on: rings and trees carry data from member to member. Then no rank is named.
+If several ranks remain in the last collective of the other ranks, one of them may wait for data that another should
+have forwarded, since rings and trees forward data from member to member. Then no rank is named.
 
-Ends are known late, and ranks are never read at the same moment. So this rank must have been inside for the threshold
-and the others outside for a while, each by its own clock, and their counts must be consistent.
+Ends are recorded late, and ranks are never read at the same moment. So this rank must have been in the collective for
+the threshold, the others must have left it some time ago, each by its own clock, and their counts must be consistent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
 TRAIL_NS: Final = HEARTBEAT_LATE_NS + 2_000_000_000
-"""Time in ns for which an end may stay unseen. Watchdogs poll every second, agents on other nodes answer later, and a
+"""Maximum delay in ns until an end is observed. Watchdogs poll every second, agents on other nodes answer later, and a
 GIL held by native code shows only when the heartbeat is late."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
 def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tuple[int, ...]:
-    """Return the ranks that do not leave an operation for a reason of their own, ascending.
+    """Return the ranks that do not leave an operation because of their own device or connection, ascending.
 
     Args:
         world: The snapshot.
@@ -61,8 +61,8 @@ class _Out:
     """The members seen to leave an operation.
 
     Attributes:
-        up_to: Highest sequence number that any of them has left.
-        count: Their number.
+        up_to: Highest sequence number that any of these members has left.
+        count: Number of these members.
     """
 
     up_to: int
@@ -82,8 +82,8 @@ def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
 def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView, out: _Out) -> bool:
     """Return whether the snapshot is consistent and complete enough to name a stuck rank.
 
-    No rank leaves an operation that this rank has not entered: it would have been read before the others. And an unseen
-    rank may hold this one up, through whatever keeps its host or device from polling.
+    If another rank has left an operation that this rank has not entered, this rank was read earlier. An unseen rank may
+    block this rank, by the same cause that keeps its host or device from polling.
     """
     channel, sequence = operation.operation_id
     progress = view.progress.get(channel)
@@ -95,9 +95,9 @@ def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView,
 
 
 def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:
-    """Return whether an end would be noticed, because a thread waits for it or polls a device.
+    """Return whether an end would have been recorded, because a thread waits for it or polls a device.
 
-    Native code that holds the GIL stops both. Then the rank is to blame only if others wait for it.
+    Native code that holds the GIL stops both threads. Then the rank is to blame only if others wait for it.
     """
     if not _is_on_device(operation) and not operation.record.is_blocking:
         return False
@@ -117,7 +117,7 @@ def _is_awaited(world: WorldSnapshot, view: RankView, channel: Channel, threshol
 
 
 def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> bool:
-    """Return whether any rank has left a later collective that needed this rank. Only devices keep order."""
+    """Return whether any rank has left a later collective that needed this rank. Only device operations are ordered."""
     channel, sequence = operation.operation_id
     return _is_on_device(operation) and any(
         later.operation_id.channel == channel
@@ -130,7 +130,7 @@ def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> boo
 def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _Out) -> bool:
     """Return whether all others have left the operation.
 
-    Without a device's order a later operation proves nothing, so no rank may have been seen to leave one.
+    Off devices, operations are unordered, so this requires that no rank has left a later operation.
     """
     if out.count < len(roll.members) - 1:
         return False

@@ -171,19 +171,19 @@ def describe_idle(idle: Idle, lasted_s: float, is_over: bool = False) -> str:
     """
     parties: dict[IdlePlace, list[int]] = {}
     for rank in idle.ranks:
-        parties.setdefault(idle.stands[rank], []).append(rank)
+        parties.setdefault(idle.places[rank], []).append(rank)
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
-    places = [_place(stand, ranks, is_over) for stand, ranks in ordered[:MAX_LINES]]
+    places = [_place(place, ranks, is_over) for place, ranks in ordered[:MAX_LINES]]
     others = sum(len(ranks) for _, ranks in ordered[MAX_LINES:])
     more = [f"{others} more elsewhere"] if others else []
     none = "no rank was in an operation" if is_over else "no rank is in an operation, and none has been"
     return f"{', '.join([*places, *more])}: {none} for {seconds(lasted_s)}"
 
 
-def _place(stand: IdlePlace, ranks: list[int], is_over: bool) -> str:
+def _place(place: IdlePlace, ranks: list[int], is_over: bool) -> str:
     verb = ("was" if is_over else "is") if len(ranks) == 1 else ("were" if is_over else "are")
-    waits_in = f", in {stand.waits_in}" if stand.waits_in else ""
-    return f"{name_ranks(ranks)} {verb} in {describe_frame(stand.frame)}{waits_in}"
+    waits_in = f", in {place.waits_in}" if place.waits_in else ""
+    return f"{name_ranks(ranks)} {verb} in {describe_frame(place.frame)}{waits_in}"
 
 
 def describe_place(place: RankPlace, subject: str) -> str:
