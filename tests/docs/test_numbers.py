@@ -102,12 +102,12 @@ PHRASES: Final = {
     "architecture/judge.md": [
         f"operations above {baselines.LONG_NS // 1_000_000} ms",
         f"up to {WORDS[circumstances.PATIENCE]} times the usual",
-        f"at most {WORDS[circumstances.MOST_ADDED_NS // SECOND_NS // 60]} minutes more",
+        f"at most {WORDS[circumstances.MAX_ADDED_NS // SECOND_NS // 60]} minutes more",
         f"not a stall for {WORDS[compiling.COMPILE_NS // SECOND_NS // 60]} minutes",
         f"windows of {channels.LENGTH}, with one digest each, and the last {WORDS[channels.MAX_WINDOWS]}",
         f"reported after {silent_mismatch.REPORTED_AFTER_NS // SECOND_NS} s",
-        f"causes {stragglers.LEAST_BLAME * 100:g} % of",
-        f"over {stragglers.LEAST_SPAN_NS // SECOND_NS} s or more",
+        f"causes {stragglers.MIN_BLAME * 100:g} % of",
+        f"over {stragglers.MIN_SPAN_NS // SECOND_NS} s or more",
         f"than the threshold ({Config().stall_timeout:g} s)",
     ],
     "architecture/node.md": [

@@ -1,1 +1,1 @@
-"""Turns tapes into verdicts: which ranks hold up the others, since when, and where. Never imports torch."""
+"""Turns tapes into verdicts: which ranks hold up the others, for how long, and at which line. Never imports torch."""

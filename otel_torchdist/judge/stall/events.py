@@ -27,7 +27,7 @@ class Occasion(enum.Enum):
     OPENED = "opened"
     CHANGED = "changed"
     GROWN = "grown"
-    """The same verdict still holds at twice the age."""
+    """The same verdict still holds after the age has doubled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StacksWanted:
 
 @dataclass(frozen=True, slots=True)
 class StacksOverdue:
-    """A request for stacks by signal, to ranks that did not answer because their GIL is held."""
+    """A request for stacks by signal, to ranks that do not answer because native code holds their GIL."""
 
     nonces: frozenset[int]
 
@@ -49,8 +49,8 @@ class Ruling:
     """A verdict in words, for code that only passes it on.
 
     Attributes:
-        epoch: The newest epoch, or the epoch about to be reported.
-        operation_id: The operation at which the search for the cause ended.
+        epoch: The newest epoch of the incident, or the epoch about to be reported.
+        operation_id: The root operation, at which the search for the cause ended.
         text: The verdict as sentences.
         attributes: The verdict as span attributes.
     """
@@ -90,8 +90,8 @@ class OngoingStall:
         ruling: The latest ruling on it.
         is_ours: Whether this process gave that ruling.
         nonces: Tapes of the run's ranks seen by this process.
-        stands_still: Whether no rank of the run shows any sign of life, as when the whole job is suspended.
-        rescues: Progress of the rescue by rank, where known here.
+        stands_still: Whether no rank of the run shows a sign of life, for example because the job is suspended.
+        rescues: Progress of the rescue by rank; empty if this agent knows of none.
     """
 
     ruling: Ruling
@@ -141,7 +141,7 @@ class VerdictGiven:
 
 @dataclass(frozen=True, slots=True)
 class IncidentHandedOver:
-    """Another agent judges from now on, and continues an ongoing incident."""
+    """Another agent judges the run from now on, and continues the ongoing incident."""
 
     incident: Incident
 

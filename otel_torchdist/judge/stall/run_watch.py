@@ -37,11 +37,11 @@ from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.requests.commands import FAILURE as ABORTED
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
-"""Time in ns before a stall at which other agents are asked for their ranks, so that these are known in time."""
+"""Time in ns before the threshold at which other agents are asked for their ranks, so that they answer in time."""
 
 
 class RunWatch:
-    """Watches one run. Pure: it takes snapshots, keeps its own state, and returns events.
+    """Watches one run. It takes snapshots, keeps state, and returns events, without side effects.
 
     Attributes:
         agent_id: Id of this agent among the agents of the run; 0 if it is the only one.
@@ -114,12 +114,12 @@ class RunWatch:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a verdict may be due soon: one is pending, or a wait has counted for half the threshold."""
+        """Whether a verdict may be due soon: a verdict is pending, or the age of a wait is half the threshold."""
         return self.is_hurried or self._is_near
 
     @property
     def awaits_last_verdict(self) -> bool:
-        """Whether a verdict is pending, or a rank's process has not ended, once no tape of this node is in use."""
+        """Whether, with no tape of this node in use, a verdict is still pending or a rank's process still running."""
         views = self._world.ranks.values() if self._world is not None else ()
         is_dying = any(view.alive and not view.is_remote and view.state is TapeState.RUNNING for view in views)
         return self.is_hurried or is_dying
@@ -185,7 +185,7 @@ class RunWatch:
         is_held = given is not None and is_over and awaits_ends(world, given)
         if given is not None and is_over and not is_held:
             events.append(self._resolve(world, given, is_ended))
-            # Operations that waited behind it get time to proceed before they count as stalls of their own.
+            # Operations that waited for the resolved one get time to proceed before they count as new stalls.
             self._ages.spare(waits, world)
         self._spare_while_expected(waits, world)
         stalled = self._ages.stalled(waits, world)
@@ -219,7 +219,7 @@ class RunWatch:
         return events
 
     def _report_given_up(self, world: WorldSnapshot) -> list[Event]:
-        """Report immediately what ranks waited for when they gave up before the threshold. It explains their ends."""
+        """Report the waits that ranks gave up before the threshold immediately, since they explain the ends."""
         hung = find_hung(world, self._rules.threshold_ns) if not self._roots.is_death_reported else None
         if hung is None:
             return []
@@ -239,7 +239,7 @@ class RunWatch:
         return JudgedWorld(world, run_of(world), self.agent_id)
 
     def lose_sight(self) -> list[Event]:
-        """End the incident, because the run's tapes are gone or belong to another run now."""
+        """End the incident, because the run's tapes are gone or now belong to another run."""
         if self._incident.given is None or self._world is None:
             return []
         return [self._incident.resolve(self._world, Outcome.OUT_OF_SIGHT)]
@@ -264,7 +264,7 @@ class RunWatch:
         if occasion is None:
             return events
         if incident.given is None and self._compiling.excuse(world, verdict, oldest_ns):
-            # All waits: they began one after the other and are held up by the same ranks.
+            # Spare all waits: the same ranks hold them up, although they began one after the other.
             self._ages.spare(waits_of(world), world)
             incident.drop_pending()
             return events

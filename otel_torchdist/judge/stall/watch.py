@@ -1,6 +1,6 @@
-"""The stall side of a reader: follows tapes, and turns each pass over all of them into events.
+"""Detects stalls on tapes: follows the tapes, and turns each pass over all tapes into events.
 
-The detector is a pure state machine: snapshots in, events out. Time comes with the snapshots.
+The detector is a pure state machine: snapshots in, events out. Each snapshot contains its time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StallWatch:
         Args:
             rules: What counts as a stall.
             peer_agents: Other agents that see ranks of the same runs; None if there are none.
-            deaths: Observes the ends of processes. Its creator stops it. None if only locks show ends.
+            deaths: Observes the ends of processes; stopped by its creator. None to detect ends by locks alone.
             machine: Symptoms of this machine, or None.
         """
         self._machine = machine
@@ -159,7 +159,7 @@ class StallWatch:
         return self._detector.seen if self._detector is not None else []
 
     def stand_down(self) -> None:
-        """Leave evaluation to another process, which also takes over everything reported so far."""
+        """Leave evaluation to another process, which also takes over the incidents and findings reported so far."""
         self._detector = None
 
 
@@ -238,7 +238,7 @@ class Detector:
             events += self._runs.pop(key).lose_sight()
             if self._peer_agents is not None and not is_foreign:
                 self._peer_agents.publish(run, None)
-            # If its tapes come back, earlier reports about it are not remembered.
+            # If the run's tapes come back, its earlier reports are forgotten.
             self._watching_since_ns = self._processed_ns
         return events
 

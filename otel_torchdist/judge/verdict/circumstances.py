@@ -22,7 +22,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 PATIENCE: Final = 5
 """Limit of a stage's duration, as a multiple of its usual duration."""
-MOST_ADDED_NS: Final = 300_000_000_000
+MAX_ADDED_NS: Final = 300_000_000_000
 """Upper bound in ns on the time granted beyond the usual duration. Backends give up after ten minutes."""
 
 
@@ -60,11 +60,11 @@ def _of_only_thread(view: RankView, operation_id: OperationId) -> CheckpointView
 
 
 def takes_its_usual_time(checkpoint: CheckpointView | None, now_ns: int) -> bool:
-    """Return whether a rank has been in a stage for no longer than `PATIENCE` and `MOST_ADDED_NS` allow."""
+    """Return whether a rank has been in a stage for no longer than `PATIENCE` and `MAX_ADDED_NS` allow."""
     if checkpoint is None or not checkpoint.usual_ns:
         return False
     usual_ns = checkpoint.usual_ns
-    return now_ns - checkpoint.since_ns < min(PATIENCE * usual_ns, usual_ns + MOST_ADDED_NS)
+    return now_ns - checkpoint.since_ns < min(PATIENCE * usual_ns, usual_ns + MAX_ADDED_NS)
 
 
 # --- waits behind waits -----------------------------------------------------------------------------------------------

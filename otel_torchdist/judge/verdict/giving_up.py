@@ -23,7 +23,7 @@ SETTLING_NS: Final = 500_000_000
 """Time in ns before the first give-up in which other ranks may have failed for the same reason. Their waits began at
 different moments."""
 
-WENT_ON_NS: Final = 30_000_000_000
+EXIT_TAKES_NS: Final = 30_000_000_000
 """Time in ns after a timeout's exception. A later exception shows that the process had continued; an earlier one may be
 part of a slow exit."""
 RAISED_BY_WAITS: Final = ("RuntimeError", "DistBackendError", "DistError")
@@ -79,7 +79,7 @@ def gave_up(view: RankView) -> GivenUp | None:
 def went_on_after(view: RankView, failed: OperationView) -> bool:
     """Return whether a rank handled the exception of an operation and ended much later, for another reason."""
     failed_ns = failed.record.completed_ns or 0
-    return view.failure not in ("", failed.failure) and view.heartbeat_ns - failed_ns > WENT_ON_NS
+    return view.failure not in ("", failed.failure) and view.heartbeat_ns - failed_ns > EXIT_TAKES_NS
 
 
 def all_given_up(views: Iterable[RankView]) -> list[GivenUp]:

@@ -25,7 +25,7 @@ class Standing(enum.Enum):
     ENDED = "ended"
     """Left the run cleanly before the operation was over."""
     QUEUED = "queued"
-    """Has enqueued it, but its device has not reached it yet: earlier work of the rank is ahead."""
+    """Has enqueued it, but its device has not reached it yet: earlier work of the rank is in front of it."""
     RAISED = "raised"
     """Its call raised before the operation was issued."""
     WAITING = "waiting"
@@ -41,7 +41,7 @@ class Standing(enum.Enum):
 
 
 class Presence(enum.Enum):
-    """Whether a member has come to an operation."""
+    """Whether a member has called an operation."""
 
     CAME = enum.auto()
     """It has called the operation."""
@@ -77,9 +77,9 @@ def _is_gone(standing: Standing) -> bool:
             return False
 
 
-CAME: Final = tuple(one for one in Standing if _presence(one) is Presence.CAME)
-ELSEWHERE: Final = tuple(one for one in Standing if _presence(one) is Presence.ELSEWHERE)
-GONE: Final = tuple(one for one in Standing if _is_gone(one))
+CAME: Final = tuple(standing for standing in Standing if _presence(standing) is Presence.CAME)
+ELSEWHERE: Final = tuple(standing for standing in Standing if _presence(standing) is Presence.ELSEWHERE)
+GONE: Final = tuple(standing for standing in Standing if _is_gone(standing))
 """Standings of ranks whose processes have ended."""
 
 
@@ -88,13 +88,13 @@ class RollCall:
     """The standing of each reporting member.
 
     Attributes:
-        operation: The name given by the ranks that wait.
-        group: None if no name dictionary contains it.
-        members: All ranks that should come.
+        operation: Name of the operation on the waiting ranks.
+        group: None if no name dictionary contains the group.
+        members: All ranks that should enter the operation.
         standings: By rank, for members that report.
         waits: Operations of waiting ranks, by rank. If no rank waits any more, operations that are open without a
             waiting thread, or whose wait failed.
-        aligned: Whether the sequence number of the waiting ranks is comparable with the numbers of others.
+        aligned: Whether the sequence number of the waiting ranks is comparable with the numbers of other ranks.
     """
 
     operation_id: OperationId
@@ -176,9 +176,9 @@ def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mappin
 
 
 def _lost_host(world: WorldSnapshot, operation: OperationView) -> frozenset[int]:
-    """Return the host of the store, if it has ended and others lost a connection while they created a group.
+    """Return the rank that hosts the store, if it has ended and others lost a connection during a group's creation.
 
-    They need the host even if it is no member. If the launcher hosts the store, the end of rank 0 does not matter here.
+    Members need the host even if it is not a member. If the launcher hosts the store, the end of rank 0 has no effect.
     """
     host = world.ranks.get(HOST)
     is_creation = operation.record.kind is RecordKind.RENDEZVOUS and operation.record.blame is Blame.CONNECTION
@@ -199,7 +199,7 @@ def members_of(operation: OperationView) -> frozenset[int]:
 
 
 def _is_aligned(world: WorldSnapshot, operation: OperationView) -> bool:
-    """Return whether all ranks count the sequence alike. A receive from any source disturbs its sender's count."""
+    """Return whether all ranks count the sequence equally. A receive from any source breaks its sender's count."""
     if operation.group is None or not operation.group.name.aligned:
         return False
     channel = operation.operation_id.channel

@@ -18,7 +18,7 @@ MAX_CANDIDATES: Final = 64
 
 
 class RootFinder:
-    """Finds root causes in snapshots of one run. Its only state is whether the run's deaths have been explained."""
+    """Finds root causes in snapshots of one run. Remembers only whether the run's deaths have been explained."""
 
     def __init__(self, threshold_ns: int) -> None:
         """Treat operations that all ranks have entered as stuck after `threshold_ns`."""
@@ -60,7 +60,7 @@ class RootFinder:
             kept,
             *(candidate for candidate in others if candidate is not None and not is_cancelled(candidate, world)),
         ]
-        # If all ranks vanished at once unseen, nothing shows which died first, but mismatched calls are still evidence.
+        # If all ranks died between two passes, their order is unknown, but mismatched calls are still evidence.
         explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | of_dead}
         verdicts += [
             candidate
@@ -76,11 +76,11 @@ class RootFinder:
         best = min(unexpected or candidates, key=urgency, default=None)
         if current is None or kept is None or best is None:
             return best
-        # Among equals, the reported verdict stays.
+        # Of equally urgent verdicts, keep the reported one.
         return kept if kept.operation_id == current.operation_id and kept.kind is best.kind else best
 
     def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
-        """Return the waits that lead to a verdict that needs no waiting until the threshold."""
+        """Return the waits caused by a verdict that is reported before the threshold."""
         if not verdict.kind.traits.is_final or not waits:
             return []
         judge = Judge(world, self._threshold_ns)

@@ -3,8 +3,8 @@
 A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) continues after hours
 as if nothing had happened, but CLOCK_MONOTONIC has kept running. Running ranks show a heartbeat each second or, while
 native code holds the GIL, growing kernel counters (`processes/state.py`). If no rank of a run shows either, the run was
-suspended, whether or not its agent was too. A single stopped rank is different: the others, which wait for it, keep
-their heartbeats.
+suspended, whether or not its agent was too. A single stopped rank is different: the other ranks, which wait for it,
+still have heartbeats.
 
 Where the kernel's counters cannot be read (ranks in another PID namespace), a run without heartbeats counts as
 suspended. Aborting a healthy job is worse than missing a hang of native code in every rank.
@@ -38,7 +38,7 @@ class StallRules:
             `evaluate.py:run`) matches one.
         compares_calls: Whether calls are compared between ranks even where nothing stalls.
         grace_ns: Time for which a verdict must stand before it has any effect other than a warning.
-        idle_ns: Minimum time without a call after which a whole job counts as idle; 0 for never.
+        idle_ns: Minimum time without a call after which a whole job counts as idle; 0 to report no idle jobs.
     """
 
     threshold_ns: int
@@ -59,7 +59,7 @@ class StallRules:
 
     @property
     def timeouts_exceed_ns(self) -> int:
-        """Lower bound of useful timeouts in ns: a shorter one ends a stall before all actions on it are done."""
+        """Lower bound in ns of useful timeouts. A shorter timeout ends a stall before all its actions have run."""
         return self.threshold_ns + self.grace_ns
 
     @property
@@ -88,7 +88,7 @@ class StallRules:
 
 
 def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Return whether all ranks that hold others up, or all that wait, have announced a long wait.
+    """Return whether all ranks that hold others up, or all waiting ranks, have announced a long wait.
 
     In a circle each rank holds up all others, so one announcement is enough. A rank in a checkpoint stage needs no
     announcement while the stage takes no longer than usual.
@@ -107,7 +107,7 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 
 def _is_of_circle(doubt: Doubt | None) -> bool:
-    """Return whether ranks wait for each other."""
+    """Return whether a doubt means that ranks wait for each other."""
     match doubt:
         case Doubt.CYCLE | Doubt.THREADS:
             return True
@@ -132,13 +132,13 @@ def expects(view: RankView, world: WorldSnapshot) -> bool:
 
 
 HEARTBEAT_DUE_NS: Final = 1_500_000_000
-"""Time in ns within which a heartbeat is due: the period of one second, and time to get a core."""
+"""Time in ns within which a heartbeat is due: its period of one second, plus scheduling delay."""
 LONG_NS: Final = 30_000_000_000
-"""Longest pause in ns of a running agent. After a longer one, no part since the last heartbeat counts as waiting."""
+"""Longest pause in ns of a running agent. After a longer pause, the time since the last heartbeat is no wait time."""
 
 
 class Standstill:
-    """Tracks how much of each wait of one run fell into suspensions of the whole run."""
+    """Tracks the time in suspensions of the whole run, for each of its waits."""
 
     def __init__(self) -> None:
         self._sign_ns = 0
@@ -185,7 +185,7 @@ class Standstill:
         return self.ran_until_ns(now_ns) < now_ns
 
     def ran_until_ns(self, now_ns: int) -> int:
-        """Return the latest time at which the run is known to have been running."""
+        """Return the latest time at which a rank of the run was observed running."""
         return min(now_ns, self._sign_ns + HEARTBEAT_DUE_NS) if self._sign_ns else now_ns
 
     def lost_ns(self, wait: Wait) -> int:
@@ -208,7 +208,7 @@ def _last_sign_ns(view: RankView) -> int:
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------
-# The waits of a snapshot: open operations that are evidence, and operations left behind by a death.
+# The waits of a snapshot: open operations in which a rank waits, and operations interrupted by a death.
 
 
 DYING_NS: Final = 500_000_000
@@ -248,7 +248,7 @@ def waits_of(world: WorldSnapshot) -> list[Wait]:
 def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[OperationId]:
     """Return operations in which ranks wait, or were interrupted, after the death of a member.
 
-    Ranks already gone when a death was found prove nothing: their launcher may have ended all of them.
+    Ranks that were gone when a death was first observed are no evidence: their launcher may have ended them all.
 
     Args:
         world: The snapshot.
@@ -281,9 +281,9 @@ def died_in(world: WorldSnapshot) -> set[OperationId]:
 def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
     """Return operations interrupted after the last sign of life of a member that is gone now.
 
-    Unlike in `left_behind`, all ranks may be gone: a launcher ends the others within a moment. An agent that comes only
-    then knows that the member died first in two cases: its launcher has recorded its end, or another rank has recorded
-    a failure while the member recorded none, or an exception of its own.
+    Unlike in `left_behind`, all ranks may be gone, because a launcher ends the others within moments. An agent that
+    starts later knows that the member died first in two cases: the launcher has recorded its end, or another rank has
+    recorded a failure and the member recorded none, or an exception that no other rank caused.
     """
     operations: set[OperationId] = set()
     for dead in world.ranks.values():
@@ -313,7 +313,7 @@ def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]
 
 
 def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
-    """Return the waits of a rank, once everything that a dead rank wrote has been read: a pass after its death."""
+    """Return the waits of a rank, from a pass after the dead rank's death, when its whole tape has been read."""
     if seen_ns >= now_ns:
         return []
     return [operation for operation in view.open if operation.waiting_since_ns is not None]

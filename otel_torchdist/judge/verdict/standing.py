@@ -1,4 +1,4 @@
-"""The verdict that stands: the one given while a job hung, and the verdict of all nodes over one node's."""
+"""Decides whether an earlier verdict still holds: from before a hung job was ended, or from all nodes' agents."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.kept_results import AgentsVerdict
 
-RAISES_NS: Final = 500_000_000
-"""Time in ns that a program may take from a timeout's exception to its end, or until it goes on."""
-ENDS_NS: Final = 10_000_000_000
-"""Further time in ns that its launcher may take to end the others."""
+EXIT_DUE_NS: Final = 500_000_000
+"""Time in ns within which a program exits after a timeout's exception, or continues."""
+OTHER_EXITS_DUE_NS: Final = 10_000_000_000
+"""Time in ns within which a launcher ends the other ranks after the first exit."""
 
 
 def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
     """Return whether ranks other than the named ones died first.
 
-    Then a launcher, a scheduler or a person is ending a hung job. If the named ranks die first, by themselves, that is
-    news.
+    If so, a launcher, a scheduler or a person is ending a hung job. If the named ranks die first, without a request,
+    that needs a new verdict.
     """
     if verdict.kind is VerdictKind.DEAD or has_failed_by_departure(verdict, world):
         return False
@@ -39,13 +39,13 @@ def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 
 def awaits_ends(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Return whether waiting ranks have just timed out, and the ends of the others are still to come."""
+    """Return whether waiting ranks have just timed out, and other ranks have not been ended yet."""
     members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
     at_ns = timed_out_ns(world, verdict)
     if at_ns is None or not any(view.alive for view in members):
         return False
     is_ending = any(view.is_over for view in members if view.rank in verdict.roll.waits)
-    return world.taken_ns - at_ns < (ENDS_NS if is_ending else RAISES_NS)
+    return world.taken_ns - at_ns < (OTHER_EXITS_DUE_NS if is_ending else EXIT_DUE_NS)
 
 
 def timed_out_ns(world: WorldSnapshot, verdict: Verdict) -> int | None:
@@ -75,7 +75,7 @@ def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
 def verdict_of_all_nodes(
     written: AgentsVerdict | None, world: WorldSnapshot, world_size: int, own: Verdict | None
 ) -> AgentsVerdict | None:
-    """Return the verdict of all nodes' agents, if it still holds and says more than this node's verdict.
+    """Return the verdict of all nodes' agents, if it still holds and is more specific than this node's verdict.
 
     Args:
         written: The verdict written down by this node's agent, or None.
@@ -92,7 +92,7 @@ def verdict_of_all_nodes(
 
 
 def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
-    """Return whether a rank has completed a later operation in that channel, after the agent died."""
+    """Return whether a rank has since completed a later operation in the channel of the verdict."""
     kind, group, source, destination, tag = verdict.channel
     if kind not in [*RecordKind]:
         return False
@@ -101,8 +101,8 @@ def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
 
 
 # --- departures -------------------------------------------------------------------------------------------------------
-# Ranks that exited without an error while others still needed them, for example because they had fewer batches. Some
-# backends let the others wait, which is a stall like any other. gloo closes its connections: the others fail at once
+# Ranks that exited without an error while others still needed them, for example because they had fewer batches. With
+# some backends, the others wait, which is an ordinary stall. gloo closes its connections: the others fail immediately,
 # with exceptions that name no rank, and their launcher ends them.
 
 
@@ -128,7 +128,7 @@ def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
         return False
     departed = [world.ranks[rank] for rank in verdict.ranks]
     failed = [world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED)]
-    # A failed rank that outlived the exited ranks has shown that too.
+    # A failed rank that was still alive after the exits is enough evidence too.
     is_seen = any(map(_is_end_known, departed)) or any(view.seen_alive_ns for view in failed)
     if is_cancelled(verdict, world) or not is_seen:
         return False
@@ -141,9 +141,9 @@ def _is_end_known(view: RankView) -> bool:
 
 
 def is_cancelled(verdict: Verdict, world: WorldSnapshot) -> bool:
-    """Return whether the named ranks exited because all members were asked to. The fastest of them is no cause.
+    """Return whether the named ranks exited because all members were asked to. The first exit is then no cause.
 
-    A rank that was asked alone has left the others behind, which nobody intended.
+    If only one rank was asked to exit, its exit is the cause of the others' failure.
     """
     if not names_departed(verdict):
         return False

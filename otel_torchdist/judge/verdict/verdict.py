@@ -50,7 +50,7 @@ class Link:
         label: The operation's purpose; see `OperationView`.
         remote: The remote procedure call in which the rank waits, if the called function is in the operation; None if
             the rank is in it itself.
-        ranks: The rank, and others that wait with it and are missing at the same operation.
+        ranks: The rank, and other ranks that wait in the same operation and are missing at the same operation.
         missing: The rank they wait for; -1 if unknown.
         call_site: Where the operation was called.
     """
@@ -89,7 +89,7 @@ class Verdict:
     """The cause that holds one operation up.
 
     Attributes:
-        operation_id: The operation at which the search for the cause ended.
+        operation_id: The root operation, at which the search for the cause ended.
         group: None if unknown.
         ranks: The named ranks, ascending.
         roll: The standing of each member.
@@ -103,9 +103,9 @@ class Verdict:
         failures: By rank, the type of the exception that ended it or its call.
         exit_codes: Exit code by rank, for ranks that exited before the operation was over.
         asked: By exited rank, the signal that asked it to exit, if such signals are recorded.
-        hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
+        hosts: Names of hosts with agents that do not answer; empty for kinds other than `unreachable`.
         first: The death that explains the others; None for kinds other than `dead`.
-        node: The host whose ranks, all of them and no others, are named; '' if there is none, see `locate`.
+        node: The host, if exactly the ranks of one host are named; '' otherwise, see `locate`.
         symptoms: By rank, the recorded symptoms of its machine; see `locate`.
         behind: Waits that lead to this operation across worlds of a process; see `waits_behind` and `locate`.
         twins: By rank, the ids of several processes that claim to be that rank.
@@ -166,7 +166,7 @@ class Verdict:
         return max(end_ns - self.since_ns, 0)
 
     def agrees_with(self, other: Verdict) -> bool:
-        """Return whether both verdicts blame the same ranks for the same thing."""
+        """Return whether both verdicts blame the same ranks for the same cause."""
         return self._claim() == other._claim()
 
     def _claim(self) -> tuple[object, ...]:
@@ -251,7 +251,7 @@ def _located(world: WorldSnapshot, link: Link) -> Link:
 
 
 def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:
-    """Return the host of several named ranks if it has no other seen ranks, and other hosts have; '' otherwise."""
+    """Return the host of several named ranks if exactly its ranks are named and other hosts have ranks; else ''."""
     hosts = {world.ranks[rank].host if rank in world.ranks else "" for rank in ranks}
     host = hosts.pop() if len(hosts) == 1 else ""
     there = {rank for rank, view in world.ranks.items() if view.host == host}
@@ -263,7 +263,7 @@ def _last_of(world: WorldSnapshot, rank: int) -> OperationView | None:
 
 
 def _missing_at(verdict: Verdict) -> dict[int, OperationId]:
-    """Return, by rank, the operation at which it is missing."""
+    """Return the operation at which each rank is missing, by rank."""
     named = verdict.ranks[:MAX_THREADS_CHOSEN]
     missing_at = {rank: verdict.operation_id for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
     if verdict.doubt is Doubt.THREADS:

@@ -16,9 +16,9 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.telemetry import semconv
 
 SETTLED_NS: Final = 2_000_000_000
-"""Time in ns to wait for the other ranks' ends of the same save."""
+"""Time in ns to wait until the other ranks have ended the same save."""
 MAX_REPORTED: Final = 16
-"""Maximum number of findings of a run. A full disk would repeat the same one again and again."""
+"""Maximum number of findings of a run. A full disk would repeat the same finding again and again."""
 
 _Checkpoint = tuple[str, str]
 
@@ -30,9 +30,9 @@ class SaveFailed:
     Attributes:
         operation: `save`, `async_save` or `torch.save`.
         checkpoint: Its path or id, or ''.
-        ranks: Ranks that raised the exception, ascending; if unknown, the ranks that received one.
-        notified: The other ranks, which received it, ascending.
-        are_known: Whether these ranks are known to be the cause.
+        ranks: Ranks that raised the exception, ascending; if unknown, the ranks that received an exception.
+        notified: Other ranks that received the exception, ascending.
+        are_known: Whether `ranks` are known to be the cause.
         stage: The stage that raised on the first of these ranks; '' if none.
         error: Type of its exception.
         step: Step of that rank.
@@ -113,7 +113,7 @@ class FailedSaves:
 def _describe(key: _Checkpoint, failures: list[tuple[RankView, FailedCheckpoint]]) -> SaveFailed:
     everybody = {view.rank for view, _ in failures}
     causes = [(view, failed) for view, failed in failures if failed.is_cause]
-    first = min(causes or failures, key=lambda one: (one[0].rank, one[1].number))[1]
+    first = min(causes or failures, key=lambda failure: (failure[0].rank, failure[1].number))[1]
     ranks = {view.rank for view, _ in causes} or everybody
     return SaveFailed(
         operation=key[0],

@@ -1,4 +1,4 @@
-"""Detects that a whole job is idle outside of operations, and that it continues."""
+"""Detects that a whole job is idle outside of operations, and later that it has continued."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LONGEST_PASS_NS: Final = 1_500_000_000
 
 
 class IdleFinder:
-    """Tracks for how long all ranks of a run have been at the same lines without a call."""
+    """Tracks the time for which all ranks of a run have been at the same lines without a call."""
 
     def __init__(self, min_ns: int) -> None:
-        """Report idleness that lasts for `min_ns` and unusually long; never if that is 0."""
+        """Report idleness longer than `min_ns` and than usual for the job; none if `min_ns` is 0."""
         self.gone: Idle | None = None
         self._min_ns = min_ns
         self._reported: Idle | None = None

@@ -1,7 +1,7 @@
 """Detects the rank that introduces the first non-finite value.
 
-Non-finite values spread with the next reduction: one step later all ranks have them. So the first operation counts in
-which some members had non-finite inputs and others had finite ones.
+Non-finite values spread with the next reduction: one step later all ranks have them. So the evidence is the
+first operation in which some members had non-finite inputs and others finite inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.telemetry import semconv
 
 SKIPS_IN_A_ROW: Final = 8
-"""Number of steps in a row skipped by a gradient scaler after which it does not recover."""
+"""Number of consecutive skipped steps after which a gradient scaler counts as not recovering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class NonFinite:
         ranks: Ranks with non-finite inputs, ascending.
         others: Ranks with finite inputs, ascending; empty for a send, which has one sender.
         are_first: Whether these ranks are known to be the first.
-        unseen: Ranks whose inputs up to then are not known, ascending.
+        unseen: Ranks with unknown inputs before this operation, ascending.
         is_nan: Whether a value is NaN; otherwise infinite.
         call_site: Where the first of these ranks called the operation.
         skips: Number of steps in a row skipped by a gradient scaler; 0 if none.
@@ -125,10 +125,10 @@ class NonFiniteFinder:
     def find(self, world: WorldSnapshot, is_last: bool) -> Iterator[NonFinite]:
         """Yield the non-finite values to report now. At the end of a run, report immediately."""
         facts = [(view, fact) for view in world.ranks.values() for fact in view.values.non_finite]
-        new = [one for one in sorted(facts, key=lambda one: one[1].onset) if not self._is_covered(one[1])]
+        new = [(view, fact) for view, fact in sorted(facts, key=_onset) if not self._is_covered(fact)]
         if not new:
             return
-        first = min(new, key=lambda one: one[1].at_ns)[1]
+        first = min((fact for _, fact in new), key=lambda fact: fact.at_ns)
         if not is_last and not self._is_settled(world, first):
             return
         skips = max(_skips(view, fact.step) for view, fact in new if fact.step == first.step)
@@ -138,7 +138,7 @@ class NonFiniteFinder:
         yield _describe(world, new, skips)
 
     def _is_covered(self, fact: NonFiniteInput) -> bool:
-        """Return whether a value is a consequence of a reported one. All are, until `CALM_STEPS` steps without any."""
+        """Return whether a value follows a reported one. All values do, until `CALM_STEPS` steps without a value."""
         if self._covered_step is None or fact.onset > self._covered_step + CALM_STEPS:
             return False
         self._covered_step = max(self._covered_step, fact.step)
@@ -151,29 +151,33 @@ class NonFiniteFinder:
         channel = fact.operation_id.channel
         members = [view for view in world.ranks.values() if channel in view.progress and not view.is_over]
         if any(view.values.awaits(fact.step) for view in world.ranks.values() if not view.is_over):
-            return False  # results of a device that has not reached the operation
+            return False  # a device has not reached the operation yet
         return all(
             view.progress[channel].entered >= fact.operation_id.sequence and view.step > fact.step for view in members
         )
 
 
+def _onset(entry: tuple[RankView, NonFiniteInput]) -> int:
+    return entry[1].onset
+
+
 def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]], skips: int) -> NonFinite:
     """Return the first operation with both kinds of inputs, or the first send; else the first of all."""
     by_operation: dict[OperationId, list[tuple[RankView, NonFiniteInput]]] = {}
-    for view, fact in sorted(facts, key=lambda one: one[1].at_ns):
+    for view, fact in sorted(facts, key=lambda entry: entry[1].at_ns):
         by_operation.setdefault(fact.operation_id, []).append((view, fact))
     candidates = [
         (_with_finite(world, operation_id, bad[0][1].step), bad) for operation_id, bad in by_operation.items()
     ]
-    first = next((one for one in candidates if one[0] or _is_message(one[1][0][1])), None)
+    first = next(((finite, bad) for finite, bad in candidates if finite or _is_message(bad[0][1])), None)
     others, bad = first or candidates[0]
-    view, fact = min(bad, key=lambda one: one[0].rank)
+    view, fact = min(bad, key=lambda entry: entry[0].rank)
     unseen = _unseen(world, fact.step)
     return NonFinite(
         operation_id=fact.operation_id,
         operation=fact.operation,
         group=view.groups.get(fact.operation_id.channel.group),
-        ranks=tuple(sorted(one.rank for one, _ in bad)),
+        ranks=tuple(sorted(view.rank for view, _ in bad)),
         others=others,
         are_first=first is not None and not unseen,
         unseen=unseen,
@@ -199,7 +203,7 @@ def _is_message(fact: NonFiniteInput) -> bool:
 
 
 def _unseen(world: WorldSnapshot, step: int) -> tuple[int, ...]:
-    """Return the ranks whose inputs up to a step are not known. They may have been the first."""
+    """Return the ranks with unknown inputs up to a step. One of them may have been the first."""
     everyone = {*world.ranks}
     for view in world.ranks.values():
         for group in view.groups.values():

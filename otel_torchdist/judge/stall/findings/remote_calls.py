@@ -22,7 +22,7 @@ from otel_torchdist.telemetry import semconv
 LONGEST_PASS_NS: Final = 1_500_000_000
 """Maximum time in ns counted between two passes. The whole job, or this process, may have been suspended meanwhile."""
 DEAD_FOR_NS: Final = 1_000_000_000
-"""Time in ns for which others must outlive a death. A launcher that ends a job ends all of it."""
+"""Time in ns for which other ranks must outlive a death. If they die sooner, a launcher has ended the whole job."""
 MAX_NAMED: Final = 3
 
 
@@ -48,11 +48,11 @@ class TroubledCalls:
 
     @property
     def key(self) -> tuple[FindingKind, tuple[int, ...], frozenset[tuple[int, int, int]]]:
-        """Identity from one pass to the next."""
+        """Key that identifies the same trouble in the next pass."""
         return self.kind, self.ranks, self.calls
 
     def over(self, run: int) -> FindingOver:
-        """Return the end of this finding: these calls proceed, or have ended."""
+        """Return the event that ends this finding, because the calls proceed or have ended."""
         return FindingOver(self.kind, run, self.ranks)
 
     def finding(self, judged: JudgedWorld) -> Finding:
@@ -94,7 +94,7 @@ class TroubleFinder:
         self._before_ns: int | None = None
 
     def find(self, world: WorldSnapshot) -> list[TroubledCalls]:
-        """Return the new troubled calls. `gone` then holds former ones."""
+        """Return the new troubled calls. Afterwards, `gone` holds the former ones."""
         before_ns, self._before_ns = self._before_ns, world.taken_ns
         passed_ns = min(world.taken_ns - before_ns, LONGEST_PASS_NS) if before_ns is not None else 0
         now = {trouble.key: trouble for trouble in troubled_calls(world)}
@@ -119,7 +119,7 @@ class TroubleFinder:
 
 
 def _dead(world: WorldSnapshot) -> list[TroubledCalls]:
-    """Return the first workers to die while others live on. Verdicts cover deaths of ranks with groups."""
+    """Return the first dead workers, if others are alive. Deaths of ranks with groups are left to verdicts."""
     workers = [view for view in world.in_order if view.worker is not None and not view.groups]
     gone = [(view, view.gone_since_ns) for view in workers if view.is_dead and view.gone_since_ns is not None]
     first_ns = min((since_ns for _, since_ns in gone), default=None)

@@ -12,15 +12,15 @@ from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 # --- chance -----------------------------------------------------------------------------------------------------------
-# Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages. With few ranks, one often
-# comes last by chance, and a few very late calls can dominate the mean.
+# Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages. Among few ranks, a
+# rank often comes last by chance, and a few very late calls can dominate the mean.
 
 
-LARGEST: Final = 4
-"""Number of largest latenesses of each rank that are left out to find its usual lateness."""
-BY_CHANCE: Final = 1e-5
-"""Maximum probability that a suspicion is due to chance. Jobs are compared for thousands of hours, each group every few
-seconds, and a straggler must be found twice in a row."""
+TRIMMED: Final = 4
+"""Number of each rank's largest latenesses that are left out of its usual lateness."""
+MAX_CHANCE: Final = 1e-5
+"""Maximum probability that a suspicion is due to chance. Low, because jobs run for thousands of hours, with a judgement
+of each group every few seconds. A straggler must also be found twice in a row."""
 
 
 class Latenesses:
@@ -40,13 +40,13 @@ class Latenesses:
         self._largest: dict[int, list[int]] = {}
 
     def add(self, rank: int, late_ns: int) -> None:
-        """Count a call in which `rank` came last, `late_ns` after the last but one."""
+        """Count a call in which `rank` came last, `late_ns` after the second-last rank."""
         self.calls += 1
         self.last[rank] += 1
         self.late_ns[rank] += late_ns
         self._squares += float(late_ns) ** 2
         largest = self._largest.setdefault(rank, [])
-        if len(largest) < LARGEST:
+        if len(largest) < TRIMMED:
             heapq.heappush(largest, late_ns)
         else:
             heapq.heappushpop(largest, late_ns)
@@ -58,7 +58,7 @@ class Latenesses:
         self.late_ns.update(other.late_ns)
         self._squares += other._squares
         for rank, largest in other._largest.items():
-            self._largest[rank] = heapq.nlargest(LARGEST, [*self._largest.get(rank, ()), *largest])
+            self._largest[rank] = heapq.nlargest(TRIMMED, [*self._largest.get(rank, ()), *largest])
             heapq.heapify(self._largest[rank])
 
     @property
@@ -84,7 +84,7 @@ class Latenesses:
         still holds.
         """
         largest = [(value, last) for last, values in self._largest.items() for value in values]
-        limit, _ = min(heapq.nlargest(LARGEST, largest), default=(0, rank))
+        limit, _ = min(heapq.nlargest(TRIMMED, largest), default=(0, rank))
         outliers = [(value, last) for value, last in largest if value > limit]
         above: Counter[int] = Counter()
         for value, last in outliers:
@@ -94,7 +94,7 @@ class Latenesses:
         excess_ns = self.late_ns[rank] - above[rank] - total_ns / 2
         if excess_ns <= 0:
             return True
-        return excess_ns**2 / (2 * (squares / 4 + excess_ns * limit / 3)) < -math.log(BY_CHANCE)
+        return excess_ns**2 / (2 * (squares / 4 + excess_ns * limit / 3)) < -math.log(MAX_CHANCE)
 
 
 def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
@@ -111,7 +111,7 @@ def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
 def exchanging(sent: Mapping[tuple[int, int], int], steps: int) -> list[tuple[int, int]]:
     """Return the pairs of sender and receiver that exchange messages in most steps, like stages of a pipeline.
 
-    Ranks that only now and then send each other a batch or a metric are peers.
+    Ranks that only occasionally send each other a batch or a metric are no stages.
 
     Args:
         sent: Number of messages in these steps, by sender and receiver.
@@ -121,9 +121,9 @@ def exchanging(sent: Mapping[tuple[int, int], int], steps: int) -> list[tuple[in
 
 
 def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
-    """Return whether ranks that send to each other have distinct positions, such as ends or crossing directions.
+    """Return whether ranks that exchange messages have distinct positions, such as a first and a last stage.
 
-    In a ring each rank sends to one and receives from one, so no position is later than another.
+    In a ring, each rank sends to one rank and receives from one rank, so no position is later than another.
     """
     senders, receivers = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
     is_ring = senders == receivers and set(senders.values()) <= {1} and len(pairs) > 2
@@ -131,21 +131,21 @@ def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
 
 
 # --- patience ---------------------------------------------------------------------------------------------------------
-# Bounds for how long a finder waits for ranks whose part in an operation is missing.
+# Limits the time for which a finder waits for ranks with missing data about an operation.
 
 
 SETTLED_NS: Final = 5_000_000_000
-"""Time in ns to wait for members that have not entered an operation, not ended its step, or show no result of it."""
+"""Time in ns to wait for members that have not entered an operation, not ended its step, or have no result of it."""
 
 
 class Patience:
-    """Remembers since when operations have been in question."""
+    """Remembers when a finder first waited for an operation's missing data."""
 
     def __init__(self) -> None:
         self._since_ns: dict[OperationId, int] = {}
 
     def is_over(self, world: WorldSnapshot, operation_id: OperationId) -> bool:
-        """Return whether an operation has been in question for so long that no member is awaited any more."""
+        """Return whether the finder has waited for an operation's missing data for `SETTLED_NS`."""
         return world.taken_ns - self._since_ns.setdefault(operation_id, world.taken_ns) >= SETTLED_NS
 
     def forget(self, operation_id: OperationId) -> None:

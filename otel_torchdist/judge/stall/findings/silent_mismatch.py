@@ -36,7 +36,7 @@ class SilentMismatches:
         self._compared: dict[Channel, tuple[Progress, ...]] = {}
         self._windows: dict[Channel, ComparedWindows] = {}
         self._suspected_ns: dict[Channel, int] = {}
-        self._found: dict[Channel, Mismatch] = {}
+        self._pending: dict[Channel, Mismatch] = {}
         self._reported: set[Channel] = set()
         self._reported_dimensions: set[Channel] = set()
         self._order = GroupOrder()
@@ -51,13 +51,13 @@ class SilentMismatches:
         return [*self._order.find(world), *self._due(world.taken_ns)]
 
     def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
-        """Return the mismatches to report at the end: compare everything left, and hold nothing back.
+        """Compare all remaining calls, and return the mismatches to report at the end, without any delay.
 
-        Call it again while something is `wanted`, which may reveal more; not after `is_last`.
+        Call this again while windows are `wanted`, since they may reveal more mismatches, but not after `is_last`.
         """
         self._compare(world, only_changed=False)
         unsettled = {channel for channel, _ in self.wanted} if not is_last else set[Channel]()
-        settled = [mismatch for channel, mismatch in self._found.items() if channel not in unsettled]
+        settled = [mismatch for channel, mismatch in self._pending.items() if channel not in unsettled]
         return [*self._order.find(world, is_last=True), *self._report(settled)]
 
     def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
@@ -65,7 +65,7 @@ class SilentMismatches:
         for channel, views in _channels(world).items():
             if channel in self._reported:
                 continue
-            if channel in self._found:
+            if channel in self._pending:
                 wanted |= self._compare_again(channel, views, world.taken_ns)
             elif self._has_changed(channel, views) or not only_changed:
                 wanted |= self._compare_channel(channel, views, world.taken_ns)
@@ -89,19 +89,19 @@ class SilentMismatches:
             if mismatch is None:
                 self._suspected_ns.pop(channel, None)
         if mismatch is not None:
-            self._found[channel] = mismatch
+            self._pending[channel] = mismatch
             return set()
         return {(channel, number)} if number is not None and calls is None else set()
 
     def _compare_again(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
-        """Compare again with ranks of other nodes seen only now. Their calls, if available, decide the minority."""
-        before = self._found[channel]
+        """Compare again with ranks of other nodes that were not seen before. Their calls may change the minority."""
+        before = self._pending[channel]
         if sum(len(ranks) for _, ranks in before.parties) >= len(views):
             return set()
-        del self._found[channel]
+        del self._pending[channel]
         self._windows.pop(channel, None)
         wanted = self._compare_channel(channel, views, now_ns)
-        self._found.setdefault(channel, before)
+        self._pending.setdefault(channel, before)
         return wanted
 
     def mark_reported(self, mismatch: Mismatch) -> None:
@@ -114,7 +114,7 @@ class SilentMismatches:
             self._reported_dimensions.add(channel)  # a worse mismatch may follow
         else:
             self._reported.add(channel)
-        self._found.pop(channel, None)
+        self._pending.pop(channel, None)
         self._windows.pop(channel, None)
 
     def _has_changed(self, channel: Channel, views: list[RankView]) -> bool:
@@ -123,12 +123,12 @@ class SilentMismatches:
         self._compared[channel] = progress
         if before is None or len(before) != len(progress):
             return True
-        return any(one is not other for one, other in zip(before, progress, strict=True))
+        return any(old is not new for old, new in zip(before, progress, strict=True))
 
     def _due(self, now_ns: int) -> list[Mismatch]:
         due = [
             mismatch
-            for channel, mismatch in self._found.items()
+            for channel, mismatch in self._pending.items()
             if now_ns - self._suspected_ns[channel] >= REPORTED_AFTER_NS
         ]
         return self._report(due)
@@ -144,7 +144,7 @@ def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
     """Return the finding on calls that do not match."""
     operation_id = mismatch.operation_id
     group = judged.world.group(operation_id.channel.group)
-    # With the time, since a restarted agent may report it again.
+    # The name contains the time, since a restarted agent may report the mismatch again.
     name = f"calls {incident_name(operation_id)} {judged.world.taken_ns}"
     return Finding(
         kind=FindingKind.MISMATCHED,
@@ -206,7 +206,7 @@ class ComparedWindows:
             self._settled.pop(oldest, None)
 
     def settle(self, number: int) -> None:
-        """Mark a window as compared: digests can differ although the calls match."""
+        """Mark a window as compared. Its digests may differ although the calls match."""
         self._settled[number] = frozenset(self._digests[number].values())
 
     @property
@@ -233,7 +233,7 @@ class ComparedWindows:
 
 
 REPORTED_AFTER_NS: Final = 12_000_000_000
-"""Time in ns after which, with the usual threshold, a stall with this cause has been reported."""
+"""Time in ns after which a stall with this cause would have been reported, with the default threshold."""
 
 
 class GroupOrder:
@@ -241,8 +241,8 @@ class GroupOrder:
 
     def __init__(self) -> None:
         self._compared = 0
-        self._found: Mismatch | None = None
-        self._found_ns = 0
+        self._mismatch: Mismatch | None = None
+        self._detected_ns = 0
         self._is_reported = False
 
     def find(self, world: WorldSnapshot, is_last: bool = False) -> list[Mismatch]:
@@ -250,18 +250,18 @@ class GroupOrder:
 
         Args:
             world: The snapshot.
-            is_last: Whether the run is over, so that nothing is held back.
+            is_last: Whether the run is over, so that a mismatch is reported without delay.
         """
         created = sum(len(view.groups) for view in world.ranks.values())
-        if created != self._compared and self._found is None:
+        if created != self._compared and self._mismatch is None:
             self._compared = created
-            self._found, self._found_ns = _difference(world), world.taken_ns
-        if self._found is None or self._is_reported:
+            self._mismatch, self._detected_ns = _difference(world), world.taken_ns
+        if self._mismatch is None or self._is_reported:
             return []
-        if not is_last and world.taken_ns - self._found_ns < REPORTED_AFTER_NS:
+        if not is_last and world.taken_ns - self._detected_ns < REPORTED_AFTER_NS:
             return []
         self._is_reported = True
-        return [self._found]
+        return [self._mismatch]
 
     def mark_reported(self) -> None:
         """Record that a verdict has reported the difference."""

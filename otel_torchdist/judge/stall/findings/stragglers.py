@@ -1,10 +1,10 @@
-"""Detects ranks that repeatedly come last, and the time that the others lose, although nothing stalls.
+"""Detects ranks that repeatedly come last without a stall, and the time that the other ranks lose.
 
-A rank's lateness counts from the arrival of the last rank before it: all would proceed that much sooner if it were no
-slower than that rank. Uneven data makes different ranks late at different times. So a rank is suspected only if its
-lateness is not chance, and if the loss remains without the few calls for which it was latest. Only ranks that share a
-clock, on one node, are compared. Stages of a pipeline arrive at their joint calls in their own order, so they are
-counted, but never called stragglers.
+A rank's lateness counts from the arrival of the second-last rank: it is the time that all ranks would gain if the late
+rank were as fast as the second-last. Uneven data makes different ranks late at different times. So a rank is suspected
+only if its lateness is not chance, and if the loss remains significant without its few latest calls. Only ranks of one
+node, which share a clock, are compared. Stages of a pipeline arrive at their joint calls in a fixed order, so they are
+counted, but never reported.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from otel_torchdist.model.units import passed
 from otel_torchdist.telemetry import semconv
 
 PASSES_APART_NS: Final = 1_000_000_000
-LEAST_SPAN_NS: Final = 5_000_000_000
+MIN_SPAN_NS: Final = 5_000_000_000
 """Minimum time in ns for which a group is observed before anything is reported about it."""
-LEAST_SHARE: Final = 0.10
+MIN_SHARE: Final = 0.10
 """Minimum share of their time that the others lose to a straggler."""
-LEAST_BLAME: Final = 0.6
+MIN_BLAME: Final = 0.6
 """Minimum share of all lateness that is due to one rank."""
 MAX_CALLS: Final = 1_024
 MAX_SPAN_NS: Final = 300_000_000_000
-"""Minimum time in ns for which data is gathered to distinguish a suspicion from chance, before it is dropped."""
-MOSTLY_DATA: Final = 0.6
+"""Time in ns after which a suspicion that may be chance is dropped, if `MAX_CALLS` calls were also observed."""
+MIN_DATA_SHARE: Final = 0.6
 """Minimum share of the loss explained by a rank's additional data wait, for the data to be named as the reason."""
-HELD_TWICE: Final = 2
-"""Number of times in a row that a rank must be found to be reported, and not be found to be gone."""
+CONFIRMATIONS: Final = 2
+"""Number of consecutive judgements that start a finding on a rank, or end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,11 @@ class _Channel:
     Attributes:
         compared: Number of the last window compared; -1 for none.
         tally: Counts since the channel was last judged.
-        suspect: The rank suspected then; None if there was none.
-        held: Number of times in a row that the suspect was the same.
+        suspect: The rank suspected at that time; None if there was none.
+        held: Number of consecutive judgements with the same suspect.
         reported: The reported rank; None if there is none.
         sent: Messages by sender and receiver, up to the last suspicion.
-        step: The step that all ranks had reached then.
+        step: The step that all ranks had reached at that time.
         judged_ns: When the channel was last judged; 0 for never.
         data_wait_ns: Data wait by rank, up to the last judgement.
     """
@@ -220,7 +220,7 @@ class Stragglers:
         for number in _common_numbers(channel, views, known.compared):
             known.compared = number
             times = {view.rank: _window(view, channel, number).times for view in views}
-            if min(of[0] for of in times.values()) > self._expected_ns:  # not if a rank announced that it would be late
+            if min(of[0] for of in times.values()) > self._expected_ns:  # skip windows with announced waits
                 _compare(times, counted)
         if not counted.calls:
             return None
@@ -228,7 +228,7 @@ class Stragglers:
         tally = known.tally
         tally.update(counted)
         tally.span_ns += counted.span_ns
-        if tally.span_ns < LEAST_SPAN_NS or _may_yet_show(tally):
+        if tally.span_ns < MIN_SPAN_NS or _may_yet_show(tally):
             return None
         known.tally = _Tally()
         shares = known.data_shares(views, now_ns)
@@ -249,7 +249,7 @@ class Stragglers:
             suspect = None if is_pipeline(exchanging(known.sent - before, known.step - first)) else suspect
         known.held = known.held + 1 if suspect == known.suspect else 1
         known.suspect = suspect
-        if known.held < HELD_TWICE or suspect == known.reported:
+        if known.held < CONFIRMATIONS or suspect == known.reported:
             return None
         if known.reported is not None:
             self.gone.append((channel, known.reported))
@@ -260,7 +260,7 @@ class Stragglers:
         share = min(tally.late_ns[suspect] / tally.span_ns, 1.0)  # spans begin after the first call of each window
         usual = median([other_share for rank, other_share in data_shares.items() if rank != suspect] or [0.0])
         own = data_shares.get(suspect, 0.0)
-        waits_for_data = own - usual >= MOSTLY_DATA * share
+        waits_for_data = own - usual >= MIN_DATA_SHARE * share
         return Straggler(
             channel=channel,
             group=view.groups[channel.group],
@@ -277,12 +277,12 @@ class Stragglers:
 
 
 def over_of(channel: Channel, rank: int, run: int) -> FindingOver:
-    """Return that a rank is no longer a straggler."""
+    """Return the event that a rank is no longer a straggler."""
     return FindingOver(FindingKind.STRAGGLER, run, (rank,), channel.group)
 
 
 def _suspect(tally: _Tally) -> int | None:
-    """Return the rank to which the others lose time other than by chance."""
+    """Return the rank that costs the others time, if this is not chance; None otherwise."""
     rank = _most_late(tally)
     return rank if rank is not None and _is_usual(rank, tally) else None
 
@@ -297,13 +297,13 @@ def _may_yet_show(tally: _Tally) -> bool:
 def _most_late(tally: _Tally) -> int | None:
     """Return the rank that causes most of the lateness and costs the others a significant share of time, or None."""
     rank, late_ns = tally.latest
-    is_blamed = late_ns >= LEAST_BLAME * sum(tally.late_ns.values()) and late_ns >= LEAST_SHARE * tally.span_ns
+    is_blamed = late_ns >= MIN_BLAME * sum(tally.late_ns.values()) and late_ns >= MIN_SHARE * tally.span_ns
     return rank if is_blamed else None
 
 
 def _is_usual(rank: int, tally: _Tally) -> bool:
-    """Return whether a rank is late neither by chance nor in just a few calls."""
-    return tally.usual_ns(rank) >= LEAST_SHARE * tally.span_ns and not tally.is_chance(rank)
+    """Return whether a rank's lateness is usual: not chance, and not caused by a few calls."""
+    return tally.usual_ns(rank) >= MIN_SHARE * tally.span_ns and not tally.is_chance(rank)
 
 
 def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:

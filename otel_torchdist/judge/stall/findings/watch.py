@@ -70,7 +70,7 @@ class FindingWatch:
         return self._silent.wanted
 
     def is_concluding(self, local: WorldSnapshot) -> bool:
-        """Return whether the ranks of this node are over, but comparisons with other nodes may not be.
+        """Return whether the ranks of this node are over, but comparisons with other nodes may continue.
 
         Args:
             local: A snapshot of this node's ranks.
@@ -94,7 +94,7 @@ class FindingWatch:
         if cause is not None:
             self._silent.mark_reported(cause)
         findings = [silent_mismatch.finding_of(mismatch, judged) for mismatch in self._silent.find(world)]
-        findings += self._found(judged)
+        findings += self._run_finders(judged)
         self._all_over_ns = _over_since(world, self._all_over_ns)
         if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _settling_ns(world):
             self._is_concluded = False
@@ -105,14 +105,14 @@ class FindingWatch:
         return [*findings, *self.find_stragglers(judged)]
 
     def conclude(self, judged: JudgedWorld, is_last: bool = True, cause: Mismatch | None = None) -> list[Finding]:
-        """Finish the comparisons, with arguments as for `compare`. Operations still open may become a stall instead."""
+        """Finish the comparisons. See `compare` for arguments. Operations still open are left to stall detection."""
         if self._is_left_to_another:
             return []
         if cause is not None:
             self._silent.mark_reported(cause)
         world = judged.world
         concluded = self._silent.conclude(world, is_last)
-        findings = self._found(judged, is_last=True)
+        findings = self._run_finders(judged, is_last=True)
         return findings + [
             silent_mismatch.finding_of(mismatch, judged)
             for mismatch in concluded
@@ -126,7 +126,7 @@ class FindingWatch:
         if verdict.sharing is not None:
             self._shared_groups.leave(verdict.sharing.example.group)
 
-    def _found(self, judged: JudgedWorld, is_last: bool = False) -> list[Finding]:
+    def _run_finders(self, judged: JudgedWorld, is_last: bool = False) -> list[Finding]:
         return [
             observation.finding(judged)
             for finder in self._finders
@@ -136,7 +136,7 @@ class FindingWatch:
     def leave_to_another(self, local: WorldSnapshot) -> None:
         """Leave comparisons to the judging agent, which sees all ranks, once the ranks of this node are over.
 
-        That agent may exit first when it is done. The view from here is then incomplete, but has already been reported.
+        The judging agent may exit first. This agent then sees only some ranks, but has already reported them.
         """
         self._is_left_to_another = _over_since(local, None) is not None
 
@@ -154,22 +154,22 @@ class FindingWatch:
 def _settling_ns(world: WorldSnapshot) -> int:
     """Return the time between the end of the ranks and their final comparison.
 
-    Records that a process wrote just before its end may not have been read when it is first seen to be gone. And agents
-    of other nodes may start, and find each other, only after the end of a short job.
+    When the end of a process is observed, its last records may not have been read yet. And agents of other nodes may
+    start, and connect, only after the end of a short job.
     """
     members = {rank for view in world.ranks.values() for group in view.groups.values() for rank in group.members}
     return ALL_READ_AFTER_NS if members <= world.ranks.keys() else CONCLUDED_AFTER_NS
 
 
 def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
-    """Return since when all ranks of a snapshot are over; None if a rank is not."""
+    """Return the time since which all ranks of a snapshot are over; None if a rank is not over."""
     if not all(view.is_over for view in world.ranks.values()):
         return None
     return world.taken_ns if before_ns is None else before_ns
 
 
 def _takes_part(view: RankView, operation_id: OperationId) -> bool:
-    """Return whether a live rank takes part in an operation. A rank that is over will do nothing more."""
+    """Return whether a live rank takes part in an operation. A rank that is over makes no more calls."""
     return not view.is_over and operation_id.channel in view.progress
 
 

@@ -74,7 +74,7 @@ class WaitAges:
         self._spared |= {wait.key: world.taken_ns for wait in spared}
 
     def spare_expected(self, waits: Iterable[Wait], world: WorldSnapshot) -> None:
-        """Count these waits, which are expected to be long, only from the last pass in which they were expected."""
+        """Count the ages of these expected waits only from the last pass in which they were expected."""
         expected = list(waits)
         self._expected |= {wait.key for wait in expected}
         self.spare(expected, world)
@@ -87,12 +87,12 @@ class WaitAges:
 
 
 # --- markers ----------------------------------------------------------------------------------------------------------
-# When markers of a stalled operation are due, and their numbers. A marker appears at the threshold, then each time the
-# operation's age has doubled; immediately for an operation known to wait for a rank that will not come.
+# When markers of a stalled operation are due, and their numbers. A marker appears at the threshold, and then each time
+# the operation's age has doubled. If an operation waits for a dead rank, its first marker appears immediately.
 # Span ids of markers and of an incident's bars are hashes of these numbers, and no span id may be exported twice. A
-# process that has watched an operation from its start counts 1, 2, 3, … A process that takes over cannot know how far
-# its predecessor got, and continues from the operation's age in milliseconds. The predecessor cannot have got that far:
-# it counted from 1, or from an earlier age, at most once per pass, and passes are at least a millisecond apart.
+# process that has watched an operation from its start counts 1, 2, 3, … A process that takes over does not know the
+# last number of its predecessor, and continues from the operation's age in milliseconds. The predecessor's numbers are
+# lower: it counted from 1, or from an earlier age, at most once per pass, and passes are at least a millisecond apart.
 
 
 MAX_REMEMBERED: Final = 16_384
@@ -131,7 +131,7 @@ class Numbering(Generic[K]):
         self._last[key] = number
         if len(self._last) > MAX_REMEMBERED:
             del self._last[next(iter(self._last))]
-            # A forgotten key is numbered as if another process had counted it.
+            # A forgotten key is numbered as after a takeover from another process.
             self._watching_since_ns = now_ns
 
 
@@ -158,7 +158,7 @@ class MarkerClock:
         Args:
             stalled: Waits beyond the threshold.
             now_ns: Monotonic time.
-            at_once: Waits whose first marker is due at any age.
+            at_once: Waits with a first marker due at any age.
         """
         early = {wait.key for wait in at_once if not self.has_marked(wait)}
         waits = {wait.key: wait for wait in (*stalled, *at_once)}

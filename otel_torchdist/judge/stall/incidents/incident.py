@@ -1,7 +1,7 @@
-"""The incident of one run: its name, its epochs, and the pending or given verdict, from here or from another agent.
+"""The incident of one run: its name, its epochs, and its pending or given verdict, by this or another agent.
 
 There is one incident at a time. Its root is the operation at which the search for the cause ends. Other operations that
-stall meanwhile are consequences and appear as markers only.
+stall at the same time are consequences, and have only markers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RunIncident:
 
     @property
     def standing(self) -> Verdict | None:
-        """The verdict given last, or about to be given for the first time."""
+        """The latest given verdict; before the first, the pending verdict."""
         return self.given or (self.pending.verdict if self.pending is not None else None)
 
     @property
@@ -116,7 +116,7 @@ class RunIncident:
             sight: When snapshots were taken.
             verdict: The verdict.
             stalled: Waits beyond the threshold, the longest first.
-            oldest_ns: Age of the oldest of them; 0 without any.
+            oldest_ns: Age of the oldest of these waits; 0 if there is none.
             agent_id: See `Incident`.
 
         Returns:
@@ -150,7 +150,7 @@ class RunIncident:
         return Occasion.GROWN if now_ns - self._began_ns >= due_ns else None
 
     def _name(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait], agent_id: int) -> None:
-        """Name the incident by its longest wait: it stays when the root moves, and other processes find it too."""
+        """Name the incident by its longest wait. This name is equal in all processes, and independent of the root."""
         operation_id, self._began_ns = verdict.operation_id, verdict.since_ns
         if stalled:
             operation_id, self._began_ns = stalled[0].operation.operation_id, stalled[0].since_ns
@@ -198,7 +198,7 @@ class RunIncident:
         pending = self.pending
         if pending is None or before is None or self._open is not None:
             return []
-        if pending.verdict.kind is VerdictKind.DEAD:  # it was waiting for the ends of the others
+        if pending.verdict.kind is VerdictKind.DEAD:  # a verdict on a death only waits for the ends of the others
             return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
         if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
@@ -236,11 +236,11 @@ class RunIncident:
         return ruling_of(locate(world, verdict), self._incident, epoch, world.taken_ns)
 
     def _next_epoch(self, incident: Incident) -> int:
-        """Return the next epoch. The first is fixed early, since markers link to its root before that exists."""
+        """Return the next epoch. The first epoch is fixed early, since markers link to its root span in advance."""
         last = self._epochs.last(incident)
         return self._first_epoch if last is None else last + 1
 
 
 def run_of(world: WorldSnapshot) -> int:
-    """Return the run's id. Ranks that do not know their run yet get a unique id."""
+    """Return the run's id. Ranks without a run id yet get a unique id."""
     return world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))

@@ -1,4 +1,4 @@
-"""A verdict that waits for stacks: which ranks are asked, how long it waits, and when it is ready."""
+"""Delays a verdict until the stacks of its ranks have arrived, for a limited time."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ STACKS_DUE_NS: Final = 1_500_000_000
 ANSWER_DUE_NS: Final = 1_000_000_000
 """Time in ns within which a rank answers. Its Python thread polls for requests once a second."""
 UNSEEN_NS: Final = 500_000_000
-"""Minimum pause in ns between snapshots in which this process may have been stopped along with the ranks."""
+"""Minimum interval in ns between snapshots that counts as a pause: this process and the ranks may have been stopped."""
 FORGOTTEN_NS: Final = 60_000_000_000
-"""Age in ns after which a pause does not count any more."""
+"""Age in ns after which a pause is ignored."""
 USUAL_PASS_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
-"""Time in ns for which a changed verdict must hold. Ranks that arrive one after the other are one change."""
+"""Time in ns for which a changed verdict must hold. Ranks that arrive one after the other cause one change."""
 OTHERS_END_NS: Final = 500_000_000
 """Time in ns within which torchrun, which checks every 0.1 s, ends the others after a death."""
 OTHERS_END_FAR_NS: Final = 1_000_000_000
-"""The same for data from other nodes, which is a little older."""
-LAUNCHER_SAYS_NS: Final = 3_000_000_000
-"""Time in ns for which a launcher may take to record the ends of ranks from before an agent came. It learns of a
-failure when the failed rank has unloaded torch, which takes seconds on a loaded node."""
-VANISHES_NS: Final = CLOSING_NS + 200_000_000
+"""The same for ranks of other nodes, whose data arrives later."""
+LAUNCHER_RECORDS_NS: Final = 3_000_000_000
+"""Time in ns within which a launcher records the ends of ranks that died before the agent started. The launcher notices
+a failure when the failed rank has unloaded torch, which takes seconds on a loaded node."""
+KILL_VISIBLE_NS: Final = CLOSING_NS + 200_000_000
 """Time in ns for which a killed rank, which records nothing, may be seen alive while the kernel closes its files."""
 
 
@@ -106,7 +106,7 @@ class Pending:
         return all(_has_answered(view, self.began_ns) for view in asked)
 
     def holds_for(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> bool:
-        """Return whether this is still the verdict to give; not once a launcher has recorded the awaited end."""
+        """Return whether this verdict is still the one to give. False after a launcher has recorded the awaited end."""
         if self.awaits_launcher and not may_be_recorded(verdict, world):
             return False
         return self.occasion is occasion and self.verdict.agrees_with(verdict)
@@ -114,7 +114,7 @@ class Pending:
     def find_overdue(self, world: WorldSnapshot, sight: Sight) -> frozenset[int]:
         """Return tapes of the ranks that do not answer because something holds the GIL, each once.
 
-        Their heartbeats have been missing for longer than an answer takes, so waiting longer is useless.
+        Their heartbeats have been missing for longer than an answer takes, so they cannot answer.
         """
         held = {view.nonce for view in world.ranks.values() if sight.runs_no_python(view, world.taken_ns)}
         answered = {view.nonce for view in world.ranks.values() if _has_answered(view, self.began_ns)}
@@ -127,12 +127,12 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
     """Return a verdict on a death, given once the launcher has ended the other ranks."""
     now, first = world.taken_ns, verdict.first
     if may_be_recorded(verdict, world):
-        return replace(without_stacks(occasion, verdict, now, now + LAUNCHER_SAYS_NS), awaits_launcher=True)
+        return replace(without_stacks(occasion, verdict, now, now + LAUNCHER_RECORDS_NS), awaits_launcher=True)
     if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
     wait_ns = _others_end_ns(world)
     if first.may_follow and any(view.alive for view in world.ranks.values()):
-        wait_ns = max(wait_ns, VANISHES_NS)  # they may have followed the death of a rank that still looks alive
+        wait_ns = max(wait_ns, KILL_VISIBLE_NS)  # a rank that died first may still be seen alive
     return without_stacks(occasion, verdict, now, first.at_ns + wait_ns)
 
 
@@ -146,14 +146,14 @@ def _was_unwatched(view: RankView) -> bool:
 
 
 def of_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
-    """Return a verdict on ranks that exited while others needed them, given once the ends of all are known."""
+    """Return a verdict on ranks that exited while others needed them, given when all ends are known."""
     return without_stacks(occasion, verdict, world.taken_ns, verdict.since_ns + _others_end_ns(world))
 
 
 def of_mismatch(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
-    """Return a verdict on mismatched calls, given once ranks have come that may show which call is the odd one.
+    """Return a verdict on mismatched calls, given after the time in which more ranks may show the minority.
 
-    A backend may end a rank disturbed by the odd call before the slowest ranks have made theirs.
+    A backend may end a rank with a mismatched call before the slowest ranks have made their calls.
     """
     roll, mismatch = verdict.roll, verdict.mismatch
     if mismatch is None or mismatch.operation_id != roll.operation_id:
@@ -187,13 +187,13 @@ def with_stacks(
         occasion: The reason for giving it.
         verdict: The verdict, without places.
         world: The snapshot behind it.
-        crossed_ns: When the wait became a stall; if it was reported before, when the snapshot was taken.
+        crossed_ns: When the wait became a stall. For a wait that was reported before, the time of the snapshot.
         before: The pending verdict that it replaces, or None.
     """
     now = world.taken_ns
     deadline_ns = max(crossed_ns, now - USUAL_PASS_NS) + STACKS_DUE_NS
     if before is not None and before.occasion is occasion:
-        deadline_ns = min(deadline_ns, before.deadline_ns)  # ranks that trickle in do not postpone it
+        deadline_ns = min(deadline_ns, before.deadline_ns)  # ranks that arrive later do not postpone it
     not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
     asked = frozenset(view.nonce for view in _to_ask(world, verdict))
     began_ns = now
@@ -216,11 +216,11 @@ def _has_answered(view: RankView, since_ns: int) -> bool:
 
 
 # --- early stacks -----------------------------------------------------------------------------------------------------
-# Checks early what ranks do that make no calls for long. When others have waited for the threshold, it may be over. A
-# rank that is late only because it compiled has compiled for at least the threshold, and so was seen compiling.
+# Requests stacks of ranks without calls before the threshold. At the threshold, the cause of the delay may be over. A
+# rank that is late only because it compiles does so for at least the threshold, so an early stack shows the compiler.
 
 
-LEAST_PAUSE_NS: Final = 1_500_000_000
+MIN_PAUSE_NS: Final = 1_500_000_000
 """Minimum pause in ns between requests. Ranks check once a second, and a new request replaces an unanswered one."""
 
 
@@ -229,15 +229,15 @@ class EarlyStacks:
 
     def __init__(self, threshold_ns: int, roots: RootFinder, excuses: CompileExcuses) -> None:
         """Ask four times in three times `threshold_ns`, and report compilations to `excuses`."""
-        self._pause_ns = max(threshold_ns * 3 // 4, LEAST_PAUSE_NS)
+        self._pause_ns = max(threshold_ns * 3 // 4, MIN_PAUSE_NS)
         self._roots = roots
         self._excuses = excuses
         self._asked_ns: dict[int, int] = {}
         self._wait: tuple[int, int] | None = None
 
     def precede(self, timeout_ns: int) -> None:
-        """Ask early enough to know where ranks are when a backend gives up after `timeout_ns`."""
-        self._pause_ns = min(self._pause_ns, max(timeout_ns * 3 // 4, LEAST_PAUSE_NS))
+        """Ask early enough to have stacks before a backend gives up after `timeout_ns`."""
+        self._pause_ns = min(self._pause_ns, max(timeout_ns * 3 // 4, MIN_PAUSE_NS))
 
     def request(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
         """Process a snapshot without a verdict, and the waits that may soon become stalls, the longest first."""
@@ -252,7 +252,7 @@ class EarlyStacks:
         return [StacksWanted(frozenset(due))] if due else []
 
     def _late(self, world: WorldSnapshot, waits: list[Wait]) -> list[RankView]:
-        """Return the ranks that hold up the longest wait and call on several threads, once per wait."""
+        """Return the ranks that hold up the longest wait and make calls on several threads, once per wait."""
         longest = waits[0].key if waits else None
         if longest is None or longest == self._wait:
             return []
@@ -263,7 +263,7 @@ class EarlyStacks:
         return [view for view in (world.ranks[rank] for rank in verdict.ranks) if _calls_on_several_threads(view)]
 
     def _is_due(self, view: RankView, now_ns: int) -> bool:
-        """Return whether a rank is not waiting, and was neither active nor asked for the length of the pause."""
+        """Return whether a rank is not waiting, and has neither made a call nor been asked during the last pause."""
         seen_ns = min(now_ns, view.seen_alive_ns) if view.is_remote else now_ns
         if seen_ns - max(self._asked_ns[view.nonce], last_call_ns(view)) < self._pause_ns:
             return False

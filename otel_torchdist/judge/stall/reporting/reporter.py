@@ -41,7 +41,7 @@ _logger = logging.getLogger("otel_torchdist.judge.stall")
 
 
 class StepTraces(Protocol):
-    """Access to the spans of steps, which are created elsewhere."""
+    """Access to the spans of steps, which another component creates."""
 
     def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
         """End the current segment of a rank because of a stall, so that a marker can become its child.
@@ -53,7 +53,7 @@ class StepTraces(Protocol):
             incident: The root of the incident.
 
         Returns:
-            The segment's anchor, already emitted; None if the rank's spans are created elsewhere.
+            The segment's anchor, already emitted; None if another process creates the rank's spans.
         """
         ...
 
@@ -75,7 +75,7 @@ class StallReporter:
             sink: Receives the spans, all of them urgent.
             events: Receives the log events.
             traces: Places markers in the traces of steps.
-            announcer: Announces the first verdict on each incident; None if none is announced.
+            announcer: Announces the first verdict on each incident; None for no announcements.
             docs_url: Address of the pages on verdicts and findings, which log lines link to; '' for no links.
         """
         self._docs_url = docs_url

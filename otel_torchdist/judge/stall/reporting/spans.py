@@ -1,7 +1,7 @@
 """The spans of a stall: markers in the trace of the step, and a trace for the incident.
 
-Events of the detector become spans that have already ended. Each has an id of its own, and is a root or the child of a
-span emitted before it.
+Events of the detector become spans that have already ended. Each span has a unique id, and is a root span or the child
+of an earlier span.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_BARS: Final = 64
-"""Maximum number of member ranks with a bar of their own. Named ranks come first."""
+"""Maximum number of member ranks with a separate bar. Named ranks come first."""
 _SHORTEST_NS: Final = 1_000
 
 _ORDER: Final = tuple(Standing)
@@ -177,7 +177,7 @@ class _Epoch:
         )
 
     def _rest(self, root: FinishedSpan, count: int) -> list[FinishedSpan]:
-        """Return one bar for all members without a bar of their own. Most of them are on other nodes."""
+        """Return one bar for all members without a separate bar, most of them on other nodes."""
         if count <= 0:
             return []
         return [

@@ -44,7 +44,7 @@ class Hop(NamedTuple):
 def judge_circle(hops: Sequence[Hop]) -> Verdict:
     """Judge ranks that wait for each other. The verdict does not depend on where the search entered the circle.
 
-    A rank whose wait is not confirmed may be busy in other code. If there is exactly one such rank, it is absent, unless
+    A rank without a confirmed wait may be busy in other code. If there is exactly one such rank, it is absent, unless
     it may wait for a lock, or its operation belongs to a backward pass, which waits for all operations it issues.
 
     Args:

@@ -74,7 +74,7 @@ class Judge:
         self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict | None:
         if operation_id not in seen:
-            seen[operation_id] = None  # prevents an endless search in a circle
+            seen[operation_id] = None  # visit each operation once
             seen[operation_id] = self._search_at(operation_id, path, seen)
         return seen[operation_id]
 

@@ -1,1 +1,1 @@
-"""Judges finished runs as if somebody had been watching."""
+"""Judges finished runs from their tapes and recorded deaths."""

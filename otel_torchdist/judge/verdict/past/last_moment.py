@@ -1,7 +1,7 @@
 """A run at its last moment: now, if a rank is alive; otherwise at the newest sign of life on any tape.
 
-A rank that ended silently counts as alive then, unless the tapes show that it ended earlier: it fell silent long
-before, while nothing held its GIL, or the others' last act was to fail in an operation shared with it.
+A rank that ended silently counts as alive at that moment, unless the tapes show that it ended earlier: its heartbeats
+stopped long before while its GIL was free, or other ranks last failed in an operation shared with it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
     """
     signs = {view.rank: last_sign_ns(view) for view in views}
     is_now = any(view.alive for view in views)
-    # Slightly later than the last event, so that everything finished by then is over.
+    # Slightly later than the last event, so that all finished operations count as over.
     moment_ns = now_ns if is_now else max(signs.values()) + 1
     failed = [view for view in views if life_in(view) is RankLife.FAILED or interrupted_operation(view) is not None]
     alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, failed, moment_ns))}
@@ -81,14 +81,14 @@ def _was_alive(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bo
 
 
 def _fell_silent(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bool:
-    """Return whether only silence shows that a rank was gone."""
+    """Return whether missing heartbeats are the only evidence that a rank was gone."""
     if life_in(view) is not RankLife.DEAD or view.death is not None or not _is_silent(view, moment_ns):
         return False
     return not _has_interrupted(view, failed)
 
 
 def _is_silent(view: RankView, moment_ns: int) -> bool:
-    return moment_ns - last_sign_ns(view) > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
+    return moment_ns - last_sign_ns(view) > HEARTBEAT_LATE_NS and not _last_held_the_gil(view)
 
 
 def _has_interrupted(view: RankView, failed: Sequence[RankView]) -> bool:
@@ -99,7 +99,7 @@ def _has_interrupted(view: RankView, failed: Sequence[RankView]) -> bool:
     return any(_was_interrupted_by(view, other, sign_ns) for other in failed if other is not view)
 
 
-def _was_silent_for_the_gil(view: RankView) -> bool:
+def _last_held_the_gil(view: RankView) -> bool:
     """Return whether a rank last wrote a stack on a signal: it was alive, but its GIL was held."""
     return view.stacks is not None and view.stacks.by_signal and view.stacks.asked_ns > view.heartbeat_ns
 
@@ -129,7 +129,7 @@ def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
 
 
 # --- ranks that gave up -----------------------------------------------------------------------------------------------
-# The verdict on a run whose ranks gave up waiting is that of the moment before. Nothing later changes it.
+# If ranks gave up waiting, the verdict is about the moment before. Later events do not change it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ class Hung:
 def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
     """Return the stall that ranks gave up waiting for; None if the run did not end like that.
 
-    The wait counts as a stall whatever the threshold, since nobody expected more than the timeout. Announcements and
-    compilations do not matter any more.
+    The wait counts as a stall even below the threshold, because no expected wait exceeds the timeout. Announcements and
+    compilations are ignored.
 
     Args:
         world: The run after ranks have ended.

@@ -1,6 +1,6 @@
-"""The verdict on a run at its last moment: the report an agent would have given if it had been watching.
+"""Reconstructs the verdict that an agent would have given at a run's last moment.
 
-An agent that has seen the end has recorded each rank's death beside the tapes, and possibly the verdict of all nodes'
+An agent that observed the end has recorded each rank's death beside the tapes, and possibly the verdict of all nodes'
 agents.
 """
 
@@ -36,10 +36,10 @@ class PostMortem:
 
     Attributes:
         moment: The run at that moment.
-        verdict: The verdict, with places; None if nothing had stalled unexpectedly and no rank was left behind, or if
-            these tapes do not decide it.
+        verdict: The verdict, with places; None if no operation had stalled unexpectedly and no rank waited for a dead
+            rank, or if these tapes do not decide it.
         end: The conclusions from the deaths recorded by an agent; None if it has not recorded all of them.
-        of_agents: The verdict of all nodes' agents, if these tapes show less.
+        of_agents: The verdict of all nodes' agents, if it is more specific than these tapes.
         unseen: Ranks of the run without a tape here, ascending.
         has_deaths: Whether a rank has failed or died.
     """
@@ -125,7 +125,7 @@ def examine(
 
 
 def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
-    """Return the verdict with its places; None if nothing had stalled and no rank was left behind.
+    """Return the verdict with its places; None if no operation had stalled and no rank waited for a dead rank.
 
     Args:
         moment: The run at its last moment.
@@ -138,8 +138,8 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
 def roots_of(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     """Return all verdicts of the strongest kind, with their places, so that every culprit is named.
 
-    Two simultaneous faults do occur, such as two broken devices that each hold up a group. The first verdict names the
-    most ranks, and each of the others at least one more. If no rank is named, there is only one verdict.
+    Two faults may occur together, such as two broken devices that each block a group. The first verdict names the most
+    ranks, and each further verdict at least one more rank. If no rank is named, there is only one verdict.
 
     Args:
         moment: The run at its last moment.
@@ -162,7 +162,7 @@ def _located(moment: LastMoment, verdict: Verdict) -> Verdict:
 
 
 def _when_over(verdict: Verdict) -> Verdict:
-    """Return a verdict without its deadline: after the end, no timeout is due."""
+    """Return a verdict without its deadline, since no timeout is due after the end."""
     return dataclasses.replace(verdict, deadline=None)
 
 
@@ -202,7 +202,7 @@ def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bo
 
 
 def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
-    """Return the first operation of each channel that has stalled. Later ones wait for it."""
+    """Return the first stalled operation of each channel. Later operations wait for it."""
     first: dict[Channel, OperationId] = {}
     waits, standstill = waits_of(world), Standstill()
     standstill.observe(world, waits)
@@ -227,7 +227,7 @@ class SeenEnd:
     Attributes:
         verdict: The verdict with places; None if no rank held the others up, and none died first.
         at_ns: The moment of the verdict.
-        was_hung: Whether the verdict is on a hang that was ended afterwards.
+        was_hung: Whether the verdict is about a hang that was ended afterwards.
         first: The death that explains the others; None if no rank has died.
     """
 

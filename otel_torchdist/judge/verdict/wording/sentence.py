@@ -75,7 +75,7 @@ def describe_verdict(verdict: Verdict, age_s: float, bound: str = "") -> str:
     places = _places(verdict)
     cause = cause_of(verdict, age)
     lead, left_out = cause.text, ()
-    if cause.short and len("; ".join([lead, *places[:1]])) > MOST:
+    if cause.short and len("; ".join([lead, *places[:1]])) > MAX_LENGTH:
         lead, left_out = cause.short, cause.rest
     details = [
         *left_out,
@@ -96,7 +96,9 @@ def describe_verdict(verdict: Verdict, age_s: float, bound: str = "") -> str:
     if behind:  # one sentence for the chain through all worlds
         return compose(["; ".join([lead, *places[:1], *behind])], details)
     return compose(
-        [lead, *places[:1], *_crowd(verdict)], details, WITH_PLACE if places and not verdict.circle else MOST
+        [lead, *places[:1], *_crowd(verdict)],
+        details,
+        MAX_LENGTH_WITH_PLACE if places and not verdict.circle else MAX_LENGTH,
     )
 
 
@@ -221,11 +223,11 @@ def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
 # Keeps the first sentence short: long names are cut in the middle, and clauses that do not fit move to the detail.
 
 
-MOST: Final = 200
+MAX_LENGTH: Final = 200
 """Maximum length of the first sentence in characters: two lines of a terminal, or one page of a pager."""
-WITH_PLACE: Final = 250
+MAX_LENGTH_WITH_PLACE: Final = 250
 """Maximum length if the second clause, which says where the rank is, would not fit otherwise."""
-ALONE: Final = 400
+MAX_LENGTH_ALONE: Final = 400
 """Maximum length if the first clause alone is long, such as the operations of all ranks of a circle."""
 _WIDE: Final = (48, 40, 32)
 """Maximum lengths of names, tried in this order before the sentence may grow."""
@@ -237,7 +239,7 @@ _PLACE: Final = re.compile(r":\d+\W*$")
 """The line number at the end of `train.py:41`. Such names keep the first width of `_NARROW`."""
 
 
-def compose(first: Sequence[str], more: Sequence[str], with_two: int = WITH_PLACE) -> str:
+def compose(first: Sequence[str], more: Sequence[str], with_two: int = MAX_LENGTH_WITH_PLACE) -> str:
     """Join clauses to a short first sentence, and a second one with the rest.
 
     Args:
@@ -248,10 +250,10 @@ def compose(first: Sequence[str], more: Sequence[str], with_two: int = WITH_PLAC
     for count in range(len(first), 0, -1):
         clauses = [*first[:count]]
         lead = "; ".join(clauses)
-        if count > 2 and len(lead) > MOST:  # the line alone may still fit
+        if count > 2 and len(lead) > MAX_LENGTH:  # the line alone may still fit
             lead = "; ".join([*clauses[:-1], _FUNCTION.sub(" at ", clauses[-1])])
         lead = _shortened(lead, _NARROW if count == 1 else _NARROW[:1])
-        if len(lead) <= (with_two if count == 2 else MOST) or count == 1:
+        if len(lead) <= (with_two if count == 2 else MAX_LENGTH) or count == 1:
             rest = "; ".join([*first[count:], *more])
             return f"{lead}. {rest[0].upper()}{rest[1:]}" if rest else lead
     return "; ".join(more)
@@ -259,22 +261,29 @@ def compose(first: Sequence[str], more: Sequence[str], with_two: int = WITH_PLAC
 
 def with_short_start(text: str) -> str:
     """Return the text of a finding with a short first sentence: clauses that do not fit move to a second one."""
-    return compose(text.split("; "), [], MOST)
+    return compose(text.split("; "), [], MAX_LENGTH)
 
 
 def _shortened(text: str, narrow: Sequence[int]) -> str:
     """Cut the names in a text, the longest first, until it is short. Paths stay whole, to be copied."""
     wide = [text, *(_with_names_of(text, width) for width in _WIDE)]
     cut = [_with_names_of(text, width) for width in narrow]
-    tries = ((wide, MOST), (wide, WITH_PLACE), (cut, WITH_PLACE), ([*wide, *cut], ALONE))
+    tries = (
+        (wide, MAX_LENGTH),
+        (wide, MAX_LENGTH_WITH_PLACE),
+        (cut, MAX_LENGTH_WITH_PLACE),
+        ([*wide, *cut], MAX_LENGTH_ALONE),
+    )
     return next((cut_text for texts, most in tries for cut_text in texts if len(cut_text) <= most), cut[-1])
 
 
 def _with_names_of(text: str, width: int) -> str:
-    return re.sub(rf"(?<![^\s(])[^\s()/][^\s()]{{{width},}}", lambda name: _cut(name[0], _least(name[0], width)), text)
+    return re.sub(
+        rf"(?<![^\s(])[^\s()/][^\s()]{{{width},}}", lambda name: _cut(name[0], _width_for(name[0], width)), text
+    )
 
 
-def _least(name: str, width: int) -> int:
+def _width_for(name: str, width: int) -> int:
     return max(width, _NARROW[0]) if _PLACE.search(name) else width
 
 

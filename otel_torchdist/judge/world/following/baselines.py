@@ -24,8 +24,8 @@ RECENT: Final = 100
 """Number of recent operations of a call site in its maximum."""
 MAX_LONG: Final = 64
 MAX_CALL_SITES: Final = 4_096
-MOST_ADDED_NS: Final = 60_000_000_000
-MOST_ONCE_NS: Final = 120_000_000_000
+MAX_ADDED_NS: Final = 60_000_000_000
+MAX_ONCE_NS: Final = 120_000_000_000
 """Maximum tolerance in ns for a long wait that occurred only once. The first step is often the longest by far, and
 backends give up after some minutes."""
 RECURRENCE_RATIO: Final = 2
@@ -96,7 +96,7 @@ class Baselines:
         tolerance_ns = _tolerance_of(window, count)
         if len(window) > 1 and window[1][1] * RECURRENCE_RATIO >= window[0][1]:
             return tolerance_ns
-        return max(_tolerance_of(window[1:], count), min(tolerance_ns, MOST_ONCE_NS))
+        return max(_tolerance_of(window[1:], count), min(tolerance_ns, MAX_ONCE_NS))
 
     def _key(self, operation: Operation) -> BaselineKey:
         # Calls from C++ have no call site of their own; their signature distinguishes some of them.
@@ -114,8 +114,8 @@ def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
     above = min(count, WINDOW) // 100
     percentile_ns = window[above][1] if len(window) > above else 0
     longest_ns = next((took_ns for nth, took_ns in window if nth > count - RECENT), 0)
-    of_percentile_ns = min(5 * percentile_ns, percentile_ns + MOST_ADDED_NS)
-    return max(of_percentile_ns, min(longest_ns * 3 // 2, longest_ns + MOST_ADDED_NS))
+    of_percentile_ns = min(5 * percentile_ns, percentile_ns + MAX_ADDED_NS)
+    return max(of_percentile_ns, min(longest_ns * 3 // 2, longest_ns + MAX_ADDED_NS))
 
 
 def _duration_ns(operation: Operation) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.judge.stall.findings.restraint import Latenesses
-from otel_torchdist.judge.stall.findings.stragglers import LEAST_BLAME, LEAST_SHARE, Straggler, Stragglers
+from otel_torchdist.judge.stall.findings.stragglers import MIN_BLAME, MIN_SHARE, Straggler, Stragglers
 from otel_torchdist.judge.world.following.channels import LENGTH, ArrivalLog
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.finding import JudgedWorld
@@ -140,7 +140,7 @@ def test_ranks_that_are_late_in_turns() -> None:
 
 def test_lateness_that_costs_little() -> None:
     """Always last, but only by a few percent of a step: not reported."""
-    steps = Steps(lambda _, rank: LEAST_SHARE * STEP_S * 0.8 if rank == 0 else 0.0).run(60)
+    steps = Steps(lambda _, rank: MIN_SHARE * STEP_S * 0.8 if rank == 0 else 0.0).run(60)
     assert steps.found == []
     assert steps.last[0] == sum(steps.last.values())
 
@@ -295,7 +295,7 @@ def test_ranks_that_are_alike(takes: Callable[[random.Random], float], size: int
     for _ in range(TRIES // CALLS):
         found = compare(chance, size, takes, CALLS)
         rank, late_ns = found.latest
-        blamed += late_ns >= LEAST_BLAME * sum(found.late_ns.values()) and late_ns >= LEAST_SHARE * CALLS * 1e9
+        blamed += late_ns >= MIN_BLAME * sum(found.late_ns.values()) and late_ns >= MIN_SHARE * CALLS * 1e9
         assert found.is_chance(rank)
     if (takes, size) in ((uniform, 2), (rare, 2), (rare, 3)):
         assert blamed > 0

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.judge.verdict.circumstances import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
+from otel_torchdist.judge.verdict.circumstances import MAX_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.judge.verdict.verdict import locate
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.occupations import CheckpointView, RankCheckpoints
@@ -148,7 +148,7 @@ def test_patience_with_a_process_that_does_not_run(state: str, is_reported: bool
 def test_patience_is_bounded() -> None:
     """A save that takes an hour each time may not take five of them."""
     [one] = checkpoint("write_data", usual_s=3600.0).open
-    until_ns = one.since_ns + one.usual_ns + MOST_ADDED_NS
+    until_ns = one.since_ns + one.usual_ns + MAX_ADDED_NS
     assert takes_its_usual_time(one, until_ns - 1)
     assert not takes_its_usual_time(one, until_ns)
     assert not takes_its_usual_time(dataclasses.replace(one, usual_ns=0), one.since_ns + 1)

@@ -19,9 +19,9 @@ from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Doubt, Link, Outcome, Sharing, Verdict, locate
 from otel_torchdist.judge.verdict.wording.ends import describe_together, span_of_time
 from otel_torchdist.judge.verdict.wording.sentence import (
-    ALONE,
-    MOST,
-    WITH_PLACE,
+    MAX_LENGTH,
+    MAX_LENGTH_ALONE,
+    MAX_LENGTH_WITH_PLACE,
     compose,
     describe_verdict,
     sentence,
@@ -159,7 +159,7 @@ def first_of(text: str) -> str:
 def test_first_sentence_in_a_usual_job(kind: VerdictKind) -> None:
     """It fits into two lines of a terminal uncut: ranks, operation and, wherever a rank is at fault, its line."""
     lead = first_of(sentence(verdict_of_kind(kind, USUAL), 312.0))
-    assert len(lead) <= MOST, lead
+    assert len(lead) <= MAX_LENGTH, lead
     assert "\N{HORIZONTAL ELLIPSIS}" not in lead
     assert USUAL.operation in lead
     assert "dataset.py:1057" in lead
@@ -174,7 +174,7 @@ def test_next_step_of_every_kind(kind: VerdictKind) -> None:
     before, _, step = text.partition(". next: ")
     assert before == describe_verdict(verdict_of_kind(kind, USUAL), 312.0)
     assert step.strip()
-    assert len(step) <= MOST
+    assert len(step) <= MAX_LENGTH
     assert not re.search(r"[{}]|\.$", step)
     assert kind.traits.next_step.strip()
 
@@ -192,7 +192,7 @@ def test_first_sentence_of_a_finding() -> None:
     more = ["called in train at trainer.py:1042", "the inputs of ranks 0-1,3 were finite", "one of 12 parameters"]
     said = with_short_start("; ".join([first, *more]))
     assert said == f"{first}; {more[0]}; {more[1]}. One of 12 parameters"
-    assert len(first_of(said)) <= MOST
+    assert len(first_of(said)) <= MAX_LENGTH
     assert with_short_start(first) == first
 
 
@@ -200,7 +200,7 @@ def test_first_sentence_of_a_finding() -> None:
 def test_first_sentence_of_every_kind(kind: VerdictKind) -> None:
     """Names are cut in the middle: lines, and what tells two files apart, remain."""
     lead = first_of(sentence(verdict_of_kind(kind), 2_999.0))
-    assert len(lead) <= (ALONE if kind in OF_TWO_CALLS else WITH_PLACE), lead
+    assert len(lead) <= (MAX_LENGTH_ALONE if kind in OF_TWO_CALLS else MAX_LENGTH_WITH_PLACE), lead
     assert lead.startswith(("rank 2 ", "ranks 2-3 ", "all 4 ranks ", "two threads of ranks 0-1 ", "reduce_")), lead
     wanted = {
         VerdictKind.MISMATCHED: BOTH_LINES,
@@ -216,7 +216,7 @@ def test_what_does_not_fit_comes_after() -> None:
     clauses = ["rank 2 has not come", *(f"clause {number} of many words and no long name" for number in range(6))]
     said = compose(clauses, ["the rest"])
     first, _, second = said.partition(". ")
-    assert len(first) <= MOST < len(said)
+    assert len(first) <= MAX_LENGTH < len(said)
     assert [*first.split("; "), *second.split("; ")] == [
         *clauses[:5], clauses[5].capitalize(), *clauses[6:], "the rest",
     ]  # fmt: skip
