@@ -15,9 +15,9 @@ from otel_torchdist.model.calls import Arrival
 from otel_torchdist.model.names import CallSiteName
 
 Frames: TypeAlias = tuple[CallSiteName, ...]
-_Way: TypeAlias = tuple[Frames, str]
+_CallPath: TypeAlias = tuple[Frames, str]
 """Call path and purpose of a call. FSDP calls the collectives of all its units from one line."""
-_NEXT_ROUND: Final = 1 << 31
+_NEXT_ITERATION: Final = 1 << 31
 """Added to lines before the current line, which a loop reaches only in its next iteration. Exceeds any line number."""
 
 
@@ -65,7 +65,7 @@ def ways_of(history: Sequence[Mapping[int, Arrival]], parties: Sequence[tuple[st
     ranks = [_typical(history[-1], ranks) for _, ranks in parties]
     usual, *others = ranks
     calls = [history[-1][rank] for rank in ranks]
-    pairs = [_part(calls[0].frames, call.frames) for call in calls[1:]]
+    pairs = [_diverging_lines(calls[0].frames, call.frames) for call in calls[1:]]
     sites = [pairs[0][0] if pairs else None, *(there for _, there in pairs)]
     sides = tuple(_side(call, site) for call, site in zip(calls, sites, strict=True))
     passed = {_left_out(history, usual, other) for other in others}
@@ -73,22 +73,22 @@ def ways_of(history: Sequence[Mapping[int, Arrival]], parties: Sequence[tuple[st
 
 
 def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) -> CallSide | None:
-    """Return the call of one rank that another skipped, at the position where their paths diverge."""
+    """Return the call of one rank that another rank skipped, at the position where their paths diverge."""
     both = [(calls[usual], calls[other]) if usual in calls and other in calls else None for calls in history]
     known = [pair for pair in both[len(both) - both[::-1].index(None) :] if pair] if None in both else both
-    ways = [(_way(pair[0]), _way(pair[1])) for pair in known if pair is not None]
-    place = len(ways) - 1
-    while place > 0 and ways[place - 1][0] != ways[place - 1][1]:
+    paths = [(_call_path(pair[0]), _call_path(pair[1])) for pair in known if pair is not None]
+    place = len(paths) - 1
+    while place > 0 and paths[place - 1][0] != paths[place - 1][1]:
         # Ranks may legally call from different lines. Going back continues only while the paths differ in the same way
         # as at the mismatch, or one rank is a call ahead.
-        if ways[place - 1] != ways[-1] and ways[place - 1][1] != ways[place][0]:
+        if paths[place - 1] != paths[-1] and paths[place - 1][1] != paths[place][0]:
             break
         place -= 1
     pair = known[place]
     assert pair is not None
-    if not _has_passed(pair[1], pair[0], [before[0] for before in known[:place] if before is not None]):
+    if not _has_skipped(pair[1], pair[0], [before[0] for before in known[:place] if before is not None]):
         return None
-    return _side(pair[0], _part(pair[0].frames, pair[1].frames)[0])
+    return _side(pair[0], _diverging_lines(pair[0].frames, pair[1].frames)[0])
 
 
 def _side(arrival: Arrival, site: CallSiteName | None) -> CallSide:
@@ -102,16 +102,16 @@ def _typical(arrivals: Mapping[int, Arrival], ranks: Sequence[int]) -> int:
     return next(rank for rank in ranks if arrivals[rank].frames == most)
 
 
-def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName | None]:
+def _diverging_lines(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName | None]:
     """Return the innermost lines at which two paths differ, or the two callers of a common helper."""
     for place, (here, there) in enumerate(zip(one, other, strict=False)):
-        rest = _lines(one[place + 1 :]), _lines(other[place + 1 :])
+        rest = _without_library(one[place + 1 :]), _without_library(other[place + 1 :])
         if not _is_same_function(here, there) or rest[0] == rest[1] or not all(rest):
             return here, there
     return next(iter(one), None), next(iter(other), None)
 
 
-def _has_passed(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bool:
+def _has_skipped(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bool:
     """Return whether a rank skipped the call of the others, judged by line order or by earlier loop iterations."""
     if not other.frames or not usual.frames:
         return False
@@ -127,10 +127,10 @@ def _has_passed(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bo
     return _skips(calls[:-2], *calls[-2:])
 
 
-def _skips(before: Sequence[_Way], usual: _Way, other: _Way) -> bool:
+def _skips(before: Sequence[_CallPath], usual: _CallPath, other: _CallPath) -> bool:
     """Return whether `other` came after `usual` in earlier iterations, and never directly after the previous call."""
-    rounds = [place for place, way in enumerate(before) if way == usual]
-    if not rounds or other == usual or other not in before[rounds[-1] + 1 :]:
+    positions = [place for place, path in enumerate(before) if path == usual]
+    if not positions or other == usual or other not in before[positions[-1] + 1 :]:
         return False
     return (before[-1], other) not in pairwise(before)
 
@@ -142,13 +142,13 @@ def _line_in(frames: Frames, function: CallSiteName, depth: int, shared: int) ->
 
 
 def _order(line: int, from_line: int) -> int:
-    return line if line > from_line else line + _NEXT_ROUND
+    return line if line > from_line else line + _NEXT_ITERATION
 
 
 def _shared_depth(one: Frames, other: Frames) -> int:
     """Return the number of frames shared by two paths, from the outermost on."""
     depth = 0
-    for here, there in zip(reversed(_lines(one)), reversed(_lines(other)), strict=False):
+    for here, there in zip(reversed(_without_library(one)), reversed(_without_library(other)), strict=False):
         if here != there:
             break
         depth += 1
@@ -159,12 +159,12 @@ def _frame_at(frames: Frames, depth: int) -> CallSiteName | None:
     return frames[-1 - depth] if depth < len(frames) else None
 
 
-def _way(arrival: Arrival) -> _Way:
-    return _lines(arrival.frames), arrival.label
+def _call_path(arrival: Arrival) -> _CallPath:
+    return _without_library(arrival.frames), arrival.label
 
 
-def _lines(frames: Frames) -> Frames:
-    """Return the frames without the library functions called from them."""
+def _without_library(frames: Frames) -> Frames:
+    """Return the frames without the names of library functions that they call."""
     return tuple(replace(frame, through="") if frame.through else frame for frame in frames)
 
 

@@ -44,7 +44,7 @@ _PLURALS: Final = {"device": "devices", "process": "processes"}
 
 
 def is_gone(verdict: Verdict, rank: int) -> bool:
-    """Return whether a rank has ended, so that its place is told in the past tense."""
+    """Return whether a rank has ended, so that its place is described in the past tense."""
     return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in GONE
 
 
@@ -54,8 +54,8 @@ class Cause:
 
     Attributes:
         text: The clause with all facts.
-        short: The clause with the facts that come first, for a text that is too long; '' if there is no shorter one.
-        rest: Clauses with the facts that `short` leaves out.
+        short: The clause with the most important facts, used if `text` is too long; '' if it cannot be shortened.
+        rest: Clauses with the facts omitted from `short`.
     """
 
     text: str
@@ -104,12 +104,12 @@ def _absent(verdict: Verdict, age: str) -> str:
 
 
 def _their_side(verdict: Verdict) -> str:
-    """Describe the operation as the missing ranks would enter it."""
+    """Describe the operation that the missing ranks should enter, from their side: a `recv` for a `send`."""
     channel = verdict.operation_id.channel
     if not channel.is_point_to_point:
         return _operation_id(verdict)
     side = "send" if verdict.ranks == (channel.source,) else "recv"
-    # The label belongs to the waiting side; the other side's stage is another.
+    # The label names the stage of the waiting side; the missing side is another stage.
     label = (
         f"for {verdict.operation} of {verdict.label}" if verdict.label and side != verdict.operation else verdict.label
     )
@@ -177,7 +177,7 @@ def _circular(verdict: Verdict, age: str) -> Cause:
 
 
 def _with_circle(verdict: Verdict, cause: str) -> Cause:
-    """Add the links of a circle to a cause; in short without the labels and sequences of their operations."""
+    """Add the links of a circle to a cause. The short clause omits labels and sequences of operations."""
     short = "; ".join(_describe_shortly(link, len(verdict.circle) > 2) for link in verdict.circle[:MAX_PARTIES])
     circle = _describe_circle(verdict)
     return Cause(f"{cause}: {circle}", f"{cause}: {short}", (circle,))
@@ -196,7 +196,7 @@ def _describe_link(link: Link) -> str:
 
 
 def _describe_shortly(link: Link, has_target: bool) -> str:
-    """Describe a link; without the rank waited for where there are only two."""
+    """Describe a link in few words. The awaited rank is obvious, and omitted, in a circle of two."""
     line = f" at {describe_line(link.call_site)}" if link.call_site is not None else ""
     target = _target(link) if has_target else ""
     remote = link.remote
@@ -209,7 +209,7 @@ def _target(link: Link) -> str:
 
 
 def _distinction(link: Link) -> str:
-    """Return what distinguishes the operation of a link from others of its name: its tag or group."""
+    """Return the tag or group of a link's operation, which distinguishes it from operations of the same name."""
     channel = link.operation_id.channel
     if channel.is_point_to_point:
         return f" (tag {channel.tag})"

@@ -152,7 +152,7 @@ def _lead(first: FirstDeath) -> str:
 
 
 # --- timeouts ---------------------------------------------------------------------------------------------------------
-# The timeouts that ended waits, and what followed.
+# Timeouts that ended waits, and the ends that followed.
 
 
 MAX_WAYS: Final = 3
@@ -183,7 +183,7 @@ def describe_end(views: Collection[RankView]) -> str:
 
 
 def _then(view: RankView, first_ns: int) -> str:
-    """Describe how a rank ended that had not given up; '' if it lives, or if unknown."""
+    """Describe how a rank that had not given up ended; '' if it is alive, or if unknown."""
     last = view.last
     if last is not None and last.record.how is How.FAILED and (last.record.completed_ns or 0) >= first_ns:
         return f"then failed with {last.failure or 'an exception'}"
@@ -211,7 +211,7 @@ def describe_exit(verdict: Verdict, rank: int) -> str:
 
 
 def describe_departure(verdict: Verdict, operation: str, age: str) -> str:
-    """Describe ranks that left: `rank 2 exited with code 3 before all_reduce (…), which failed on ranks 0-1 with …`.
+    """Describe ranks that exited: `rank 2 exited with code 3 before all_reduce (…), which failed on ranks 0-1 with …`.
 
     Or `…, which has been blocked for 12.0 s` while the others wait; '' for any other verdict.
 
@@ -287,7 +287,7 @@ def describe_rescue(rescues: Mapping[int, Rescue], world_size: int) -> str:
             others["is not seen" if rescue is None else _outcome(rescue.state)].append(rank)
     # The step saved by most ranks comes first; the others are the problem.
     saved = [
-        f"{name_ranks(ranks)} at step {step}" for step, ranks in sorted(steps.items(), key=lambda one: -len(one[1]))
+        f"{name_ranks(ranks)} at step {step}" for step, ranks in sorted(steps.items(), key=lambda entry: -len(entry[1]))
     ]
     left = [f"{name_ranks(ranks)} {why}" for why, ranks in others.items()]
     title = "rescued" if len(steps) == 1 and not others else "rescued, but not usable" if steps else "not rescued"

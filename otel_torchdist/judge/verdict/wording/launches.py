@@ -1,4 +1,4 @@
-"""The launch of a world in words: which ranks are missing or misled, who waits for them, and at which address."""
+"""The launch of a world in words: missing or misled ranks, waiting ranks, and addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TWINS: Final = 3
 
 
 def has_own_words(verdict: Verdict) -> bool:
-    """Return whether a verdict on a launch names ranks that are missing, or that look elsewhere than the others."""
+    """Return whether a verdict on a launch names ranks that are missing, or that use another address."""
     is_missing = (
         bool(verdict.ranks)
         and not verdict.launch.sizes
@@ -25,7 +25,7 @@ def has_own_words(verdict: Verdict) -> bool:
 
 
 def describe_launch(verdict: Verdict, age: str, line: str) -> str:
-    """Describe which ranks have not appeared, or look for a store where there is none.
+    """Describe the ranks that have not started, or that look for a store at a wrong address.
 
     Args:
         verdict: A verdict for which `has_own_words` is true.
@@ -48,7 +48,7 @@ def describe_launch(verdict: Verdict, age: str, line: str) -> str:
 
 
 def describe_failed_launch(verdict: Verdict, age: str) -> str:
-    """Describe which ranks could not take part in a launch; '' if the reason is not their own."""
+    """Describe the ranks that failed in a launch; '' if other ranks are the cause."""
     roll, ranks, address = verdict.roll, verdict.ranks, next(iter(verdict.launch.in_use.values()), "")
     failure = verdict.failures.get(ranks[0], "") if ranks else ""
     named = f" ({failure})" if failure else ""
@@ -65,7 +65,7 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
 
 
 def describe_sizes(verdict: Verdict) -> str:
-    """Describe which world size each rank was given; '' if all were given the same."""
+    """Describe the world size given to each rank; '' if all sizes are equal."""
     parties: dict[int, list[int]] = {}
     for rank, size in sorted(verdict.launch.sizes.items()):
         parties.setdefault(size, []).append(rank)
@@ -96,7 +96,7 @@ def _cut_off(verdict: Verdict, age: str) -> str:
 
 
 def describe_file(verdict: Verdict) -> list[str]:
-    """Describe a meeting file that may be left from an earlier launch, if all ranks have come and none goes on."""
+    """Describe a rendezvous file that may be left from an earlier launch, if all ranks wait and none proceeds."""
     address = address_of(verdict.roll, min(verdict.roll.waits)) if is_launch(verdict.roll) else ""
     is_file = verdict.kind is VerdictKind.TRANSPORT and is_path(address)
     return [f"{address} may be left from an earlier launch: each needs a new file"] if is_file else []
@@ -117,7 +117,7 @@ def unanswered(verdict: Verdict) -> list[str]:
 
 
 def several_processes(verdict: Verdict) -> list[str]:
-    """Describe ranks that several processes claim to be."""
+    """Describe rank numbers claimed by several processes."""
     return [
         f"{len(pids)} processes claim to be rank {rank} (pids {', '.join(map(str, pids))})"
         for rank, pids in sorted(verdict.twins.items())[:MAX_TWINS]
@@ -125,7 +125,7 @@ def several_processes(verdict: Verdict) -> list[str]:
 
 
 def elsewhere(verdict: Verdict) -> list[str]:
-    """Describe which ranks wait at which address, if the addresses differ and the cause does not say so."""
+    """Describe the address of each waiting rank, if addresses differ and the cause does not state them."""
     parties = _parties(verdict)
     if len(parties) < 2 or any(rank in verdict.roll.waits for rank in verdict.ranks):
         return []

@@ -51,7 +51,7 @@ def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
         (rank, symptom)
         for rank in ranks
         for symptom in verdict.symptoms.get(rank, ())
-        if symptom.kind.source in sources and _is_recent(symptom, verdict.since_ns) and not _is_said(symptom, verdict)
+        if symptom.kind.source in sources and _is_recent(symptom, verdict.since_ns) and not _is_stated(symptom, verdict)
     ]
     return min(candidates, key=lambda candidate: (_ORDER.index(candidate[1].kind), candidate[0]), default=None)
 
@@ -96,7 +96,7 @@ def _is_recent(symptom: Symptom, since_ns: int) -> bool:
 
 
 def _lasts(kind: SymptomKind) -> bool:
-    """Return whether a symptom lasts and is observed repeatedly, rather than happening at one moment."""
+    """Return whether a symptom lasts and is observed repeatedly, rather than occurring at one moment."""
     match kind:
         case SymptomKind.XID | SymptomKind.ECC | SymptomKind.LINK_DOWN:
             return False
@@ -110,8 +110,8 @@ def _lasts(kind: SymptomKind) -> bool:
             return True
 
 
-def _is_said(symptom: Symptom, verdict: Verdict) -> bool:
-    """Return whether the verdict already tells that the kernel killed for lack of memory."""
+def _is_stated(symptom: Symptom, verdict: Verdict) -> bool:
+    """Return whether the verdict already states an out-of-memory kill."""
     deaths = verdict.first.deaths.values() if verdict.first is not None else ()
     return symptom.kind.source is SymptomSource.MEMORY and any(death.oom for death in deaths)
 

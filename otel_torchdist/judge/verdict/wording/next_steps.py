@@ -1,6 +1,6 @@
 """The next step after a verdict, for the people who run the job.
 
-Each kind of verdict has a row in `model/verdict_kinds.py`. The functions here cover evidence that shows more.
+Each kind of verdict has a row in `model/verdict_kinds.py`. The functions of this module cover more specific evidence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _place(verdict: Verdict) -> str:
 
 
 def _specific(verdict: Verdict) -> str:
-    """Return the step for the evidence; '' if that shows no more than the kind."""
+    """Return the step for the evidence; '' if it is no more specific than the kind."""
     match verdict.kind:
         case VerdictKind.MISMATCHED:
             return _of_mismatch(verdict)

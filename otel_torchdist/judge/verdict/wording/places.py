@@ -38,7 +38,7 @@ _MAX_PIDS: Final = 4
 
 
 def describe_child(child: ChildWait, for_s: float) -> str:
-    """Describe what a child, or several alike, has been doing, and for how long."""
+    """Describe the activity of a child, or of several equal children, and its duration."""
     pids = (child.pid, *child.others)
     if len(pids) == 1:
         has_been = f"which has been {child.doing} for {seconds(for_s)}"
@@ -118,7 +118,7 @@ def lone_saver(verdict: Verdict) -> RankPlace | None:
 
 
 def shared_meeting(verdict: Verdict) -> str:
-    """Return the checkpoint stage in which all ranks wait; '' if they wait elsewhere, or if unknown."""
+    """Return the checkpoint stage in which all ranks wait; '' if they do not wait in one, or if unknown."""
     return _only(verdict.places[rank].checkpoint for rank in verdict.waiting if rank in verdict.places)
 
 
@@ -131,7 +131,7 @@ def _only(checkpoints: Iterable[CheckpointView | None]) -> str:
 
 
 def where_they_wait(verdict: Verdict) -> str:
-    """Describe the line of most waiting ranks, for verdicts that name others: ` in train at train.py:42`."""
+    """Describe the most frequent line of waiting ranks, if other ranks are named: ` in train at train.py:42`."""
     if not verdict.kind.traits.names_others:
         return ""
     waiting = [verdict.places[rank] for rank in verdict.waiting if rank in verdict.places]
@@ -144,7 +144,7 @@ def where_they_wait(verdict: Verdict) -> str:
 
 
 def describe_waits_behind(verdict: Verdict) -> list[str]:
-    """Describe who waits in the verdict's operation, and who waits for these ranks in another world."""
+    """Describe the ranks that wait in the verdict's operation, and the ranks that wait for them in another world."""
     clauses: list[str] = []
     for wait in verdict.behind:
         is_first = wait.operation_id == verdict.operation_id
@@ -187,7 +187,7 @@ def _place(place: IdlePlace, ranks: list[int], is_over: bool) -> str:
 
 
 def describe_place(place: RankPlace, subject: str) -> str:
-    """Describe where `subject` ("rank 2", "it") is; '' if nothing is known."""
+    """Describe the place of `subject` ("rank 2", "it"); '' if unknown."""
     line = "" if place.frame is None else describe_frame(place.frame)
     through = describe_through(place.frame)
     if through:

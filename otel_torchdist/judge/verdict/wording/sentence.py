@@ -1,4 +1,4 @@
-"""Writes a verdict in plain English: a sentence with the cause, the time and the place, and one with the rest."""
+"""Writes a verdict in plain English: a sentence with cause, time and place, and a second sentence with details."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ MAX_PLACES: Final = 3
 
 
 def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
-    """Describe a verdict, and what to do next; see `describe_verdict`."""
+    """Describe a verdict and the next step; see `describe_verdict`."""
     return f"{describe_verdict(verdict, age_s, bound)}. {NEXT} {next_step(verdict)}"
 
 
 def describe_verdict(verdict: Verdict, age_s: float, bound: str = "") -> str:
     """Describe which ranks hold an operation up, where they are, for how long, and how many ranks wait.
 
-    The first sentence is short. A second one has the details.
+    The first sentence is short. A second sentence has the details.
 
     Args:
         verdict: The verdict with places; see `locate`.
@@ -96,7 +96,7 @@ def describe_verdict(verdict: Verdict, age_s: float, bound: str = "") -> str:
     if behind:  # one sentence for the chain through all worlds
         return compose(["; ".join([lead, *places[:1], *behind])], details)
     return compose(
-        [lead, *places[:1], *_crowd(verdict)],
+        [lead, *places[:1], *_waiting(verdict)],
         details,
         MAX_LENGTH_WITH_PLACE if places and not verdict.circle else MAX_LENGTH,
     )
@@ -107,7 +107,7 @@ def _node(verdict: Verdict) -> list[str]:
     return [f"they are all ranks of {readable(verdict.node)}"] if verdict.node else []
 
 
-def _crowd(verdict: Verdict) -> list[str]:
+def _waiting(verdict: Verdict) -> list[str]:
     """Describe how many ranks wait, and which have left the operation."""
     has_all = verdict.kind is VerdictKind.UNMATCHED and verdict.circle
     is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt is Doubt.CYCLE
@@ -137,7 +137,7 @@ def _difference(verdict: Verdict, age: str) -> list[str]:
 
 
 def _creation(verdict: Verdict) -> list[str]:
-    """Describe where the waiting ranks create the group: the line skipped by the others."""
+    """Describe the line at which the waiting ranks create the group, and which the others skipped."""
     call_sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
     frame = next((call_site for call_site in call_sites if call_site is not None), None)
     is_new_group = (
@@ -171,7 +171,7 @@ def _says_what_it_raised(verdict: Verdict, rank: int) -> bool:
 
 
 def _places(verdict: Verdict) -> list[str]:
-    """Describe where the named ranks are or, if none is named, where the first waiting rank is."""
+    """Describe the places of the named ranks or, if none is named, of the first waiting rank."""
     if verdict.kind is VerdictKind.SHARED_GROUP:
         return []  # the cause has both lines
     if verdict.mismatch is not None and (describe_ways(verdict.mismatch) or describe_ends(verdict.mismatch)):
@@ -240,7 +240,7 @@ _PLACE: Final = re.compile(r":\d+\W*$")
 
 
 def compose(first: Sequence[str], more: Sequence[str], with_two: int = MAX_LENGTH_WITH_PLACE) -> str:
-    """Join clauses to a short first sentence, and a second one with the rest.
+    """Join clauses into a short first sentence and a second sentence with the remaining clauses.
 
     Args:
         first: Clauses of the first sentence, the most important first. The first clause is never moved.
@@ -250,7 +250,7 @@ def compose(first: Sequence[str], more: Sequence[str], with_two: int = MAX_LENGT
     for count in range(len(first), 0, -1):
         clauses = [*first[:count]]
         lead = "; ".join(clauses)
-        if count > 2 and len(lead) > MAX_LENGTH:  # the line alone may still fit
+        if count > 2 and len(lead) > MAX_LENGTH:  # without the function name, the clause may fit
             lead = "; ".join([*clauses[:-1], _FUNCTION.sub(" at ", clauses[-1])])
         lead = _shortened(lead, _NARROW if count == 1 else _NARROW[:1])
         if len(lead) <= (with_two if count == 2 else MAX_LENGTH) or count == 1:
@@ -260,12 +260,12 @@ def compose(first: Sequence[str], more: Sequence[str], with_two: int = MAX_LENGT
 
 
 def with_short_start(text: str) -> str:
-    """Return the text of a finding with a short first sentence: clauses that do not fit move to a second one."""
+    """Return the text of a finding with a short first sentence. Clauses that do not fit move to a second sentence."""
     return compose(text.split("; "), [], MAX_LENGTH)
 
 
 def _shortened(text: str, narrow: Sequence[int]) -> str:
-    """Cut the names in a text, the longest first, until it is short. Paths stay whole, to be copied."""
+    """Cut the names in a text, the longest first, until it is short. Paths are not cut, so that users can copy them."""
     wide = [text, *(_with_names_of(text, width) for width in _WIDE)]
     cut = [_with_names_of(text, width) for width in narrow]
     tries = (
