@@ -219,8 +219,8 @@ def last_call_ns(view: RankView, thread: int = 0) -> int:
         thread: Count only calls of this thread, where the thread is known; 0 for any thread.
     """
     calls = [operation.record for operation in (*view.open, view.last) if operation is not None]
-    own = [record for record in calls if not thread or record.thread == thread]
-    return max([view.created_ns, *(max(record.entered_ns, record.completed_ns or 0) for record in own)])
+    records = [record for record in calls if not thread or record.thread == thread]
+    return max([view.created_ns, *(max(record.entered_ns, record.completed_ns or 0) for record in records)])
 
 
 def is_compiling(thread: ThreadStack) -> bool:

@@ -62,7 +62,7 @@ class Ends:
 
     @cached_property
     def has_own_end(self) -> bool:
-        """Whether a rank ended by itself after an operation had failed."""
+        """Whether a rank exited by itself after an operation had failed."""
         return any(map(has_left_by_itself, self.dead))
 
     @cached_property
@@ -76,18 +76,18 @@ class Ends:
 
         Interrupted ranks are left out, unless all are interrupted.
         """
-        own = [view for view in self.dead if self.kinds[view.rank] is not EndKind.INTERRUPTED]
-        if not own:
+        suspects = [view for view in self.dead if self.kinds[view.rank] is not EndKind.INTERRUPTED]
+        if not suspects:
             return self.dead[:1]
         ended: dict[tuple[str, bool], int] = {}
-        for view in own:
+        for view in suspects:
             if is_exact(view):
                 ended.setdefault(_node(view), died_ns(view))
-        blur_ns = max(map(_blur_ns, own))
-        surely_ns = died_ns(own[0]) + blur_ns
+        blur_ns = max(map(_blur_ns, suspects))
+        surely_ns = died_ns(suspects[0]) + blur_ns
         heads = [
             view
-            for view in own
+            for view in suspects
             if last_sign_ns(view) <= surely_ns and (not is_exact(view) or self.gone_ns(view) <= ended[_node(view)])
         ]
         # The first dead rank must have been gone when the first operation failed.
@@ -107,11 +107,11 @@ class Ends:
             return sign_ns
         if may_have_been_asked(view) and self.kinds[view.rank] is not EndKind.CRASHED:
             return ended_ns  # it may have hung from its last sign of life until SIGKILL followed SIGTERM
-        own = interrupted_operation(view)
+        interrupted = interrupted_operation(view)
         for operation_id, failed in self._failures.items():
-            is_other = own is None or own.operation_id != operation_id
+            is_other = interrupted is None or interrupted.operation_id != operation_id
             if is_other and failed[0][1].involves(view.rank):
-                after = bisect_left(failed, sign_ns, key=lambda one: one[0])
+                after = bisect_left(failed, sign_ns, key=lambda failure: failure[0])
                 ended_ns = min([ended_ns, *(time_ns for time_ns, _ in failed[after : after + 1])])
         return ended_ns
 
@@ -213,7 +213,7 @@ class EndKind(enum.Enum):
     """The kind of a rank's end. Each member names its cause."""
 
     RAISED = "raised"
-    """By an exception of its own, which no other rank causes."""
+    """By an exception of the program, which no other rank causes."""
     CRASHED = "crashed"
     """By a signal that a process only raises itself, which no other rank causes."""
     EXITED = "exited"
@@ -310,7 +310,7 @@ def _is_launcher_hasty(view: RankView) -> bool:
 
 
 def has_raised(view: RankView) -> bool:
-    """Return whether a rank ended by an exception of its own, not by a failed operation or a request."""
+    """Return whether an exception of the program ended a rank, not a failed operation or a request."""
     return failed_by_exception(view) and interrupted_operation(view) is None
 
 

@@ -89,7 +89,7 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
 
 
 def _may_follow(view: RankView, ends: Ends) -> bool:
-    """Return whether an unseen death may have ended a rank. A launcher ends all ranks of its node at once."""
+    """Return whether an unseen death may have ended a rank. A launcher ends all ranks of its node together."""
     kind = ends.kinds[view.rank]
     if kind is EndKind.LOST:
         return len(ends.views) > 1 and not ends.living

@@ -97,9 +97,9 @@ def explains_ends(views: Iterable[RankView]) -> bool:
     given_up = all_given_up(ranks)
     if not given_up:
         return False
-    first_ns, own = given_up[0].at_ns, {wait.rank for wait in given_up}
+    first_ns, gave_up_ranks = given_up[0].at_ns, {wait.rank for wait in given_up}
     ending = [view for view in ranks if view.is_dead or view.state is TapeState.FAILED]
-    return bool(ending) and all(_ended_after(view, first_ns) for view in ending if view.rank not in own)
+    return bool(ending) and all(_ended_after(view, first_ns) for view in ending if view.rank not in gave_up_ranks)
 
 
 def _ended_after(view: RankView, first_ns: int) -> bool:

@@ -57,7 +57,7 @@ def unseated(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
 
 
 def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]:
-    """Return the ranks that failed in a launch for a reason of their own, ascending."""
+    """Return the ranks that failed in a launch not because of other ranks, ascending."""
     if not is_launch(roll):
         return ()
     ended = [view for view in members if life_in(view).ended_badly]
@@ -67,14 +67,14 @@ def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]
         for rank, last in sorted(failed.items())
         if last.operation_id == roll.operation_id and last.record.how is How.FAILED
     }
-    own = [rank for rank, last in failed.items() if last.record.blame is Blame.TAKEN or has_no_seat(roll, rank)]
+    at_fault = [rank for rank, last in failed.items() if last.record.blame is Blame.TAKEN or has_no_seat(roll, rank)]
     misled = [rank for rank, last in failed.items() if file_left_over(last)]
-    if not own and misled:
+    if not at_fault and misled:
         first_ns = min(failed[rank].record.completed_ns or 0 for rank in misled)
         others = [view for view in ended if view.rank not in misled]
         # A connection to a dead rank's address fails in the same way.
-        own = misled if all(view.life.reaches(first_ns) for view in others) else []
-    return tuple(own)
+        at_fault = misled if all(view.life.reaches(first_ns) for view in others) else []
+    return tuple(at_fault)
 
 
 def file_left_over(operation: OperationView | None) -> str:
@@ -103,9 +103,9 @@ def address_in_use(operation: OperationView | None) -> str:
 def sizes_given(roll: RollCall, members: Iterable[RankView]) -> dict[int, int]:
     """Return the world size given to each rank, if sizes differ at one address and some ranks are missing."""
     views = list(members)
-    own = {view.rank: view.world_size for view in views}
+    sizes = {view.rank: view.world_size for view in views}
     others = {rank: size for view in views for rank, size in view.other_sizes.items()}
-    return others | own if others and (roll.silent or others.keys() & own.keys()) else {}
+    return others | sizes if others and (roll.silent or others.keys() & sizes.keys()) else {}
 
 
 def minority_of(sizes: Mapping[int, int]) -> tuple[int, ...]:

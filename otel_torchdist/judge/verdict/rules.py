@@ -37,7 +37,7 @@ class StallRules:
         ignored: Patterns for `fnmatch`. An operation never stalls if its name, group, label or call site (written
             `evaluate.py:run`) matches one.
         compares_calls: Whether calls are compared between ranks even where nothing stalls.
-        grace_ns: Time for which a verdict must stand before it has any effect other than a warning.
+        grace_ns: Time for which a verdict must hold before actions follow. A warning is given before.
         idle_ns: Minimum time without a call after which a whole job counts as idle; 0 to report no idle jobs.
     """
 

@@ -26,7 +26,7 @@ class Diverged:
     """Outputs or parameters that must be equal on all members, but are not.
 
     Attributes:
-        operation_id: The operation, or a stand-in for parameters.
+        operation_id: The operation; for parameters, a position in a pseudo channel of the group.
         operation: Name of the operation, or `PARAMETERS`.
         group: None if unknown.
         ranks: The minority, ascending; all compared ranks if there is no majority.
@@ -53,7 +53,7 @@ class Diverged:
 
     @property
     def text(self) -> str:
-        """The ranks whose results differ, and the operation, as a sentence."""
+        """The ranks with different results, and the operation, as a sentence."""
         if self.is_of_parameters:
             return self._of_parameters
         operation = (

@@ -117,7 +117,7 @@ class Numbering(Generic[K]):
 
         Args:
             key: The counter.
-            began_ns: When the operation in question began.
+            began_ns: When the numbered operation began.
             now_ns: Monotonic time.
         """
         last = self._last.get(key)

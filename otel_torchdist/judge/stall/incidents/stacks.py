@@ -112,7 +112,7 @@ class Pending:
         return self.occasion is occasion and self.verdict.agrees_with(verdict)
 
     def find_overdue(self, world: WorldSnapshot, sight: Sight) -> frozenset[int]:
-        """Return tapes of the ranks that do not answer because something holds the GIL, each once.
+        """Return tapes of the ranks that do not answer because native code holds the GIL, each once.
 
         Their heartbeats have been missing for longer than an answer takes, so they cannot answer.
         """

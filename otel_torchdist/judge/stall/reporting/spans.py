@@ -85,7 +85,7 @@ def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
 
 
 def finding_span(finding: Finding) -> FinishedSpan:
-    """Return the single span of a finding without a stall, in a trace of its own."""
+    """Return the single span of a finding without a stall, in a separate trace."""
     target = finding.incident.root(1)
     view = finding.world.in_order[0]
     now_ns = _wall(view, finding.world.taken_ns)

@@ -171,8 +171,8 @@ def _is_on_the_same_end(rank: int, channel_here: Channel, channel_there: Channel
     if channel_here[:2] != channel_there[:2] or not channel_there.is_point_to_point:
         return False
     ends = ("source", "destination") if rank == channel_here.source else ("destination", "source")
-    own, peers = ({getattr(channel, end) for channel in (channel_here, channel_there)} for end in ends)
-    return own == {rank} and len(peers) == 2
+    own_ranks, peers = ({getattr(channel, end) for channel in (channel_here, channel_there)} for end in ends)
+    return own_ranks == {rank} and len(peers) == 2
 
 
 def _was_next(progress: Progress | None, sequence: int, operation: OperationView) -> bool:

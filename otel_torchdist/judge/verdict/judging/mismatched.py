@@ -126,9 +126,9 @@ def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
 
 def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
     """Return whether the calls of one rank equal calls of another rank, shifted by some positions."""
-    own, others = _calls(behind, channel), _calls(ahead, channel)
+    calls, later_calls = _calls(behind, channel), _calls(ahead, channel)
     shift = ahead.progress[channel].entered - behind.progress[channel].entered
-    pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
+    pairs = [(call, later_calls[at + shift]) for at, call in calls.items() if at >= first and at + shift in later_calls]
     return bool(pairs) and all(
         compare({0: call, 1: other}, OperationId(channel, first)) is None for call, other in pairs
     )

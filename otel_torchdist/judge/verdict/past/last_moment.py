@@ -106,10 +106,10 @@ def _last_held_the_gil(view: RankView) -> bool:
 
 def _was_interrupted_by(view: RankView, other: RankView, after_ns: int) -> bool:
     """Return whether `other` failed in an operation that it shared with a rank, after that rank's last sign of life."""
-    interrupted, own = interrupted_operation(other), interrupted_operation(view)
+    interrupted, failed = interrupted_operation(other), interrupted_operation(view)
     if interrupted is None or (interrupted.record.completed_ns or 0) < after_ns:
         return False
-    if own is not None and own.operation_id == interrupted.operation_id:
+    if failed is not None and failed.operation_id == interrupted.operation_id:
         return False  # both were interrupted by another rank
     channel = interrupted.operation_id.channel
     if channel.is_point_to_point:
@@ -167,10 +167,10 @@ def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
     operations = {wait.operation.operation_id for wait in given_up}
     operations |= {wait.operation.operation_id for wait in waits_of(before) if wait.since_ns <= long_since_ns}
     verdicts = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(operations)]
-    own = {wait.operation.operation_id for wait in given_up}
+    given_up_ids = {wait.operation.operation_id for wait in given_up}
     verdict = min(
         (verdict for verdict in verdicts if verdict is not None),
-        key=lambda verdict: (urgency(verdict)[0], verdict.operation_id not in own, urgency(verdict)),
+        key=lambda verdict: (urgency(verdict)[0], verdict.operation_id not in given_up_ids, urgency(verdict)),
         default=None,
     )
     if verdict is None:

@@ -296,5 +296,5 @@ def _alive_at(view: RankView, at_ns: int) -> RankView:
 
 
 def _was_misled(failed: OperationView, at_ns: int) -> bool:
-    """Return whether an earlier launch's file made an operation fail, as nobody had died before `at_ns`."""
+    """Return whether a file of an earlier launch made an operation fail, since no rank had died before `at_ns`."""
     return bool(file_left_over(failed)) and (failed.record.completed_ns or 0) < at_ns

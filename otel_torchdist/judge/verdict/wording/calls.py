@@ -235,12 +235,12 @@ def describe_creations(mismatch: Mismatch) -> str:
     sites = [side.site for side in mismatch.ways.sides] if mismatch.ways is not None else []
     lines = {site for site in sites if site is not None}
     common = at_line(lines.pop()) if len(lines) == 1 else ""
-    own = [at_line(site) if not common else "" for site in sites] or [""] * len(mismatch.parties)
+    line_texts = [at_line(site) if not common else "" for site in sites] or [""] * len(mismatch.parties)
     (majority, many), *others = mismatch.parties
-    usual = f"with {majority}{own[0]}"
+    usual = f"with {majority}{line_texts[0]}"
     parties = [
         f"{name_ranks(ranks)} {have(ranks)} created group {number} with {members}{line}"
-        for (members, ranks), line in zip(others[:MAX_PARTIES], own[1:], strict=False)
+        for (members, ranks), line in zip(others[:MAX_PARTIES], line_texts[1:], strict=False)
     ]
     return f"{', '.join(parties)}, where {name_ranks(many)} {have(many)} created it {usual}{common}"
 

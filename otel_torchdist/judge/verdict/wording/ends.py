@@ -169,13 +169,13 @@ def describe_end(views: Collection[RankView]) -> str:
         return ""
     parts: list[str] = []
     for backend in dict.fromkeys(wait.backend for wait in given_up):
-        own = [wait for wait in given_up if wait.backend == backend]
-        longest_s = round(max(wait.after_ns for wait in own) / 1e9, 1)
-        parts.append(f"{backend} gave up in {_named(wait.rank for wait in own)} after {span_of_time(longest_s)}")
-    own = {wait.rank for wait in given_up}
+        waits = [wait for wait in given_up if wait.backend == backend]
+        longest_s = round(max(wait.after_ns for wait in waits) / 1e9, 1)
+        parts.append(f"{backend} gave up in {_named(wait.rank for wait in waits)} after {span_of_time(longest_s)}")
+    gave_up_ranks = {wait.rank for wait in given_up}
     others: dict[str, list[int]] = {}
     for view in views:
-        way = "" if view.rank in own else _then(view, given_up[0].at_ns)
+        way = "" if view.rank in gave_up_ranks else _then(view, given_up[0].at_ns)
         if way:
             others.setdefault(way, []).append(view.rank)
     parts += [_followed(way, ranks) for way, ranks in list(others.items())[:MAX_WAYS]]

@@ -99,7 +99,7 @@ class Baselines:
         return max(_tolerance_of(window[1:], count), min(tolerance_ns, MAX_ONCE_NS))
 
     def _key(self, operation: Operation) -> BaselineKey:
-        # Calls from C++ have no call site of their own; their signature distinguishes some of them.
+        # Calls from C++ have no call site. Their signature distinguishes some of them.
         site = self._site_of(operation.call_site)
         return operation.group, site, 0 if site else operation.signature
 

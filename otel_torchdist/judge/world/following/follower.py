@@ -310,7 +310,7 @@ class TapeFollower:
         return self._deaths is not None and self._deaths.awaits_end(self.reader.identity.nonce)
 
     def _has_ended(self) -> bool:
-        """Return whether the rank has recorded its end. Its process may live on for any length of time."""
+        """Return whether the rank has recorded its end. Its process may run for any time after that."""
         try:
             return self.reader.status().state is not TapeState.RUNNING
         except TapeError:
