@@ -133,13 +133,13 @@ class _ChannelTimes:
         self.stride = stride
         self.by_clock: dict[str, _Times] = {}
 
-    def add(self, clock: str, calls: RankCalls, places: Iterable[int], joins: Sequence[int]) -> None:
+    def add(self, clock: str, calls: RankCalls, places: Iterable[int], optimizer_starts: Sequence[int]) -> None:
         times = self.by_clock.setdefault(clock, {})
         for place in places:
             sequence = calls.sequence[place]
             if sequence % self.stride or not calls.has_arrived(place):
                 continue
-            arrived_ns, end_ns = calls.begun[place], _end_ns(calls, place, joins)
+            arrived_ns, end_ns = calls.begun[place], _end_ns(calls, place, optimizer_starts)
             if end_ns is None:
                 continue
             last_ns, first_ns = times.get(sequence, (arrived_ns, end_ns))
@@ -156,13 +156,13 @@ class MeetingTimes:
     def add(self, calls: RankCalls, clock: str) -> None:
         """Add the calls of a rank on a clock."""
         most = min(max(_MAX_SAMPLES // max(calls.world_size, 1), _MIN_SAMPLES_OF_RANK), _MAX_SAMPLES_OF_RANK)
-        joins = calls.joins()
+        optimizer_starts = calls.optimizer_starts()
         for channel, places in _by_channel(calls).items():
             known = self._channels.get(channel)
             if known is None:
                 # An odd stride, so that it does not always pick the same calls of a step.
                 known = self._channels[channel] = _ChannelTimes(-(-len(places) // most) | 1)
-            known.add(clock, calls, places, joins)
+            known.add(clock, calls, places, optimizer_starts)
 
     def samples(self, order: Sequence[str]) -> Mapping[tuple[str, str], list[OffsetSample]]:
         """Return the samples for each pair of clocks. In each collective, the first clock is compared with the others.
@@ -198,15 +198,15 @@ def _by_channel(calls: RankCalls) -> dict[Channel, list[int]]:
     return by_channel
 
 
-def _end_ns(calls: RankCalls, place: int, joins: Sequence[int]) -> int | None:
+def _end_ns(calls: RankCalls, place: int, optimizer_starts: Sequence[int]) -> int | None:
     """Return when a rank continued after waiting for an operation, or None. All ranks had entered it by then."""
-    held = calls.hold(place)
-    if held is not None:
-        return held[1]
-    if not calls.is_awaited_unseen(place):
+    interval = calls.blocked_interval(place)
+    if interval is not None:
+        return interval[1]
+    if not calls.may_have_unrecorded_wait(place):
         return None
-    nth = bisect_left(joins, calls.returned[place])
-    return joins[nth] if nth < len(joins) else None
+    nth = bisect_left(optimizer_starts, calls.returned[place])
+    return optimizer_starts[nth] if nth < len(optimizer_starts) else None
 
 
 def reversed_samples(samples: Sequence[OffsetSample]) -> Iterator[OffsetSample]:

@@ -97,45 +97,47 @@ class PathTimeline:
         self.sequence: Final = kept.sequence
         self.step: Final = kept.step
         self.label: Final = array("i", map(label_of.__getitem__, kept.kind))
-        self.thread: Final = array("q", map([kind.course for kind in kept.kinds].__getitem__, kept.kind))
+        self.thread: Final = array("q", map([kind.ordering_thread for kind in kept.kinds].__getitem__, kept.kind))
         self.root: Final = array("i", map([kind.peer for kind in kept.kinds].__getitem__, kept.kind))
         self._entries: dict[int, array[int]] = {}
         for thread, arrived_ns in zip(self.thread, self.arrived, strict=True):
             self._entries.setdefault(thread, array("q")).append(arrived_ns)
-        self.blocks = sorted(self._blocks(kept, calls.joins()), key=lambda block: (block.release_ns, block.begin_ns))
+        self.blocks = sorted(
+            self._blocks(kept, calls.optimizer_starts()), key=lambda block: (block.release_ns, block.begin_ns)
+        )
         self._releases = array("q", [block.release_ns for block in self.blocks])
         self.spent: Final = TimeSpent(calls.activities)
 
-    def _blocks(self, calls: RankCalls, joins: Sequence[int]) -> Iterator[Block]:
-        """Yield the blocks, recorded and inferred; `joins` are the start times of optimizer steps, ascending."""
+    def _blocks(self, calls: RankCalls, optimizer_starts: Sequence[int]) -> Iterator[Block]:
+        """Yield the blocks, recorded and inferred; `optimizer_starts` are the start times of optimizer steps, ascending."""
         pending: list[int] = []
-        upcoming = iter(joins)
-        join_ns = next(upcoming, None)
+        upcoming = iter(optimizer_starts)
+        optimizer_ns = next(upcoming, None)
         for place, arrived_ns in enumerate(self.arrived):
-            while join_ns is not None and join_ns <= arrived_ns:
-                yield from self._block_until_join(calls, pending, join_ns)
-                pending, join_ns = [], next(upcoming, None)
-            held = calls.hold(place)
-            if held is not None:
-                yield Block(*held, (place,), self.thread[place])
-            elif calls.is_awaited_unseen(place):
+            while optimizer_ns is not None and optimizer_ns <= arrived_ns:
+                yield from self._block_until_optimizer(calls, pending, optimizer_ns)
+                pending, optimizer_ns = [], next(upcoming, None)
+            interval = calls.blocked_interval(place)
+            if interval is not None:
+                yield Block(*interval, (place,), self.thread[place])
+            elif calls.may_have_unrecorded_wait(place):
                 pending.append(place)
-        if join_ns is not None:
-            yield from self._block_until_join(calls, pending, join_ns)
+        if optimizer_ns is not None:
+            yield from self._block_until_optimizer(calls, pending, optimizer_ns)
 
-    def _block_until_join(self, calls: RankCalls, pending: Sequence[int], join_ns: int) -> Iterator[Block]:
+    def _block_until_optimizer(self, calls: RankCalls, pending: Sequence[int], optimizer_ns: int) -> Iterator[Block]:
         """Yield the wait for all pending calls until an optimizer step, unless the thread made other calls meanwhile.
 
         DDP waits for its gradients in C++ and leaves no record. The optimizer steps once all gradients are reduced.
         """
-        if not pending or calls.returned[pending[-1]] > join_ns:
+        if not pending or calls.returned[pending[-1]] > optimizer_ns:
             return
         last, thread = pending[-1], self.thread[pending[-1]]
         later = range(last + 1, len(self.arrived))
-        before_join = itertools.takewhile(lambda place: self.arrived[place] < join_ns, later)
-        if any(self.thread[place] == thread for place in before_join):
+        before_optimizer = itertools.takewhile(lambda place: self.arrived[place] < optimizer_ns, later)
+        if any(self.thread[place] == thread for place in before_optimizer):
             return
-        yield Block(calls.returned[last], join_ns, tuple(pending), thread)
+        yield Block(calls.returned[last], optimizer_ns, tuple(pending), thread)
 
     def shift(self, offset: Callable[[int], int]) -> None:
         """Move all times to another clock.

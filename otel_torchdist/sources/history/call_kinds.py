@@ -11,13 +11,13 @@ from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.model.operations import EXACT, Operation
 
 DEVICE_THREAD: Final = -1
-"""Stands for the thread of calls on a device: they run in stream order, whichever thread enqueued them."""
+"""Replaces the thread of calls on a device, which run in stream order, whichever thread enqueued them."""
 _COALESCED: Final = int(Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 ARRIVED: Final = 1
 """Bit of `RankCalls.known`: `begun` is the rank's arrival at the call, as its peers observe it."""
 ARRIVED_ALONE: Final = 2
-"""Bit of `RankCalls.known`: as `ARRIVED`, and the call was not coalesced with others."""
+"""Bit of `RankCalls.known`: as `ARRIVED`, and the call was not coalesced with other calls."""
 TIMED: Final = 4
 """Bit of `RankCalls.known`: the call has ended, and its times are precise enough for a duration."""
 STARTED: Final = 8
@@ -77,8 +77,8 @@ class CallKind(NamedTuple):
         return bool(self.flags & _ON_DEVICE)
 
     @property
-    def course(self) -> int:
-        """Id of the thread that orders the calls; `DEVICE_THREAD` for calls on a device."""
+    def ordering_thread(self) -> int:
+        """Native id of the thread that runs the calls in order; `DEVICE_THREAD` for calls on a device."""
         return DEVICE_THREAD if self.is_on_device else self.thread
 
 
@@ -97,7 +97,7 @@ class RankChannel(NamedTuple):
 class GroupPool:
     """Interned process groups.
 
-    Every rank has its own copy of a group; the member list of 4,096 ranks takes 300 KB.
+    Every rank's source has its own copy of a group. The members of a group of 4,096 ranks take 300 KB.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class GroupPool:
         self._pooled: dict[str, GroupView] = {}
 
     def shared(self, view: GroupView) -> GroupView:
-        """Return the pooled equal of a group, or the group with the pooled list of members, or the group itself."""
+        """Return the pooled copy of a group; the group with the pooled members if only these are equal."""
         pooled = self._pooled.setdefault(view.key, view)
         if pooled is view or pooled.is_inferred != view.is_inferred or len(pooled.members) != len(view.members):
             return view
@@ -115,7 +115,7 @@ class GroupPool:
 
 
 class SharedFields(NamedTuple):
-    """Column values shared by calls with the same names and the same kind of end; see `RankCalls`."""
+    """Column values that calls share if they have the same names and the same `How`; see `RankCalls`."""
 
     kind: int
     channel: int
@@ -144,10 +144,10 @@ class Kinds:
         self._pool = pool
         self._shared: dict[int, GroupView] = {}
         self._names: dict[object, object] = {}
-        self._places: dict[tuple[object, ...], int] = {}
+        self._index: dict[tuple[object, ...], int] = {}
 
-    def places_of(self, view: OperationView) -> SharedFields:
-        """Return the indices of a call's kind and channel, its `How`, and the bits of its known times."""
+    def fields_of(self, view: OperationView) -> SharedFields:
+        """Return the column values of a call. Its kind and channel are added to the index if they are new."""
         record, group = view.record, None if view.group is None else self._group(view.group)
         flags = int(record.flags)
         kind = CallKind(
@@ -165,13 +165,13 @@ class Kinds:
             thread=record.thread,
         )
         identity = (*map(id, (kind.group, kind.signature, kind.site)), kind.operation, *kind[5:], kind.record_kind)
-        place = self._places.setdefault(identity, len(self.kinds))
-        if place == len(self.kinds):
+        index = self._index.setdefault(identity, len(self.kinds))
+        if index == len(self.kinds):
             self.kinds.append(kind)
         is_aligned = group is not None and group.name.aligned
         channel = RankChannel(view.operation_id.channel, is_aligned)
         known = _known_of(record, flags)
-        return SharedFields(place, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known)
+        return SharedFields(index, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known)
 
     def _group(self, view: GroupView) -> GroupView:
         group = self._shared.get(id(view))

@@ -31,7 +31,7 @@ UNKNOWN: Final = -1
 OPEN: Final = -2
 _ASYNC: Final = int(Flag.ASYNC)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
+_END_UNOBSERVED: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _AWAITED: Final = frozenset(map(int, AWAITED))
 _BLOCKING: Final = frozenset(map(int, BLOCKING))
 _EXACT: Final = frozenset(map(int, EXACT))
@@ -40,7 +40,7 @@ _UNMET: Final = frozenset(map(int, UNMET))
 
 
 class RankCalls:
-    """The history of one rank in columns: entry `n` of each column belongs to call `n`, the call at *place* `n`.
+    """The history of one rank in columns. The *place* of a call is its index in each column.
 
     Times are nanoseconds of the rank's own clock.
 
@@ -50,11 +50,11 @@ class RankCalls:
         host: Host name, or ''.
         clock: Name of the rank's clock; '' if unknown. Times are comparable only within one known clock.
         wall_offset_ns: Add it to a time for nanoseconds since the epoch.
-        lost: Number of calls known to be missing.
-        until_ns: The rank's last sign of life; 0 if unknown.
+        lost: Number of calls that are missing from the source.
+        until_ns: Last time at which the rank is known to have lived; 0 if unknown.
         groups: The groups of its calls, by key.
-        known_groups: All groups that its source knows, used or not.
-        steps: The ends of its steps, ascending.
+        known_groups: All groups in its source, with or without calls.
+        steps: Its step marks, ascending. Each records the end of a step.
         first_ns: Entry of the first call; None without calls.
         last_entered_ns: Entry of the last call, or 0.
         last_ns: The last entry or end of a call, or 0.
@@ -64,11 +64,11 @@ class RankCalls:
         step: Number of the rank's step.
         begun: Start on the device if recorded, otherwise entry of the call.
         returned: Return of the call; `UNKNOWN` for synchronous calls.
-        waited: Begin of the wait for the call; `UNKNOWN` without a wait.
-        resumed: Return of that wait; `UNKNOWN` if not recorded apart from the end.
+        waited: Start of the wait for the operation; `UNKNOWN` without a wait.
+        resumed: Return of that wait; `UNKNOWN` if only the end of the operation was recorded.
         ended: End of the operation; `OPEN` while in flight.
         how: How the end is known, a `How`; 0 while in flight.
-        known: Bits for the times that are known precisely: `ARRIVED`, `ARRIVED_ALONE`, `TIMED`, …
+        known: Bits `ARRIVED`, `ARRIVED_ALONE`, `TIMED`, …: which of the times are known, and how precisely.
         splits: Splits of uneven exchanges, by place.
     """
 
@@ -96,10 +96,10 @@ class RankCalls:
         self.first_ns: int | None = None
         self.last_entered_ns = 0
         self.last_ns = 0
-        self._begin_columns()
+        self._create_columns()
         self._fill(history.operations, groups or GroupPool())
 
-    def _begin_columns(self) -> None:
+    def _create_columns(self) -> None:
         self.kind, self.channel = array("i"), array("i")
         self.sequence, self.step = array("q"), array("q")
         self.begun, self.returned, self.waited, self.resumed, self.ended = (array("q") for _ in range(5))
@@ -160,7 +160,7 @@ class RankCalls:
             )
             shared = fields_by_key.get(key)
             if shared is None:
-                shared = fields_by_key[key] = kinds.places_of(view)
+                shared = fields_by_key[key] = kinds.fields_of(view)
             fields.append(shared)
         self.kind = array("i", [shared.kind for shared in fields])
         self.channel = array("i", [shared.channel for shared in fields])
@@ -181,7 +181,7 @@ class RankCalls:
             del column[:]
 
     def only(self, places: Iterable[int]) -> RankCalls:
-        """Return a copy with some of the calls, in the given order."""
+        """Return a copy that contains only the calls at these places, in this order."""
         places = array("i", places)
         selected = copy.copy(self)
         for name in _COLUMNS:
@@ -203,11 +203,11 @@ class RankCalls:
         return self.how[place] in _RAISED
 
     def is_met(self, place: int) -> bool:
-        """Return whether a call has ended after every rank that it waits for arrived."""
+        """Return whether a call has ended, and its end proves that every rank it waits for has arrived."""
         return self.ended[place] != OPEN and self.how[place] not in _UNMET
 
     def in_flight(self) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of the ended operations with a known time in flight."""
+        """Yield start and end of the time in flight of each ended operation, if known."""
         are_operations = [kind.record_kind is RecordKind.OPERATION for kind in self.kinds]
         flags_of = [kind.flags for kind in self.kinds]
         columns = zip(self.kind, self.begun, self.ended, self.how, self.known, strict=True)
@@ -217,42 +217,42 @@ class RankCalls:
             flags, since_ns = flags_of[kind], begun_ns
             if flags & _ON_DEVICE:
                 since_ns = begun_ns if known & STARTED else UNKNOWN
-            elif flags & _END_UNSEEN and known & RETURNED:
+            elif flags & _END_UNOBSERVED and known & RETURNED:
                 since_ns = self.waited[place]
             if since_ns != UNKNOWN:
                 yield since_ns, ended_ns
 
-    def hold(self, place: int) -> tuple[int, int] | None:
-        """Return begin and end of the time that a call blocked its thread or device; None if it did not, or unknown."""
+    def blocked_interval(self, place: int) -> tuple[int, int] | None:
+        """Return start and end of the time that a call blocked its thread or device; None if none or unknown."""
         ended_ns, kind = self.ended[place], self.kinds[self.kind[place]]
         if ended_ns == OPEN:
             return None
         if kind.flags & _ON_DEVICE:
-            is_seen = self.how[place] in _EXACT and not kind.flags & _ASYNC and self.known[place] & STARTED
-            return (self.begun[place], ended_ns) if is_seen else None
+            is_blocking = self.how[place] in _EXACT and not kind.flags & _ASYNC and self.known[place] & STARTED
+            return (self.begun[place], ended_ns) if is_blocking else None
         waited_ns, resumed_ns = self.waited[place], self.resumed[place]
         if waited_ns != UNKNOWN:
             end_ns = ended_ns if resumed_ns == UNKNOWN else resumed_ns
             return (waited_ns, end_ns) if end_ns >= waited_ns else None
         # A synchronous collective blocks from its call to its end.
-        is_call = not self.known[place] & RETURNED and self.how[place] in _BLOCKING
-        return (self.begun[place], ended_ns) if is_call else None
+        is_synchronous = not self.known[place] & RETURNED and self.how[place] in _BLOCKING
+        return (self.begun[place], ended_ns) if is_synchronous else None
 
     def wait_ns(self, place: int) -> int:
         """Return the duration of the wait for a call; `UNKNOWN` without a wait, or if it was not recorded."""
-        # The end of a wait that ended the operation is recorded only as the end of the operation.
+        # If the wait detected the end of the operation, its return is recorded only as that end.
         until_ns = self.ended[place] if self.how[place] in _AWAITED else self.resumed[place]
         since_ns = self.waited[place]
         return max(until_ns - since_ns, 0) if UNKNOWN not in (since_ns, until_ns) else UNKNOWN
 
-    def is_awaited_unseen(self, place: int) -> bool:
-        """Return whether torch may wait for a call unseen, as DDP does in C++ after a backward pass."""
+    def may_have_unrecorded_wait(self, place: int) -> bool:
+        """Return whether torch may wait for a call without a record, as DDP does in C++ after a backward pass."""
         kind = self.kinds[self.kind[place]]
         is_async = bool(kind.flags & _ASYNC) and kind.phase is not Phase.OUTSIDE_BACKWARD
         return is_async and bool(self.known[place] & RETURNED) and self.waited[place] == UNKNOWN
 
-    def joins(self) -> list[int]:
-        """Return the begins of optimizer steps, ascending: all gradients are reduced by then."""
+    def optimizer_starts(self) -> list[int]:
+        """Return the start times of optimizer steps, ascending. All gradients are reduced by then."""
         kind = ActivityKind.OPTIMIZER_STEP
         return sorted(activity.entered_ns for activity in self.activities if activity.kind is kind)
 

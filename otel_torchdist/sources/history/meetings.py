@@ -19,7 +19,7 @@ class Member:
     Attributes:
         calls: All calls of the rank.
         places: Places of its calls in the channel, in order of entry; at least one.
-        sequences: Their positions; a range if they are consecutive.
+        sequences: Positions of these calls; a range if they are consecutive.
     """
 
     __slots__ = ("_by_sequence", "calls", "places", "sequences")
@@ -43,8 +43,8 @@ class Member:
         return self._by_sequence.get(sequence)
 
     @property
-    def whole_from(self) -> int:
-        """First position after the last gap."""
+    def complete_from(self) -> int:
+        """First position after the last gap: no later call is missing."""
         if isinstance(self.sequences, range):
             return self.sequences.start
         ascending = sorted(set(self.sequences))
@@ -58,8 +58,8 @@ class _MeetingColumns(NamedTuple):
     """The columns of a meeting's calls.
 
     Attributes:
-        known: Bits that are set for all calls.
-        begun: Begin of each call.
+        known: Bits of `RankCalls.known` that are set for all calls.
+        begun: `RankCalls.begun` of each call.
         operations: Names of the operations that were called.
     """
 
@@ -76,7 +76,7 @@ class Meeting:
         sequence: The position.
         members: The ranks that have called, ascending.
         places: The place of each member's call in its columns.
-        missing: Ranks that have not called although their calls are known.
+        missing: Ranks that have not made the call, as their complete records show.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Meeting:
         places: Sequence[int],
         missing: tuple[int, ...] = (),
     ) -> None:
-        """Put the calls together."""
+        """Combine the calls of all members."""
         self.shared: Final = shared
         self.sequence: Final = sequence
         self.members: Final = members
@@ -109,13 +109,13 @@ class Meeting:
 
     @cached_property
     def waiting(self) -> Waiting:
-        """Who waits for whom; `UNKNOWN` if members called different operations."""
+        """Rule by which members wait for each other; `UNKNOWN` if they called different operations."""
         rules = {waiting_in(operation) for operation in self.operations}
         return rules.pop() if len(rules) == 1 else Waiting.UNKNOWN
 
     @property
     def arrived(self) -> list[int] | None:
-        """Arrival of each member; None unless all have arrived, at precise times of one clock."""
+        """Arrival time of each member; None if a member has not arrived, or if the times are not comparable."""
         if self.missing or not self.shared.has_one_clock or not self._columns.known & ARRIVED_ALONE:
             return None
         return self._columns.begun
@@ -130,7 +130,7 @@ class Meeting:
 
     @cached_property
     def _columns(self) -> _MeetingColumns:
-        """The columns, read once: this takes most of the time of an analysis."""
+        """The columns, read only once: reading them takes most of the time of an analysis."""
         known, operations = -1, set[str]()
         begun: list[int] = []
         for member, place in zip(self.members, self.places, strict=True):
@@ -141,11 +141,11 @@ class Meeting:
         return _MeetingColumns(known, begun, operations)
 
     def last(self) -> LastArrival | None:
-        """Return the last arrival if everyone waits for it, otherwise None."""
+        """Return the last arrival if all members wait for it; None otherwise, or if unknown."""
         return last_of(self.arrived) if self.arrived is not None and self.waiting is Waiting.EVERYONE else None
 
     def awaited(self) -> Sequence[int | None]:
-        """Return, for each member, the arrival of the rank it waits for; None if it waits for none, or if unknown."""
+        """Return for each member when the rank it waits for arrived; None if it waits for no rank, or if unknown."""
         arrived = self.arrived
         if arrived is None:
             return [None] * len(self.members)
@@ -173,9 +173,9 @@ class SharedChannel:
     """A channel with the known calls of its ranks.
 
     Attributes:
-        expected: Ranks that take part, ascending.
+        expected: Ranks of the channel, ascending.
         members: The ranks with a call in the channel, ascending.
-        absent: Ranks without a call in the channel, although all their calls are known.
+        absent: Ranks whose complete records contain no call in the channel, ascending.
         first: First position from which all calls of `members` are known.
         has_one_clock: Whether all expected ranks have called, by one known clock.
     """
@@ -195,46 +195,46 @@ class SharedChannel:
             ranks: All ranks whose calls are known.
             places: Places of the calls in the channel, by rank.
         """
-        ends = (channel.source, channel.destination) if channel.is_point_to_point else group.members
+        ranks_of_channel = (channel.source, channel.destination) if channel.is_point_to_point else group.members
         self.channel: Final = channel
         self.group: Final = group
-        self.expected: Final = tuple(sorted(set(ends)))
+        self.expected: Final = tuple(sorted(set(ranks_of_channel)))
         known = [ranks[rank] for rank in self.expected if rank in ranks]
         self.members: Final = {calls.rank: Member(calls, places[calls.rank]) for calls in known if calls.rank in places}
         self.absent: Final = tuple(calls.rank for calls in known if calls.rank not in places and not calls.lost)
         incomplete = (member for member in self.members.values() if member.calls.lost)
-        self.first: Final = max((member.whole_from for member in incomplete), default=0)
+        self.first: Final = max((member.complete_from for member in incomplete), default=0)
         clocks = {calls.clock for calls in known}
         self.has_one_clock: Final = len(self.members) == len(self.expected) and len(clocks) == 1 and "" not in clocks
 
     def meetings(self, whole: bool = True) -> Iterator[Meeting]:
-        """Yield the meetings in order, from `first` on; all of them if `whole` is false."""
-        least = self.first if whole else 0
+        """Yield the meetings by ascending position: from `first` on, or from the first call on if `whole` is false."""
+        start = self.first if whole else 0
         members = list(self.members.values())
-        together = self._together(least)
-        every = {
+        common = self._common_range(start)
+        remaining = {
             sequence
             for member in members
             for sequence in member.sequences
-            if sequence >= least and sequence not in together
+            if sequence >= start and sequence not in common
         }
-        ascending = sorted(every)
-        yield from (self.meeting_at(sequence) for sequence in ascending if not together or sequence < together.start)
-        if together:
+        ascending = sorted(remaining)
+        yield from (self.meeting_at(sequence) for sequence in ascending if not common or sequence < common.start)
+        if common:
             columns = [
-                member.places[together.start - member.sequences[0] : together.stop - member.sequences[0]]
+                member.places[common.start - member.sequences[0] : common.stop - member.sequences[0]]
                 for member in members
             ]
-            for sequence, places in zip(together, zip(*columns, strict=True), strict=True):
+            for sequence, places in zip(common, zip(*columns, strict=True), strict=True):
                 yield Meeting(self, sequence, members, places, self.absent)
-            yield from (self.meeting_at(sequence) for sequence in ascending if sequence >= together.stop)
+            yield from (self.meeting_at(sequence) for sequence in ascending if sequence >= common.stop)
 
-    def _together(self, least: int) -> range:
-        """Return the range of positions at which every member has called, without a gap."""
+    def _common_range(self, start: int) -> range:
+        """Return the positions, from `start` on, at which every member has a call; empty if a member has a gap."""
         members = self.members.values()
         if not members or not all(isinstance(member.sequences, range) for member in members):
             return range(0)
-        begin = max(least, *(member.sequences[0] for member in members))
+        begin = max(start, *(member.sequences[0] for member in members))
         return range(begin, min(member.sequences[-1] for member in members) + 1)
 
     def meeting_at(self, sequence: int) -> Meeting:
@@ -253,10 +253,10 @@ class SharedChannel:
 
 
 def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
-    """Return the channels whose positions are comparable between ranks, in a fixed order.
+    """Yield the channels whose positions are comparable between ranks, ascending.
 
     Three kinds of channels are left out: unknown groups, messages to a rank that receives from any rank, and groups
-    in use before the recording began, where ranks count from different positions.
+    that were in use before the recording began: their ranks count from different positions.
 
     Args:
         ranks: All ranks whose calls are known, ascending.
@@ -286,5 +286,5 @@ def accepting_inboxes(channels: Iterable[Channel]) -> set[tuple[str, int]]:
 
 
 def inbox_of(channel: Channel) -> tuple[str, int]:
-    """Return the group and the receiving rank of a channel; -1 for collectives."""
+    """Return the group and the receiving rank of a channel; the rank is -1 for collectives."""
     return channel.group, channel.destination

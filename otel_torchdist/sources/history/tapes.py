@@ -36,7 +36,7 @@ def histories_of(run: Run, advance: Advance = unreported) -> tuple[list[RankHist
 
 
 def history_of(tape: TapeReader) -> RankHistory:
-    """Read a tape, not polled before, to its current end: its rank may be running.
+    """Read a tape that has not been polled yet, to its current end. Its rank may be running.
 
     Raises:
         TapeError: The tape has become unreadable.
@@ -48,10 +48,10 @@ def history_of(tape: TapeReader) -> RankHistory:
 
 
 class TapeHistory:
-    """All records read from a tape. Whoever polls the tape must pass on every batch, from the first."""
+    """All records read from a tape. The code that polls the tape must pass every batch to `observe`."""
 
     def __init__(self, tape: TapeReader) -> None:
-        """Begin without records."""
+        """Start without records."""
         self._tape = tape
         self._operations: dict[int, Operation] = {}
         self._activities: dict[int, Activity] = {}
@@ -92,5 +92,5 @@ class TapeHistory:
 
 
 def _overflows(time_ns: int, sequence: int) -> bool:
-    """Return whether a number exceeds the signed 64-bit columns of histories, which only a forged record does."""
+    """Return whether a number exceeds the signed 64-bit columns of `RankCalls`. Only forged records have any."""
     return bool((time_ns | sequence) >> 63)

@@ -106,6 +106,6 @@ def test_condensed_calls(ranks: Ranks) -> None:
     ranks.call(0, 1, 2, waits_ms=1.5, how=How.WAIT)
     table = CallTable()
     calls = table.columns_of(ranks.histories()[0])
-    assert (calls.hold(0), calls.wait_ns(0)) == ((1.5 * MS, 2 * MS), 0.5 * MS)
+    assert (calls.blocked_interval(0), calls.wait_ns(0)) == ((1.5 * MS, 2 * MS), 0.5 * MS)
     table.keep(calls)
     assert (len(table.ranks[0]), len(calls.returned), calls.known_groups) == (1, 0, ())
