@@ -109,7 +109,7 @@ class PathTimeline:
         self.spent: Final = TimeSpent(calls.activities)
 
     def _blocks(self, calls: RankCalls, optimizer_starts: Sequence[int]) -> Iterator[Block]:
-        """Yield the blocks, recorded and inferred; `optimizer_starts` are the start times of optimizer steps, ascending."""
+        """Yield the blocks, recorded and inferred. `optimizer_starts` are ascending."""
         pending: list[int] = []
         upcoming = iter(optimizer_starts)
         optimizer_ns = next(upcoming, None)
