@@ -52,8 +52,8 @@ class NativeTapeWriter(TapeWriter):
         """Record an operation as entered; see `TapeWriter`."""
         return self.library.tape_begin(self.session, entered_ns, step, sequence, tail)
 
-    def _append(self, payload: bytes, own_words: bytes) -> int:
-        assert own_words == layout.EMPTY_WORDS
+    def _append(self, payload: bytes, record_words: bytes) -> int:
+        assert record_words == layout.EMPTY_WORDS
         return self.library.tape_append(self.session, payload)
 
     def begun_at(self, entered_ns: int) -> int:

@@ -1,7 +1,7 @@
 """Figures of a rank's steps: counters in words of the tape's header, next to the live words.
 
-They are not records: recording a data wait of a few microseconds would take as long as the wait, and a reader that
-falls behind misses no counts. Like other counters they have no checksums: damage means a wrong metric.
+They are counters instead of records for two reasons: recording a data wait of a few microseconds would take as long as
+the wait, and a slow reader misses no counts. Like other counters they have no checksums: damage means a wrong metric.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class FigureWords:
         self._words[word] = (self._words[word] + amount) & _MASK_64
 
     def add_time(self, word: FigureWord, nanoseconds: int) -> None:
-        """Add to a time, and one to the counter behind it."""
+        """Add to a time, and add 1 to its counter, which is the next word."""
         words = self._words
         words[word] = (words[word] + nanoseconds) & _MASK_64
         words[word + 1] = (words[word + 1] + 1) & _MASK_64
@@ -104,11 +104,11 @@ class FigureWords:
         self.add_to(FigureWord.SYNCS_TIMED, 1)
 
     def figures_so_far(self, word: FigureWord) -> tuple[int, int]:
-        """Return a time and the counter behind it, for `replace_figures`."""
+        """Return a time and its counter, for `replace_figures`."""
         return self._words[word], self._words[word + 1]
 
     def replace_figures(self, word: FigureWord, nanoseconds: int, count: int) -> None:
-        """Set a time and the counter behind it."""
+        """Set a time and its counter."""
         self._words[word] = nanoseconds & _MASK_64
         self._words[word + 1] = count & _MASK_64
 

@@ -39,7 +39,7 @@ def identify(
     checks_values: bool = False,
     world: str = "",
 ) -> TapeIdentity:
-    """Return the identity of a new tape of this process, with `capacity` records or one more."""
+    """Return the identity of a new tape of this process. Its ring holds `capacity` records, or one more."""
     monotonic_ns, realtime_ns = clock_pair()
     return TapeIdentity(
         nonce=int.from_bytes(os.urandom(8), "little") | 1,
@@ -278,12 +278,12 @@ class TapeIdentity:
         monotonic_ns: Monotonic clock at creation.
         realtime_ns: Wall clock at creation.
         parent: Nonce of the tape of the rank that started this process as its helper; 0 for none.
-        kernel: The recording kernel.
-        torch: Version of its torch; '' if not recorded.
-        synchronized: Whether it waits for devices before and after collectives.
-        checks_values: Whether it checks that all inputs of operations are finite.
-        world: The world created by hand that rank and world size belong to, if the process was in no other when the
-            tape was created; '' for the default group.
+        kernel: The recording kernel, native or Python.
+        torch: Version of torch; '' if not recorded.
+        synchronized: Whether the instrumentation waits for devices before and after collectives.
+        checks_values: Whether the instrumentation checks that all inputs of operations are finite.
+        world: Name of the world created by hand that defines rank and world size, if the process was in no other world
+            when the tape was created; '' for the default group.
     """
 
     nonce: int

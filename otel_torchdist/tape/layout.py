@@ -19,7 +19,7 @@ process could see half a word. So the byte order is native, and part of the magi
 
 All data behind verdicts and times can be verified: the identity and each payload by a CRC, every other word by a
 checksum inside it. Four kinds of words are unprotected: counters, the request for stacks, its answer, and the answer
-to a profile request. Damage there means a wrong count in a metric, or one write of stacks too many.
+to a profile request. Damage there causes a wrong count in a metric, or one unrequested write of stacks.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ SPLITS_BYTES: Final = 32
 """Bytes for parts in one record of kind `SPLITS`."""
 SPLITS: Final = struct.Struct(f"=QQIIHH{SPLITS_BYTES}sBBH")
 """received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, form: the payload of a `SPLITS` record.
-The kind is at the same offset in every payload. The entry is at another offset, so that `begun_at` finds only
-operations by it."""
+The kind is at the same offset in every payload. `entered_ns` is not, so that `begun_at` matches only operations."""
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
 EMPTY_WORDS: Final = bytes(8 * WORDS)
@@ -70,7 +69,7 @@ CRC_MODULUS: Final = 4294967291
 MIN_CAPACITY: Final = 8
 MAX_CAPACITY: Final = 1 << 21
 MAX_TIME_NS: Final = (1 << 62) - 1
-"""146 years. The sum of two such times still fits OTLP's 64-bit times."""
+"""Upper bound on times, 146 years. The sum of two such times still fits OTLP's 64-bit times."""
 MAX_COUNT: Final = (1 << 31) - 1
 """Upper bound of process ids."""
 NO_CALLER: Final = 0
@@ -81,7 +80,7 @@ MAX_RANKS: Final = 1 << 20
 """Upper bound of ranks and world sizes: readers list the missing ranks of a job."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
 ASKED_TIME_BITS: Final = 45
-"""Bits of the time in `ASKED`: microseconds, which wrap after 407 days. The signal's number is above them."""
+"""Width of the time in `ASKED`: microseconds, which wrap after 407 days. The bits above are the signal's number."""
 
 
 class LiveWord(enum.IntEnum):
@@ -119,11 +118,11 @@ class LiveWord(enum.IntEnum):
     BACKWARD_THREAD = 156
     """Native id of the thread that began the last backward pass."""
     BACKWARD_US = 157
-    """Begin of that backward pass; 0 once it has ended."""
+    """Start of that backward pass in microseconds; 0 once it has ended."""
     FUTURE_THREAD = 158
     """Native id of the thread that began the last wait for a future."""
     FUTURE_US = 159
-    """Begin of that wait; 0 once it has ended."""
+    """Start of that wait in microseconds; 0 once it has ended."""
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -159,7 +158,7 @@ class Word(enum.IntEnum):
 
 
 class ActivityWord(enum.IntEnum):
-    """The first four words of an activity, known before its end."""
+    """The first four words of an activity, stored before its end."""
 
     BYTES = 0
     """Bytes written or read."""
@@ -167,7 +166,7 @@ class ActivityWord(enum.IntEnum):
     STORAGE = 2
     """Name id of the storage written to or read from."""
     EXPLANATION = 3
-    """Name id of the message of the exception that ended it."""
+    """Name id of the message of the exception that ended the activity."""
 
 
 _FLOAT: Final = struct.Struct("=f")
@@ -182,7 +181,7 @@ _BLAMES: Final = {int(blame): blame for blame in Blame}
 
 
 def pack_failure(identity: int, blame: Blame) -> int:
-    """Return a failure's word: the name id of the exception's type, and the blame in its message. Fits in 32 bits."""
+    """Pack a failure into 32 bits: the name id of the exception's type, and the blame parsed from its message."""
     return identity & _FAILURE_MASK | blame << _FAILURE_BITS
 
 
@@ -197,7 +196,7 @@ def tape_size(capacity: int) -> int:
 
 
 def ring_capacity(wanted: int) -> int:
-    """Return the capacity of a ring for `wanted` records: one more for a multiple of `CHECK_MODULUS`.
+    """Return the capacity of a ring for `wanted` records: a multiple of `CHECK_MODULUS` is increased by 1.
 
     With such a multiple, a word stored one lap late would pass the check of the record that now owns the slot.
     """
@@ -221,8 +220,8 @@ def float_of(bits: int) -> float:
 
 
 # Times, positions and sizes have 64 unsigned bits on a tape. OTLP, archives and MessagePack have 63, and an exporter
-# logs an error for each larger number. A damaged record does not pass its CRC, so a larger number is forged, or the
-# size of a tensor that takes no memory (`expand`, device `meta`). All objects made from records are checked here.
+# logs an error for each larger number. A damaged record fails its CRC. So a larger number is forged, or is the size of
+# a tensor that takes no memory (`expand`, device `meta`). Decoders of records check their numbers with these functions.
 
 MAX_NUMBER: Final = MAX_TIME_NS
 """Upper bound of times in nanoseconds, positions and sizes. The sum of two fits 63 bits."""

@@ -42,9 +42,9 @@ _ASKED_WRAP_US: Final = 1 << layout.ASKED_TIME_BITS
 
 
 def asked_at_ns(asked: int, heartbeat_ns: int) -> int:
-    """Return the time of a signal that asked the process to end; 0 without one.
+    """Return the monotonic time of the signal that asked the process to end, in nanoseconds; 0 without a signal.
 
-    The word has the uptime of the machine modulo 407 days. A process ends soon after the signal, so the candidate
+    The word stores the time modulo 407 days. A process ends soon after the signal, so of all possible times the
     nearest to the last heartbeat is the right one.
 
     Args:
@@ -110,7 +110,7 @@ class LiveWords:
         self._words[LiveWord.EXPORTED_BY_RANK] = seals.seal_live(LiveWord.EXPORTED_BY_RANK, 1)
 
     def expect_until(self, monotonic_ns: int) -> None:
-        """Publish the end of an expected wait, of this rank or of others for it; 0 for none."""
+        """Publish when an expected wait ends, of this rank or of other ranks for this rank; 0 for no wait."""
         value = seals.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
         self._words[LiveWord.EXPECTED_UNTIL_US] = value
 
@@ -121,26 +121,28 @@ class LiveWords:
 
     def begin_backward(self, thread: int, monotonic_ns: int) -> None:
         """Publish that a thread, given by its native id, has begun a backward pass."""
-        self._engage(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread, monotonic_ns)
+        self._begin_interval(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread, monotonic_ns)
 
     def end_backward(self, thread: int) -> None:
-        """Publish that a thread's backward pass has ended, unless another thread has begun one meanwhile."""
-        self._disengage(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread)
+        """Publish that a thread's backward pass has ended, unless another thread has begun another."""
+        self._end_interval(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread)
 
     def begin_future(self, thread: int, monotonic_ns: int) -> None:
         """Publish that a thread, given by its native id, has begun to wait for a future."""
-        self._engage(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread, monotonic_ns)
+        self._begin_interval(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread, monotonic_ns)
 
     def end_future(self, thread: int) -> None:
-        """Publish that a thread's wait for a future has ended, unless another thread has begun one meanwhile."""
-        self._disengage(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread)
+        """Publish that a thread's wait for a future has ended, unless another thread has begun to wait meanwhile."""
+        self._end_interval(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread)
 
-    def _engage(self, thread_word: LiveWord, since: LiveWord, thread: int, monotonic_ns: int) -> None:
-        self._words[since] = seals.seal_live(since, 0)  # so that no reader combines two threads' thread and time
+    def _begin_interval(self, thread_word: LiveWord, since: LiveWord, thread: int, monotonic_ns: int) -> None:
+        self._words[since] = seals.seal_live(
+            since, 0
+        )  # otherwise a reader could combine one thread with another thread's time
         self._words[thread_word] = seals.seal_live(thread_word, thread)
         self._words[since] = seals.seal_live(since, monotonic_ns // 1000)
 
-    def _disengage(self, thread_word: LiveWord, since: LiveWord, thread: int) -> None:
+    def _end_interval(self, thread_word: LiveWord, since: LiveWord, thread: int) -> None:
         if self._words[thread_word] == seals.seal_live(thread_word, thread):
             self._words[since] = seals.seal_live(since, 0)
 
@@ -179,5 +181,5 @@ class LiveWords:
         self._words[LiveWord.STATE] = state
 
     def foretell(self, failure: int) -> None:
-        """Publish the failure that may end the process. A single store, since there may be no time for more."""
+        """Publish the failure that may end the process. A single store: the process may end before a second."""
         self._words[LiveWord.FAILURE] = seals.seal_live(LiveWord.FAILURE, failure)

@@ -33,7 +33,7 @@ _LIVE_WORDS: Final = struct.Struct(f"={int(max(LiveWord)) - _FIRST_LIVE_WORD + 1
 _RECORD_HEAD: Final = struct.Struct("=QQ")
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 _READS: Final = 3
-"""Reads before a record counts as damaged: with weak memory ordering its number may be visible before the rest."""
+"""Number of reads before a record counts as damaged: with weak memory ordering, its number may be visible first."""
 _RUN_ID_READS: Final = 100
 _E = TypeVar("_E", bound=IntEnum)
 
@@ -64,32 +64,33 @@ class MappedTape:
         self.owner = os.fstat(self._file).st_uid
         memory = FileMemory(self._file, readonly, str(path))
         try:
-            self._follow(path, memory)
+            self._attach(path, memory)
         except TapeError:
             memory.close()
             raise
 
     @classmethod
     def of_writer(cls, writer: TapeWriter) -> Self:
-        """Read the tape that this process writes, through the writer's own mapping.
+        """Return a reader of the tape that this process writes, through the writer's mapping.
 
-        Closing a second descriptor of the file would release the lock that marks this process as alive.
+        A second descriptor of the file would be dangerous: closing it would release the lock that marks this process
+        as alive.
         """
         reader = cls.__new__(cls)
         reader._writer = writer
         reader._file = -1
         reader.owner = os.geteuid()
-        reader._follow(writer.path, OwnMemory(memoryview(writer.view())))
+        reader._attach(writer.path, OwnMemory(memoryview(writer.view())))
         return reader
 
     def another(self) -> Self:
-        """Return a second reader of the same open file, at its oldest record. It must not be closed."""
+        """Return a second reader, at the oldest record. It shares this reader's open file, so it must not be closed."""
         reader = type(self).__new__(type(self))
         reader._writer, reader._file, reader.owner = self._writer, self._file, self.owner
-        reader._follow(self.path, self.words)
+        reader._attach(self.path, self.words)
         return reader
 
-    def _follow(self, path: Path, memory: TapeMemory) -> None:
+    def _attach(self, path: Path, memory: TapeMemory) -> None:
         self.path = path
         self.identity = decode_identity(memory.read(0, min(memory.size, layout.IDENTITY_SIZE)), str(path))
         needed = layout.tape_size(self.identity.capacity)
@@ -151,8 +152,8 @@ class MappedTape:
         return value
 
     def _run_id(self) -> tuple[int, RunIdState, tuple[int, ...]]:
-        """Return the run's id, the state of its agreement, and all live words from the same read."""
-        for _ in range(_RUN_ID_READS):  # the writer may be publishing it
+        """Return the run id, the state of the ranks' agreement on it, and all live words, from one read."""
+        for _ in range(_RUN_ID_READS):  # the writer may be changing the run id
             words = _LIVE_WORDS.unpack(self.words.read(_FIRST_LIVE_WORD << 3, _LIVE_WORDS.size))
             word = _live(words, LiveWord.RUN_ID_STATE)
             run_id = _live(words, LiveWord.RUN_ID_HIGH) << 64 | _live(words, LiveWord.RUN_ID_LOW)

@@ -63,7 +63,7 @@ class FileMemory:
         self._file = file
         self._where = where
         self._identity = identity_of(file)
-        # For readers dropped without `close`. In a rank, the program may have closed the descriptor already.
+        # Closes the file if a reader is dropped without `close`, unless the program has closed the descriptor.
         self._finalizer = weakref.finalize(self, close_if, file, self._identity)
         self._finalizer.atexit = False
 
@@ -110,7 +110,7 @@ class FileMemory:
 
 
 class OwnMemory:
-    """The tape that this process writes, through its writer's mapping."""
+    """The tape that this process writes, read through the writer's mapping."""
 
     def __init__(self, data: memoryview) -> None:
         """Read from `data`, which the writer still owns."""

@@ -20,7 +20,7 @@ _NOT_KEPT: Final = -1
 class Refuge:
     """Writes the refuge of a tape.
 
-    `_open` has the place of each open operation: 0 in the ring, slot + 1 in the refuge, or `_NOT_KEPT`.
+    `_open` maps each open operation to 0 in the ring, slot + 1 in the refuge, or `_NOT_KEPT`.
     """
 
     _words: memoryview
@@ -44,7 +44,7 @@ class Refuge:
                 return
             source = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
             target = layout.REFUGE_OFFSET + slot * _RECORD_SIZE
-            self._words[source >> 3] = 0  # from now on, marks go to the refuge and wait for the lock
+            self._words[source >> 3] = 0  # from now on, `mark` looks in the refuge, and waits for the lock
             self._bytes[target + 8 : target + 128] = self._bytes[source + 8 : source + 128]
             self._words[target >> 3] = number
             self._open[number] = slot + 1

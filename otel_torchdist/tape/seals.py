@@ -21,7 +21,7 @@ _HOW: Final = {int(how): how for how in How}
 
 
 def payload_checksum(number: int, payload: bytes | memoryview) -> int:
-    """CRC32 of a payload, seeded with its record's number: an old payload under a new number does not pass."""
+    """Return the CRC32 of a payload, seeded with its record's number: an old payload fails under a new number."""
     return zlib.crc32(payload, number % CRC_MODULUS)
 
 
@@ -51,7 +51,7 @@ def abandoned_words(number: int) -> bytes:
 
 
 def unseal(number: int, word: int) -> tuple[int, How] | None:
-    """Return value and `How` of a sealed word; None if it is empty, damaged or belongs to another record."""
+    """Return value and `How` of a sealed word; None for a word that is empty, damaged or of another record."""
     content = word >> 12
     if (content + number) % CHECK_MODULUS != word & 0xFFF:
         return None
@@ -60,7 +60,7 @@ def unseal(number: int, word: int) -> tuple[int, How] | None:
 
 
 def seal_live(word: LiveWord, value: int) -> int:
-    """Pack a live word: the low 52 bits of a value, and a checksum. A sealed word is never 0, as an empty word is."""
+    """Pack a live word: the low 52 bits of a value, and a checksum. A sealed word is never 0, unlike an empty word."""
     content = value & LIVE_VALUE_MASK
     return (content << 12) | ((content + word) % CHECK_MODULUS)
 

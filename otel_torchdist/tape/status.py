@@ -18,8 +18,8 @@ class TapeStatus:
         run_id: 128 bits; 0 until known.
         run_id_state: State of the ranks' agreement on the run id.
         step: Number of the current step.
-        heartbeat_ns: Time of the last heartbeat of our thread in the writer, to the microsecond. Native code that holds
-            the GIL delays it.
+        heartbeat_ns: Time of the last heartbeat of our thread in the writer's process, rounded to microseconds. Native
+            code that holds the GIL delays heartbeats.
         monotonic_ns: Monotonic clock of the newest clock pair, taken at the heartbeat.
         realtime_ns: Wall clock of the newest clock pair.
         records_dropped: Records that the writer could not write.
@@ -30,17 +30,17 @@ class TapeStatus:
         failure: Name id of the exception that ended the process; 0 for none.
         request: Number of the last request for stacks.
         answer: Number of the last answered request for stacks.
-        expects_until_ns: End of an expected wait, of this rank or of others for it; 0 for none.
+        expects_until_ns: End of an expected wait, of this rank or of other ranks for this rank; 0 for no wait.
         exported_by_rank: Whether its own process exports the tape (`OTEL_PYTHON_TORCHDIST_READER=thread`).
         rescue: Progress of its rescue.
         asked_signal: The signal that asked the process to end; 0 if none was recorded.
-        asked_ns: Time of that signal.
+        asked_ns: Time of that signal; 0 if none was recorded.
         rpc_worker: Name id of the process's name as an RPC worker; 0 if it is not a worker.
         rpc_threads: Number of its threads that serve calls of other workers.
         backward_thread: Native id of the thread that began the last backward pass.
-        backward_since_ns: Begin of that backward pass; 0 once it has ended.
+        backward_since_ns: Start of that backward pass; 0 once it has ended.
         future_thread: Native id of the thread that began the last wait for a future.
-        future_since_ns: Begin of that wait; 0 once it has ended.
+        future_since_ns: Start of that wait; 0 once it has ended.
     """
 
     run_id: int
@@ -73,6 +73,7 @@ class TapeStatus:
 MAX_WALL_NS: Final = (1 << 63) - 1
 """Latest time that OTLP can represent. A single span with a later time would make its whole export request fail."""
 CLOCK_STEP_NS: Final = 50_000_000
+"""Change of the offset above which the wall clock counts as set."""
 
 
 class WallClock:

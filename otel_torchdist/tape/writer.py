@@ -31,7 +31,8 @@ _WORDS_WORD: Final = layout.WORDS_OFFSET // 8
 _ENTERED_WORD: Final = 2
 _COMPLETED_WORD: Final = _WORDS_WORD + int(Word.COMPLETED)
 _MAX_DURATION_NS: Final = layout.MAX_DURATION_NS
-_LATEST: Final = 64
+_SEARCHED: Final = 64
+"""Number of newest records that `begun_at` searches."""
 
 # Globals for the hot path of every collective: attributes of a module or an enum cost more.
 _RING_OFFSET: Final = layout.RING_OFFSET
@@ -50,8 +51,9 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
     """Writes one rank's tape.
 
     Thread-safe under the GIL: numbers come from an atomic counter, each thread writes its own record, and a lock is
-    taken only when an open operation is about to be overwritten. If other threads write a whole lap while a thread is
-    inside `begin` or `mark`, the record in its slot may be corrupted. Readers detect that and count it as lost.
+    taken only when an open operation is about to be overwritten. If other threads write a whole lap of the ring
+    while a thread is inside `begin` or `mark`, the record in its slot may be corrupted. Readers detect it and count it
+    as lost.
     """
 
     def __init__(self, directory: Path, identity: TapeIdentity, names_bytes: int = MAX_BYTES) -> None:
@@ -144,11 +146,11 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         self._open[number] = 0
         return number
 
-    def _append(self, payload: bytes, own_words: bytes) -> int:
-        """Publish a record under the next number. Once a number is drawn, nothing may fail.
+    def _append(self, payload: bytes, record_words: bytes) -> int:
+        """Publish a record under the next number. Once the number is drawn, no step may fail.
 
         A signal handler may still raise, after any call. Then the record is published as abandoned, because readers
-        wait at a gap.
+        would wait for the missing number.
         """
         number = 0
         for number in self._numbers:  # noqa: B007  # not next(): after a call a signal handler could lose it
@@ -161,33 +163,33 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
             word = offset >> 3
             words = self._words
             words[word] = 0
-            _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
+            _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, record_words)
             words[word] = number
             words[_NEXT_NUMBER] = number + 1
         except BaseException:
-            self._publish_abandoned(number, payload, own_words)
+            self._publish_abandoned(number, payload, record_words)
             raise
         return number
 
-    def _publish_abandoned(self, number: int, payload: bytes, own_words: bytes) -> None:
-        if own_words == _EMPTY_WORDS:
-            own_words = seals.abandoned_words(number)
+    def _publish_abandoned(self, number: int, payload: bytes, record_words: bytes) -> None:
+        if record_words == _EMPTY_WORDS:
+            record_words = seals.abandoned_words(number)
         offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
         self._words[offset >> 3] = 0
-        _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
+        _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, record_words)
         self._words[offset >> 3] = number
         self._words[_NEXT_NUMBER] = max(self._words[_NEXT_NUMBER], number + 1)
 
     def begun_at(self, entered_ns: int) -> int:
-        """Return the number of the open operation entered at a given time, among the latest; 0 without one.
+        """Return the number of the open operation entered at a given time; 0 if none of the newest records matches.
 
-        For a caller that a signal handler interrupts after `begin` has published the operation, but before the caller
-        has its number. Python 3.10 runs handlers after each call, newer versions only after calls that leave the
+        A signal handler may interrupt a caller after `begin` has published the operation, but before the caller has
+        its number. Python 3.10 runs handlers after each call, newer versions only after calls that leave the
         interpreter's current C frame.
         """
         words = self._words
         newest = words[_NEXT_NUMBER] - 1
-        for number in range(newest, max(newest - _LATEST, 0), -1):
+        for number in range(newest, max(newest - _SEARCHED, 0), -1):
             word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
             record = words[word], words[word + _ENTERED_WORD], words[word + _COMPLETED_WORD]
             if record == (number, entered_ns, 0):
@@ -198,8 +200,8 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
     def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
         """Store one of a record's words: a time `elapsed_ns` after its entry.
 
-        If the record's slot has been reused, its copy in the refuge is marked, if there is one. Times are clipped to
-        0 to 78 hours (see `seals.seal`).
+        If the record's slot has been reused, the word goes to its copy in the refuge, if any. Times are clipped to 78
+        hours (see `seals.seal`).
         """
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         words = self._words
@@ -209,7 +211,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         content = (elapsed_ns << 4) | how
         try:
             words[word + _WORDS_WORD + which] = (content << 12) | ((content + number) % _CHECK_MODULUS)
-        except ValueError:  # it does not fit
+        except ValueError:  # the time does not fit
             words[word + _WORDS_WORD + which] = seals.seal(number, elapsed_ns, how)
 
     def clear(self, number: int, which: int) -> None:
@@ -239,16 +241,16 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
                 content = (elapsed << 4) | how  # the common case
                 words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
                 return True
-            return self._complete_otherwise(number, refuge, entered_ns, max(elapsed, 1), how, failure)
+            return self._complete_uncommon(number, refuge, entered_ns, max(elapsed, 1), how, failure)
         except BaseException:  # a signal handler has raised
             self._complete_interrupted(number, entered_ns, max(elapsed, 1), how)
             raise
 
-    def _complete_otherwise(
+    def _complete_uncommon(
         self, number: int, refuge: int | None, entered_ns: int, elapsed: int, how: int, failure: int
     ) -> bool:
         if refuge is None:
-            with self._lap_lock:  # another thread may be moving it to the refuge
+            with self._lap_lock:  # another thread may be moving the record to the refuge
                 refuge = self._open.pop(number, None)
             if refuge is None:
                 return False
@@ -275,19 +277,19 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
 
     def _complete_late(self, number: int, refuge: int, entered_ns: int, elapsed: int, how: int, failure: int) -> None:
         """Write a separate completion record for an operation that has left the ring, with a copy of its words."""
-        own_words = _EMPTY_WORDS
+        record_words = _EMPTY_WORDS
         if refuge > 0:
             offset = layout.REFUGE_OFFSET + (refuge - 1) * _RECORD_SIZE
-            own_words = bytes(self._bytes[offset + layout.WORDS_OFFSET : offset + _RECORD_SIZE])
+            record_words = bytes(self._bytes[offset + layout.WORDS_OFFSET : offset + _RECORD_SIZE])
         fields = (entered_ns, 0, number, elapsed, 0, failure, 0, 0, how, 0, 0, RecordKind.LATE_COMPLETION, 0, 0, 0)
-        self._append(_pack(*fields), own_words)
+        self._append(_pack(*fields), record_words)
         if refuge > 0:
             self._leave_refuge(refuge)
 
     def step_ended(
         self, step: int, ended_ns: int, sequence: int, skipped: bool = False, scale: float | None = None
     ) -> None:
-        """Record the end of `step` and the begin of the next step. The arguments are as in `StepMark`."""
+        """Record the end of `step` and the start of the next step. The arguments are as in `StepMark`."""
         if os.getpid() != self._process:
             return  # a child forked by C code, which does not run Python's fork hooks
         bits = layout.float_bits(scale or 0.0)
@@ -329,7 +331,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
 
     def keep_files(self) -> None:
         """Reopen files that the program has closed, and retake the lock. Called once a second."""
-        self._lock.hold()
+        self._lock.retake()
 
     def close(self) -> None:
         """Release the lock. The mapping stays until its last reference is gone, so late callers cannot crash."""

@@ -31,7 +31,7 @@ def map_shared(file: int, size: int) -> mmap.mmap:
     """
     if sys.version_info >= (3, 13):
         return mmap.mmap(file, size, trackfd=False)
-    memory = mmap.mmap(-1, size)  # reserves the addresses; the file's pages replace its own
+    memory = mmap.mmap(-1, size)  # reserves the addresses; the next call maps the file over them
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     mapped = _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, file, 0)
     if mapped == _MAP_FAILED:
@@ -69,7 +69,7 @@ class LifeLock:
         """
         self._file = KeptFile(created, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._file.path = path
-        # Keep the file open until the tape is dropped: a clean-up by this process spares open files.
+        # Keep the file open until the tape is dropped, because this process's own clean-up of tapes spares open files.
         weakref.finalize(self, self._file.close).atexit = False
         self._closing = threading.Lock()
         self._is_closed = False
@@ -90,8 +90,8 @@ class LifeLock:
         """
         fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def hold(self) -> None:
-        """Retake the lock if the program has released it, unless it has removed the file."""
+    def retake(self) -> None:
+        """Retake the lock if the program has released it. Does nothing if the program has removed the file."""
         with self._closing:
             if self._is_closed:
                 return

@@ -156,7 +156,7 @@ class _Line:
 
 
 def decode_line(line: bytes) -> tuple[int, Name] | None:
-    """Return id and sanitized name of a line, given without its newline; None if it is damaged."""
+    """Return id and sanitized name of a line without its newline; None for a damaged line."""
     try:
         if int(line[:8], 16) != zlib.crc32(line[9:]):
             return None

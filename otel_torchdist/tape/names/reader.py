@@ -30,11 +30,11 @@ _logger = logging.getLogger("otel_torchdist")
 MAIN_THREAD: Final = "MainThread"
 """Caller name of the main thread, as named by Python."""
 _MAX_READ: Final = 4 * MAX_BYTES
-"""Upper bound on the bytes read from one dictionary: an endless line would otherwise be read over and over."""
+"""Upper bound on the bytes read from one dictionary. Otherwise a forged, endless line would be read at each refresh."""
 
 
 class Names:
-    """Names by id. `OTHER` is no name's id.
+    """Names by id. The id `OTHER` has no name.
 
     Attributes:
         renamed: Number of updates that replaced names. A group is renamed when a device mesh uses it.
@@ -86,7 +86,7 @@ class Names:
         return name if isinstance(name, CallSiteName) else None
 
     def site_id(self, identity: int) -> int:
-        """Return the id of a call path's call site; other ids unchanged."""
+        """Return the id of a call path's call site; any other id unchanged."""
         name = self.get(identity)
         return name.call_site if isinstance(name, CallPathName) else identity
 
@@ -155,7 +155,7 @@ class NamesReader(Names):
         self._path = path
         self._owner = owner
         self._offset = 0
-        self._left = _MAX_READ
+        self._budget = _MAX_READ
         self._size = 0
         self._has_warned = False
         self.corrupt_lines = 0
@@ -167,7 +167,7 @@ class NamesReader(Names):
 
     def refresh(self) -> None:
         """Read the lines appended since the last call."""
-        if self._left <= 0:
+        if self._budget <= 0:
             return
         try:
             status = os.stat(self._path, follow_symlinks=False)
@@ -180,7 +180,7 @@ class NamesReader(Names):
                 why = reason(error)
                 _logger.warning("%s cannot be read (%s): the names of what its rank calls are unknown", self._path, why)
             return
-        self._left -= len(chunk)
+        self._budget -= len(chunk)
         self._size = self._offset + len(chunk)
         complete, newline, _ = chunk.rpartition(b"\n")
         self._offset += len(complete) + len(newline)

@@ -80,7 +80,7 @@ class NamesWriter:
     Attributes:
         max_bytes: Maximum size of the file.
         dropped: Number of names recorded as `OTHER`.
-        is_scarce: Whether a name has been refused for lack of space, or to leave space for others.
+        is_scarce: Whether a name has been refused because the dictionary is full, or because of `spare`.
         is_lost: Whether the program has closed the file and it could not be reopened.
     """
 
@@ -115,7 +115,7 @@ class NamesWriter:
         return identity
 
     def find_room(self, name: Name, spare: int) -> int:
-        """Return the id of a dispensable name, as `intern` does, without counting `OTHER` as dropped."""
+        """Return the id of a name as `intern` does, but do not count `OTHER` as dropped: the name is dispensable."""
         identity = self._ids.get(name)
         if identity is not None:
             return identity
@@ -161,9 +161,9 @@ class NamesWriter:
                 return False
             if os.write(self._file.fileno(), line) == len(line):
                 return True
-            self._drop_rest()
+            self._truncate()
         except OSError as error:
-            guard.pass_on(error)  # a TimeoutError raised by the program's signal handler is an OSError, too
+            guard.pass_on(error)  # a signal handler of the program may raise TimeoutError, which is an OSError
         return False
 
     def _has_file(self) -> bool:
@@ -172,14 +172,14 @@ class NamesWriter:
             return True
         try:
             self._file.reopen()
-            self._drop_rest()
+            self._truncate()
         except OSError as error:
             guard.pass_on(error)
             self.is_lost = True
             return False
         return True
 
-    def _drop_rest(self) -> None:
+    def _truncate(self) -> None:
         """Remove a partly written line: it would also corrupt the next line."""
         os.ftruncate(self._file.fileno(), self._bytes)
 

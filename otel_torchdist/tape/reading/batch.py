@@ -17,14 +17,14 @@ class Batch:
 
     Attributes:
         entered: Operations seen for the first time.
-        ended: Operations whose end became known, in their current state.
+        ended: Operations whose end became known.
         steps: Steps that ended.
         activities_entered: Activities seen for the first time.
         activities_ended: Activities whose end became known.
-        companions: Numbers of records merged into an operation: its splits and its numerics.
+        companions: Numbers of the records that are merged into an operation: splits and numerics.
         numerics: Numerics of operations seen for the first time, and again once their outputs are known.
-        lost: Records that were overwritten, skipped, damaged or never committed, and missed ends.
-        refused: Lost records that are intact, but of a kind unknown to this version or with an impossible number.
+        lost: Number of records that were overwritten, skipped, damaged or never committed, plus ends that were missed.
+        refused: Number of lost records that are intact, but have an unknown kind or an impossible number.
         is_cut: Whether records were skipped, because the reader could not keep up.
     """
 
@@ -71,7 +71,7 @@ class Batch:
         else:
             waited_ns, ended_ns = interval.wait_entered_ns, interval.completed_ns
             if waited_ns is not None and ended_ns is not None and waited_ns > ended_ns:
-                # When the wait began, another thread had read the clock for the end, but not recorded it yet.
+                # When the wait began, another thread had read the clock for the end, but had not recorded the end yet.
                 interval = msgspec.structs.replace(interval, wait_entered_ns=ended_ns)
             self.ended.append(interval)
 

@@ -20,7 +20,7 @@ from otel_torchdist.tape.records.activities import renewed_interval
 # If its record stayed open, it would look like a permanent stall.
 
 GRACE_NS: Final = 1_000_000_000
-"""Time before a call counts as abandoned: a backend written in Python may issue nested operations, which end first."""
+"""Delay before a call counts as abandoned: a backend written in Python may issue nested operations, which end first."""
 MAX_THREADS: Final = 4096
 
 _RETURNS_EARLY: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
@@ -41,7 +41,7 @@ class AbandonedCalls:
         self._newest[operation.thread] = operation.number, operation.entered_ns
 
     def among(self, open_operations: Iterable[Operation]) -> list[Operation]:
-        """Return the abandoned operations, with the entry of their thread's next operation as their end."""
+        """Return the abandoned operations. Each ends at the entry of its thread's next operation."""
         now_ns = time.monotonic_ns()
         left: dict[int, int] = {}
         abandoned: list[Operation] = []
@@ -64,7 +64,7 @@ _COMPLETED: Final = int(Word.COMPLETED)
 class OpenIntervals:
     """The open operations and activities of one tape.
 
-    It has no reference to its reader: without a cycle, a dropped reader closes its file immediately.
+    It has no reference to its reader: in a reference cycle, a dropped reader would not close its file immediately.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class OpenIntervals:
         return [interval for _, interval in sorted(self._open.items())]
 
     def keep(self, interval: Interval, batch: Batch) -> None:
-        """Add an interval that was overwritten while open. Called in the order of the tape."""
+        """Add an interval whose slot was reused while it was open. Called in the order of the tape."""
         batch.add_entered(interval)
         self._open[interval.number] = interval
 
@@ -95,7 +95,7 @@ class OpenIntervals:
         """Add an interval with the words of its record. Called in the order of the tape."""
         batch.add_entered(interval)
         self._open[interval.number] = interval
-        if words[_COMPLETED]:  # the last word to be stored: no need to read the words again
+        if words[_COMPLETED]:  # stored last, so the other words need no second read
             self._ended_words[interval.number] = words
         if isinstance(interval, Operation):
             self._abandoned.entered(interval)
@@ -119,7 +119,7 @@ class OpenIntervals:
         ended = msgspec.structs.replace(current, completed_ns=entered + elapsed, how=how, failure=name)
         batch.add_ended(msgspec.structs.replace(ended, blame=blame) if isinstance(ended, Operation) else ended)
 
-    def read_again(self, tape: MappedTape, batch: Batch, caught_up: bool) -> None:
+    def update(self, tape: MappedTape, batch: Batch, caught_up: bool) -> None:
         """Add the ends since the last poll to the batch. `caught_up` is true if no record is unread."""
         refuge: dict[int, int] | None = None
         for number, interval in list(self._open.items()):
@@ -132,7 +132,7 @@ class OpenIntervals:
                 refuge = tape.refuge() if refuge is None else refuge
                 words = _refuge_words(tape, number, refuge)
             if words is None:
-                self._vanish(number, batch, caught_up)
+                self._handle_missing(number, batch, caught_up)
                 continue
             self._missing.discard(number)
             if any(words):
@@ -162,8 +162,8 @@ class OpenIntervals:
         del self._open[current.number]
         batch.add_ended(current)
 
-    def _vanish(self, number: int, batch: Batch, caught_up: bool) -> None:
-        """Handle a record in neither ring nor refuge. It is lost if no late completion arrives by the next poll."""
+    def _handle_missing(self, number: int, batch: Batch, caught_up: bool) -> None:
+        """Handle a record missing from ring and refuge. It is lost if no late completion arrives by the next poll."""
         if not caught_up or number not in self._missing:
             self._missing.add(number)
             return

@@ -17,14 +17,14 @@ from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of, words_of
 from otel_torchdist.tape.memory import TapeMemory
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.open_intervals import OpenIntervals
-from otel_torchdist.tape.reading.scans import NewestWhole, unfinished
+from otel_torchdist.tape.reading.scans import RingScan, unfinished
 from otel_torchdist.tape.reading.values import Values
 from otel_torchdist.tape.records.activities import decoded, interval_of
 from otel_torchdist.tape.records.operations import operation_of, step_of
 from otel_torchdist.tape.records.splits import PendingSplits
 
 UNCOMMITTED_BOUND_S: Final = 1.0
-"""Time after which a reserved but uncommitted number is lost: its thread died in between."""
+"""Time after which a number that was drawn but not committed counts as lost: its thread has died."""
 COPIED_AT_ONCE: Final = 256
 """Records copied by one system call."""
 POLL_LIMIT: Final = 50_000
@@ -46,8 +46,8 @@ class TapeReader(MappedTape):
         lost: Records lost since this reader was opened.
     """
 
-    def _follow(self, path: Path, memory: TapeMemory) -> None:
-        super()._follow(path, memory)
+    def _attach(self, path: Path, memory: TapeMemory) -> None:
+        super()._attach(path, memory)
         self.lost = 0
         self._next = 1
         self._gap_since: float | None = None
@@ -56,7 +56,7 @@ class TapeReader(MappedTape):
         self._open = OpenIntervals()
         self._ahead = b""
         self._ahead_from = 0
-        self._scan = NewestWhole(self)
+        self._scan = RingScan(self)
 
     @property
     def cursor(self) -> TapeCursor:
@@ -74,7 +74,7 @@ class TapeReader(MappedTape):
         self._next = max(self._next, self.words[LiveWord.NEXT_NUMBER] - count)
 
     def read_before(self, cursor: TapeCursor) -> Batch:
-        """Read the records before another reader's position that are still in the ring. None are counted as lost."""
+        """Read the records in the ring before another reader's position. Missing records do not count as lost."""
         past = Batch()
         while self._next < cursor.next_number:
             before = self._next
@@ -125,8 +125,8 @@ class TapeReader(MappedTape):
 
         Args:
             limit: Upper bound on the records read.
-            is_behind: Whether to skip records: if more than half a ring is unread, finished records outside of its
-                newest eighth are only counted as lost.
+            is_behind: Whether records may be skipped: if more than half of the ring is unread, finished records outside
+                its newest eighth are counted as lost without being read.
 
         Raises:
             TapeError: The file has become too short.
@@ -134,11 +134,11 @@ class TapeReader(MappedTape):
         batch = Batch()
         self._scan.begin_poll()
         if is_behind:
-            self._pass_over(batch)
+            self._skip_finished(batch)
         caught_up = self._read_new(batch, limit)
         self._ahead = b""
-        self._open.read_again(self, batch, caught_up)
-        self._values.read_again(self, batch)
+        self._open.update(self, batch, caught_up)
+        self._values.update(self, batch)
         self.lost += batch.lost
         return batch
 
@@ -146,15 +146,15 @@ class TapeReader(MappedTape):
         """Read committed records in order. Return whether the end of the tape was reached."""
         last = self._next + limit
         for _ in range(limit):
-            self._take_ahead(batch, last - self._next)
+            self._read_copied(batch, last - self._next)
             if self._next >= last:
                 return False
-            seen = self._seen()
-            if seen == self._next:
+            stored = self._number_in_next_slot()
+            if stored == self._next:
                 if self._read_record(batch):
                     self._advance()
-                continue  # otherwise it was overwritten during the read, and the next pass sees the later number
-            newest = self._newest(seen)
+                continue  # otherwise it was overwritten during the read, and the next pass finds the later number
+            newest = self._newest(stored)
             if newest < self._next:
                 self._gap_since = None
                 return True
@@ -169,10 +169,10 @@ class TapeReader(MappedTape):
                 self._advance()
         return False
 
-    def _take_ahead(self, batch: Batch, limit: int) -> None:
-        """Read up to `limit` records from the copy made ahead, while they are intact operations.
+    def _read_copied(self, batch: Batch, limit: int) -> None:
+        """Read up to `limit` records from the copied part of the ring, up to the first that is not an intact operation.
 
-        Almost all records are. The slow path reads the others one at a time.
+        Almost all records are intact operations. The slow path reads other records one at a time.
         """
         ahead, number = self._ahead, self._next
         begin = (number - self._ahead_from) * layout.RECORD_SIZE
@@ -196,20 +196,20 @@ class TapeReader(MappedTape):
             self._next = number
             self._gap_since = None
 
-    def _seen(self) -> int:
+    def _number_in_next_slot(self) -> int:
         """Return the number now in the slot of the next record."""
         if self._copied(self._next) is None:
-            self._peek_ahead()
+            self._copy_ahead()
         return number_of(self._ahead, (self._next - self._ahead_from) * layout.RECORD_SIZE)
 
     def _copied(self, number: int) -> bytes | None:
-        """Return a record from the copy made ahead, valid or not; None if the copy does not contain it."""
+        """Return a record from the copied part of the ring, valid or not; None if it is not there."""
         place = (number - self._ahead_from) * layout.RECORD_SIZE
         if not 0 <= place < len(self._ahead) or number_of(self._ahead, place) != number:
             return None
         return self._ahead[place : place + layout.RECORD_SIZE]
 
-    def _peek_ahead(self) -> None:
+    def _copy_ahead(self) -> None:
         """Copy new records with one system call: a call per record would cost more."""
         written = self.words[LiveWord.NEXT_NUMBER] - self._next
         count = max(1, min(written, self.capacity - self._next % self.capacity, COPIED_AT_ONCE))
@@ -220,23 +220,24 @@ class TapeReader(MappedTape):
         self._next += 1
         self._gap_since = None
 
-    def _newest(self, seen: int) -> int:
+    def _newest(self, stored: int) -> int:
         """Return the newest committed number, given the number in the next record's slot.
 
-        The live word is a hint, trusted for less than a lap. Beyond that, only valid records in the ring count.
+        The live word NEXT_NUMBER is unprotected, so it is trusted only if it is less than a lap ahead. Otherwise only
+        valid records in the ring count.
         """
         hint = self.words[LiveWord.NEXT_NUMBER] - 1
         near = hint < self._next + self.capacity
-        if near and seen < self._next:
+        if near and stored < self._next:
             return hint
-        if hint >= seen and self.record(hint) is not None:
+        if hint >= stored and self.record(hint) is not None:
             return hint
         return max(self._scan.newest(), hint if near else 0)
 
     def _skip_lapped(self, batch: Batch, newest: int) -> None:
-        """Continue a little after the oldest record, which is the next to be overwritten.
+        """Continue a little after the oldest record in the ring, because the oldest is overwritten next.
 
-        The refuge still has the overwritten records that are open, such as a hanging operation.
+        The refuge still contains overwritten records that are open, such as a hanging operation.
         """
         resume = newest - self.capacity + 1 + self.capacity // 16
         saved = [
@@ -251,9 +252,9 @@ class TapeReader(MappedTape):
         self._next = resume
         self._gap_since = None
 
-    def _pass_over(self, batch: Batch) -> None:
-        """If more than half the ring is unread, skip to its newest eighth, but read unfinished records and steps."""
-        newest = self._newest(self._seen())
+    def _skip_finished(self, batch: Batch) -> None:
+        """If more than half the ring is unread, skip to its newest eighth. Read only unfinished records and steps."""
+        newest = self._newest(self._number_in_next_slot())
         if newest - self._next < self.capacity // 2:
             return
         if newest >= self._next + self.capacity:

@@ -15,19 +15,19 @@ from otel_torchdist.tape.memory import TapeMemory, numbers_in
 
 MAX_CANDIDATES: Final = 4096
 LONG_SCAN_S: Final = 0.005
-SCANS_OF_A_POLL: Final = 8
+MAX_SCANS_OF_POLL: Final = 8
 SCAN_SHARE: Final = 20
-"""After a long scan or many scans, the next scan waits this many times the duration of the last."""
+"""After a long scan or many scans, the pause before the next scan, as a multiple of the last scan's duration."""
 
 
-class NewestWhole:
-    """Scans the whole ring of one tape. The time for a forged tape that needs a scan at every poll is bounded."""
+class RingScan:
+    """Finds the newest valid record by a scan of the whole ring, at a bounded cost even for a forged tape."""
 
     def __init__(self, tape: MappedTape) -> None:
         """Scan the ring of `tape`, which owns this object."""
         self._tape = weakref.proxy(tape)  # no cycle: readers dropped without `close` close their files immediately
         self._scans = 0
-        self._from = 0.0
+        self._next_scan_s = 0.0
 
     def begin_poll(self) -> None:
         """Reset the number of scans."""
@@ -35,7 +35,7 @@ class NewestWhole:
 
     def newest(self) -> int:
         """Return the highest number of a valid record; 0 without one, or if the next scan is not due yet."""
-        if time.monotonic() < self._from:
+        if time.monotonic() < self._next_scan_s:
             return 0
         tape = self._tape
         began = time.thread_time()
@@ -43,8 +43,8 @@ class NewestWhole:
         newest = next((number for number in candidates if tape.record(number) is not None), 0)
         took = time.thread_time() - began
         self._scans += 1
-        if took > LONG_SCAN_S or self._scans == SCANS_OF_A_POLL:
-            self._from = time.monotonic() + SCAN_SHARE * took
+        if took > LONG_SCAN_S or self._scans == MAX_SCANS_OF_POLL:
+            self._next_scan_s = time.monotonic() + SCAN_SHARE * took
         return newest
 
 
@@ -60,7 +60,7 @@ def unfinished(memory: TapeMemory, capacity: int, first: int, end: int) -> Itera
         memory: The tape.
         capacity: Number of records in its ring.
         first: First number of a range no longer than the ring.
-        end: The number behind the range. Records missing from the ring are left out.
+        end: The number after the last number of the range. Records missing from the ring are left out.
     """
     while first < end:
         slot = first % capacity

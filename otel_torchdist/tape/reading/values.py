@@ -14,8 +14,8 @@ from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.numerics import numerics_of, with_words
 
-MAX_AWAITED: Final = 512
-"""Upper bound on the records with pending words: without it, records of operations never waited for would pile up."""
+MAX_INCOMPLETE: Final = 512
+"""Upper bound on the records with pending words. Records of operations that are never waited for stay pending."""
 _PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
 _COMPARABLE: Final = int(NumericsFlag.COMPARABLE)
 
@@ -25,11 +25,11 @@ class Values:
 
     def __init__(self) -> None:
         self._by_thread: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self._awaited: dict[int, Numerics] = {}
+        self._incomplete: dict[int, Numerics] = {}
 
     @property
     def are_pending(self) -> bool:
-        """Whether the operation of a record has not been read yet."""
+        """Whether a record has been read whose operation has not been read yet."""
         return bool(self._by_thread)
 
     def add(self, number: int, fields: tuple[int, ...]) -> None:
@@ -40,7 +40,7 @@ class Values:
         """
         check_position(number, *fields[:3])
         if fields[12] & _PARAMETERS:
-            self._await(numerics_of(number, fields, ()))
+            self._track(numerics_of(number, fields, ()))
             return
         self._by_thread[fields[10]] = (number, fields)
 
@@ -61,27 +61,27 @@ class Values:
         numerics = numerics_of(number, fields, tape.ring_words(number) or ())
         batch.numerics.append(numerics)
         if not _is_complete(numerics):
-            self._await(numerics)
+            self._track(numerics)
         return numerics
 
-    def _await(self, numerics: Numerics) -> None:
-        self._awaited[numerics.number] = numerics
-        if len(self._awaited) > MAX_AWAITED:
-            del self._awaited[next(iter(self._awaited))]
+    def _track(self, numerics: Numerics) -> None:
+        self._incomplete[numerics.number] = numerics
+        if len(self._incomplete) > MAX_INCOMPLETE:
+            del self._incomplete[next(iter(self._incomplete))]
 
-    def read_again(self, tape: MappedTape, batch: Batch) -> None:
-        """Add new values since the last poll to the batch, and to the operations in the batch that have ended."""
-        for number, before in list(self._awaited.items()):
+    def update(self, tape: MappedTape, batch: Batch) -> None:
+        """Add the values stored since the last poll to the batch, and to the ended operations in the batch."""
+        for number, before in list(self._incomplete.items()):
             words = tape.ring_words(number)
             if words is None:  # overwritten
-                del self._awaited[number]
+                del self._incomplete[number]
                 continue
             numerics = with_words(before, words)
             if numerics == before:
                 continue
-            self._awaited[number] = numerics
+            self._incomplete[number] = numerics
             if _is_complete(numerics):
-                del self._awaited[number]
+                del self._incomplete[number]
             if numerics.is_pending < before.is_pending or _has_output(numerics) > _has_output(before):
                 batch.numerics.append(numerics)
         batch.ended = [self._renewed(tape, operation) for operation in batch.ended]

@@ -92,7 +92,7 @@ def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | Non
 
 
 def _with_facts(activity: Activity, words: Sequence[int]) -> Activity:
-    """Return the activity with the values of its `ActivityWord`s; the same object if nothing is new."""
+    """Return the activity with the values of its `ActivityWord`s; the same object if no value is new."""
     unsealed = [seals.unseal(activity.number, words[which]) for which in ActivityWord]
     size, files, storage, explanation = (None if word is None else word[0] for word in unsealed)
     updated = msgspec.structs.replace(

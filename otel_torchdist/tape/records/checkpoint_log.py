@@ -15,19 +15,19 @@ from otel_torchdist.model.occupations import MEETINGS, NO_CHECKPOINTS, Checkpoin
 from otel_torchdist.tape.names.reader import Names
 
 MAX_KNOWN: Final = 1_024
-MAX_HABITS: Final = 64
+MAX_STAGES: Final = 64
 MAX_FAILED: Final = 8
-REMEMBERED: Final = 16
-"""Number of recent durations of a stage. Their median is the usual duration."""
+MAX_DURATIONS: Final = 16
+"""Number of recent durations kept for a stage. Their median is the usual duration."""
 _CONSEQUENCE: Final = "CheckpointException"
-"""Exception raised on all ranks when one of them has failed."""
+"""Exception that all ranks raise after one rank has failed."""
 
 
 class CheckpointParts:
     """Finds the checkpoint that an activity belongs to."""
 
     def __init__(self, names: Names) -> None:
-        """Begin without activities. Names are looked up in `names`."""
+        """Start without activities. Names are looked up in `names`."""
         self._names = names
         self._operations: dict[int, str] = {}
 
@@ -62,18 +62,18 @@ class CheckpointLog:
     """The checkpoints of one rank so far."""
 
     def __init__(self, names: Names) -> None:
-        """Begin without checkpoints. Names are looked up in `names`."""
+        """Start without checkpoints. Names are looked up in `names`."""
         self._names = names
         self._parts = CheckpointParts(names)
         self._causes: dict[int, FailedCheckpoint] = {}
-        self._habits: dict[tuple[str, str], deque[int]] = {}
+        self._durations: dict[tuple[str, str], deque[int]] = {}
         self._failed: deque[FailedCheckpoint] = deque(maxlen=MAX_FAILED)
 
     def observe(self, entered: Iterable[Activity], ended: Iterable[Activity]) -> None:
         """Process the activities of a batch."""
         for activity in entered:
             self._parts.entered(activity)
-        # An inner activity has the cause of the outer activity's failure.
+        # Inner activities come first, because they contain the cause of the outer activity's failure.
         for activity in inner_first(ended):
             self._ended(activity, self._parts.operation_of(activity), self._parts.stage_of(activity))
             self._parts.ended(activity)
@@ -115,7 +115,7 @@ class CheckpointLog:
         )
 
     def _usual_ns(self, operation: str, stage: str) -> int:
-        durations = self._habits.get((operation, stage))
+        durations = self._durations.get((operation, stage))
         return round(statistics.median(durations)) if durations else 0
 
     def _ended(self, activity: Activity, operation: str, stage: str) -> None:
@@ -150,8 +150,8 @@ class CheckpointLog:
 
     def _remember(self, operation: str, stage: str, duration_ns: int) -> None:
         key = operation, stage
-        if key in self._habits or len(self._habits) < MAX_HABITS:
-            self._habits.setdefault(key, deque(maxlen=REMEMBERED)).append(duration_ns)
+        if key in self._durations or len(self._durations) < MAX_STAGES:
+            self._durations.setdefault(key, deque(maxlen=MAX_DURATIONS)).append(duration_ns)
 
     def _text(self, name_id: int) -> str:
         return self._names.text(name_id) or ""

@@ -8,12 +8,12 @@ words of the inputs before the operation is entered, the checksum of the outputs
     2  mean of the inputs as float32, and the share of saturated numbers
     3  L2 norm of the inputs as float32
     4  checksum of the inputs
-    5  checksum of the outputs; or, with `How.UNTRACKED`, an `Unseen` with the reason for having none
+    5  checksum of the outputs; or, with `How.UNTRACKED`, the reason why it is missing (`Unseen`)
 
 On a device, the words of the inputs are also stored late (`NumericsFlag.PENDING`), the first two last.
 
-A record of parameters shared by replicas belongs to no operation. Its last word is their checksum, and the other words
-show which parameters differ: see below.
+A record of parameters shared by replicas belongs to no operation. Its last word is the checksum of all parameters. The
+other words hold the sums described below, which identify differing parameters.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def mixed(checksum: int, salt: int) -> int:
 
     Args:
         checksum: The checksum.
-        salt: A property of the parameter. Only parameters with equal salts can be swapped without a difference.
+        salt: A property of the parameter. A swap of two parameters with equal salts is not detected.
     """
     value = (checksum + (salt + 1) * FACTORS[0]) & _MASK
     value = ((value ^ (value >> 30)) * FACTORS[1]) & _MASK

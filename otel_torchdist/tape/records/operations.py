@@ -59,7 +59,7 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
     # A new wait replaces the end of an earlier wait that timed out.
     still_waits = None if wait_entered else operation.wait_returned_ns
     name, blame = unpack_failure(failure[0]) if failure else (operation.failure, operation.blame)
-    # Positional arguments, as in `operation_of`, take a tenth of the time of `replace` or keywords.
+    # Positional arguments, as in `operation_of`: `replace` and keywords take ten times as long.
     return Operation(
         operation.number,
         operation.kind,

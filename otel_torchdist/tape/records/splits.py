@@ -1,6 +1,7 @@
 """Splits of an uneven `all_to_all`, the bytes sent to and expected from each member: records before the operation.
 
-A reader knows the splits before it can see the end of the operation. Thread and time of entry identify the operation.
+Splits are written first, so that a reader knows them when it reads the operation. Thread and time of entry identify the
+operation.
 Parts are multiples of a unit, such as a row of the tensor, so that most fit in 16 bits and 16 members need only one
 record. In groups of more than `MAX_LISTED` members, only the largest part is recorded.
 """
@@ -18,7 +19,8 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import MAX_NUMBER
 
 MAX_LISTED: Final = 64
-"""Largest group with listed parts: at most eight records for both directions, if parts are below 65,536 units."""
+"""Maximum size of a group with listed parts: at most eight records for both directions, if parts are below 65,536
+units."""
 MAX_THREADS: Final = 4_096
 
 _MAX_UNIT: Final = (1 << 32) - 1
@@ -69,7 +71,7 @@ def pack_splits(
 
 @dataclass(slots=True)
 class _Collected:
-    """The parts of one operation read so far. Without listed members, `parts` is the largest part alone."""
+    """The parts of one operation read so far. If `members` is 0, `parts` contains only the largest part."""
 
     entered_ns: int
     received: int

@@ -13,7 +13,7 @@ from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters, Unseen
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.reading.values import MAX_AWAITED
+from otel_torchdist.tape.reading.values import MAX_INCOMPLETE
 from otel_torchdist.tape.records.numerics import (
     NumericsWord,
     checksum_word,
@@ -104,13 +104,13 @@ def test_outputs_that_are_never_known(memory: Path) -> None:
     tape = new_writer(memory, capacity=4096)
     reader = TapeReader.of_writer(tape)
     numbers = []
-    for sequence in range(1, 2 * MAX_AWAITED + 1):
+    for sequence in range(1, 2 * MAX_INCOMPLETE + 1):
         numbers.append(write(tape, sequence))
         tape.complete(enter(tape, sequence), 2_000, 3_000, How.WAIT)
     reader.poll()
     for number in numbers:
         tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, 7, How.CALL)
-    assert [one.sequence for one in reader.poll().numerics] == list(range(MAX_AWAITED + 1, 2 * MAX_AWAITED + 1))
+    assert [one.sequence for one in reader.poll().numerics] == list(range(MAX_INCOMPLETE + 1, 2 * MAX_INCOMPLETE + 1))
 
 
 def test_parameters(writer: TapeWriter, reader: TapeReader) -> None:
