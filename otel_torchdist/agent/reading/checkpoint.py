@@ -73,7 +73,7 @@ def _from_plain(wanted: type, value: Any) -> DurationHistogram:
     histogram = DurationHistogram()
     histogram.counts, histogram.sum_s = plain.counts, plain.sum_s
     for trace_id, seconds, wall_s in plain.exemplars:
-        histogram.exemplify(Exemplar(int(trace_id, 16), seconds, wall_s))
+        histogram.add_exemplar(Exemplar(int(trace_id, 16), seconds, wall_s))
     return histogram
 
 

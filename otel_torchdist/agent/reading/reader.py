@@ -149,9 +149,9 @@ class Reader:
         if exported:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
             metrics = self.metrics.track(tape)
-            describe = partial(described_beyond, self._outputs.resource, self._outputs.is_of_one_job, tape)
+            describe = partial(described_beyond, self._outputs.resource, self._outputs.describes_job, tape)
             outputs = self._outputs
-            spans = RankSpans(tape, outputs.sink, sampler, outputs.links, metrics.exemplify, describe, self._run_of)
+            spans = RankSpans(tape, outputs.sink, sampler, outputs.links, metrics.add_exemplars, describe, self._run_of)
         rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics, is_neighbour=is_neighbour)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)

@@ -139,10 +139,10 @@ def _sampler_argument(name: str) -> str | float | None:
 DEFAULT_SERVICE_NAME: Final = "torch.distributed"
 _UNKNOWN: Final = "unknown_service"
 
-# Jaeger's UI identifies a host by this attribute. Without it, Jaeger takes a step and its operations for spans of
+# Jaeger's UI identifies a host by this attribute. Without it, Jaeger treats a step and its operations as spans of
 # different hosts, and warns of clock skew if an operation began in one step and ended in the next.
 _IP: Final = "ip"
-_ANYWHERE: Final = ("192.0.2.1", 9)
+_EXTERNAL_ADDRESS: Final = ("192.0.2.1", 9)
 """A documentation address of RFC 5737, assigned to no host; connecting a datagram socket sends nothing."""
 
 
@@ -166,7 +166,7 @@ def environment_resource(job: JobDescription | None = None) -> Resource:
         # The SDK generates a random id, or none. The id distinguishes the metrics of nodes, and appears in alerts.
         defaults[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
     if _IP not in resource.attributes:
-        defaults[_IP] = _own_ip()
+        defaults[_IP] = _host_ip()
     return resource.merge(Resource(defaults))
 
 
@@ -190,17 +190,17 @@ def _sets_instance_id() -> bool:
     return f"{SERVICE_INSTANCE_ID}=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
 
 
-def _own_ip() -> str:
-    """Return the address of this host towards other hosts; the loopback address if it has no route."""
+def _host_ip() -> str:
+    """Return the address that this host uses to reach other hosts; the loopback address if it has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_ANYWHERE)
+            probe.connect(_EXTERNAL_ADDRESS)
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
 
 
-_OF_JOB: Final[Mapping[str, str]] = {
+_JOB_FIELDS: Final[Mapping[str, str]] = {
     semconv.SLURM_JOB_ID: "slurm_job_id",
     semconv.SLURM_JOB_NAME: "slurm_job_name",
     semconv.SLURM_ARRAY_JOB_ID: "slurm_array_job_id",
@@ -221,7 +221,7 @@ _OF_JOB: Final[Mapping[str, str]] = {
     semconv.WANDB_RUN_ID: "wandb_run_id",
     semconv.VCS_REVISION: "git_commit",
 }
-_OF_ATTEMPT: Final[Mapping[str, str]] = {
+_ATTEMPT_FIELDS: Final[Mapping[str, str]] = {
     semconv.SLURM_RESTART_COUNT: "slurm_restart_count",
     semconv.ELASTIC_RESTART_COUNT: "elastic_restart_count",
 }
@@ -230,7 +230,7 @@ _NUMBERS: Final = frozenset({semconv.SLURM_RESTART_COUNT, semconv.ELASTIC_RESTAR
 
 def attributes_of_job(job: JobDescription) -> dict[str, AttributeValue]:
     """Return the resource attributes valid for all attempts of a job."""
-    attributes = _attributes(job, _OF_JOB)
+    attributes = _attributes(job, _JOB_FIELDS)
     if job.command:
         attributes[semconv.PROCESS_COMMAND_ARGS] = list(job.command)
     return attributes
@@ -238,26 +238,26 @@ def attributes_of_job(job: JobDescription) -> dict[str, AttributeValue]:
 
 def attributes_of_attempt(job: JobDescription) -> dict[str, AttributeValue]:
     """Return the attributes of a job and one attempt. The restart count of a first attempt is left out."""
-    counts = {name: count for name, count in _attributes(job, _OF_ATTEMPT).items() if count != 0}
+    counts = {name: count for name, count in _attributes(job, _ATTEMPT_FIELDS).items() if count != 0}
     return attributes_of_job(job) | counts
 
 
 def described_beyond(
-    resource: Mapping[str, AttributeValue], is_of_one_job: bool, tape: TapeReader
+    resource: Mapping[str, AttributeValue], describes_job: bool, tape: TapeReader
 ) -> dict[str, AttributeValue]:
     """Return the attributes of a rank's description that the resource lacks.
 
     Args:
         resource: Attributes of the resource.
-        is_of_one_job: Whether the resource describes the rank's job. Then its attributes take precedence, since the
-            user may have set them. Otherwise it describes an agent, which may run in a separate pod.
+        describes_job: Whether the resource describes the rank's job. If so, its attributes take precedence, since the
+            user may have set them. If not, it describes an agent, which may run in a separate pod.
         tape: The tape of the rank.
     """
     description = read_description(tape.path, tape.owner)
     if description is None:
         return {}
     attributes = attributes_of_attempt(description.job)
-    if is_of_one_job:
+    if describes_job:
         return {name: value for name, value in attributes.items() if name not in resource}
     return {name: value for name, value in attributes.items() if not _has(resource, name, value)}
 

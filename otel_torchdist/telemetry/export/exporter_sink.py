@@ -80,7 +80,7 @@ class ExporterDestination:
         self._batch = _batches(exporter, resource)
         self._partial_success = _partial_success(exporter)
         self._warned_at: float | None = None
-        self._complained_at: float | None = None
+        self._warned_of_attributes_at: float | None = None
         self._limit = limiter(environment_limits())
         self._log = LogCapture(exporter)
 
@@ -96,7 +96,7 @@ class ExporterDestination:
         if result is SpanExportResult.FAILURE:
             raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
         if log.complaints:
-            self._complain(log.complaints)
+            self._warn_of_attributes(log.complaints)
         if partial is None or not (partial.rejected or partial.message):
             return 0
         self._warn(min(partial.rejected, len(spans)), len(spans), partial.message)
@@ -117,12 +117,12 @@ class ExporterDestination:
             self.name, rejected, sent, message,
         )  # fmt: skip
 
-    def _complain(self, complaints: Sequence[str]) -> None:
+    def _warn_of_attributes(self, complaints: Sequence[str]) -> None:
         """Warn at most once an hour: a forged tape may have many attributes that cannot be encoded."""
         now = time.monotonic()
-        if self._complained_at is not None and now - self._complained_at < WARNING_INTERVAL_S:
+        if self._warned_of_attributes_at is not None and now - self._warned_of_attributes_at < WARNING_INTERVAL_S:
             return
-        self._complained_at = now
+        self._warned_of_attributes_at = now
         _logger.warning(
             "spans are exported (%s) without %d of their attributes, the first because: %.500r. Further ones are not "
             "logged for an hour",
@@ -131,7 +131,7 @@ class ExporterDestination:
 
     def flush(self, timeout_s: float) -> bool:
         """See `Destination`."""
-        # Exporters without anything to flush may return None.
+        # Exporters that have nothing to flush may return None.
         return self._exporter.force_flush(int(timeout_s * 1000)) is not False
 
     def close(self) -> None:

@@ -4,8 +4,8 @@ An operation shares most attributes with thousands of others: names, shapes, cal
 concatenated encodings of parts encode the whole, so the bytes of an attribute are cached and appended to every span.
 
 Both exporters turn spans into a request with a function `encode_spans` in their modules. We replace it with a function
-that recognizes our batches and passes others to the SDK. If another version of an exporter does not call it, only time
-is lost: a batch is also a sequence of the SDK's spans.
+that recognizes our batches, and passes other spans to the SDK. If an exporter of another version does not call it,
+exports are only slower: a batch is also a sequence of the SDK's spans.
 
 A receiver may accept a request and reject some of its spans (a quota, a limit on attributes, old spans): OTLP's partial
 success. These spans are lost: the protocol forbids sending them again. Responses are read by a hook of `requests` for
@@ -40,7 +40,7 @@ from otel_torchdist.telemetry.protobuf import varint
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 MAX_KEPT: Final = 4_096
-LONGEST_KEPT: Final = 256
+MAX_KEPT_BYTES: Final = 256
 """Upper bound on the bytes of a cached attribute. Longer attributes, such as stacks, do not recur."""
 
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
@@ -51,14 +51,14 @@ _KINDS: Final = {
     SpanKind.CLIENT: Span.SPAN_KIND_CLIENT,
     SpanKind.SERVER: Span.SPAN_KIND_SERVER,
 }
-_HASHED_AS_THEY_ARE: Final = frozenset({str, int, bool})
+_HASHED_BY_VALUE: Final = frozenset({str, int, bool})
 _SPANS: Final = b"\x12"
 _TRACE_ID: Final = b"\x0a\x10"
 _SPAN_ID: Final = b"\x12\x08"
 _PARENT_ID: Final = b"\x22\x08"
 _START: Final = 0x39
 _END: Final = 0x41
-"""Tags of fields in `trace.proto` (number and type), followed by the length for ids, which is constant."""
+"""Tags of fields in `trace.proto`: number and type, followed by the constant length of an id."""
 _TIMES: Final = struct.Struct("<BQBQ")
 _DOUBLE: Final = struct.Struct("<d")
 
@@ -129,7 +129,7 @@ class OtlpEncoder:
         """Encode the attributes of a span."""
         kept = self._kept
         for name, value in attributes.items():
-            # Numbers differ between calls, and would evict shared attributes from the cache.
+            # Numbers are not cached: they differ between calls, and would evict shared attributes.
             if type(value) is float:
                 parts.append(self._head(name, 0) + _DOUBLE.pack(value))
                 continue
@@ -139,7 +139,7 @@ class OtlpEncoder:
                 continue
             kind = type(value)
             # The type is part of the key because True == 1, and repr() distinguishes -0.0 from 0.0 and [True] from [1].
-            key = (name, value) if kind is str else (name, kind, value if kind in _HASHED_AS_THEY_ARE else repr(value))
+            key = (name, value) if kind is str else (name, kind, value if kind in _HASHED_BY_VALUE else repr(value))
             part = kept.get(key)
             if part is None:
                 part = Span(attributes=[KeyValue(key=name, value=_any_value(value))]).SerializeToString()
@@ -158,7 +158,7 @@ class OtlpEncoder:
         return head
 
     def _keep(self, key: tuple[object, ...], part: bytes) -> None:
-        if len(part) > LONGEST_KEPT:
+        if len(part) > MAX_KEPT_BYTES:
             return
         if len(self._kept) == MAX_KEPT:
             self._kept.clear()
@@ -197,7 +197,7 @@ class OtlpBatch(Sequence[ReadableSpan]):
     """Spans for an OTLP exporter. They are converted to spans of the SDK only on access."""
 
     def __init__(self, spans: Sequence[FinishedSpan], resource: Resource, encoder: OtlpEncoder) -> None:
-        """Hold `spans` of `resource`, with the encoder of this resource."""
+        """Create a batch of `spans` of `resource`. `encoder` must be for this resource."""
         self._spans = spans
         self._resource = resource
         self._encoder = encoder
@@ -234,7 +234,7 @@ def _encode_batch_or_spans(sdk_spans: Sequence[ReadableSpan]) -> ExportTraceServ
     return sdk_spans.encode() if isinstance(sdk_spans, OtlpBatch) else encode_spans(sdk_spans)
 
 
-MAX_ANSWER_BYTES: Final = 65_536
+MAX_RESPONSE_BYTES: Final = 65_536
 """Upper bound on a response. A longer response is not OTLP, and is ignored."""
 
 
@@ -258,9 +258,9 @@ class PartialSuccess:
         """Reset before a request."""
         self.rejected, self.message = 0, ""
 
-    def _take(self, answer: ExportTraceServiceResponse) -> None:
-        self.rejected += max(answer.partial_success.rejected_spans, 0)
-        self.message = answer.partial_success.error_message or self.message
+    def _take(self, response: ExportTraceServiceResponse) -> None:
+        self.rejected += max(response.partial_success.rejected_spans, 0)
+        self.message = response.partial_success.error_message or self.message
 
 
 Take = Callable[[ExportTraceServiceResponse], None]
@@ -271,22 +271,22 @@ def _follow_grpc(exporter: Any, take: Take) -> None:
     if make_stub is None or not hasattr(stub, "Export"):
         return
 
-    def make_reading_stub(channel: Any) -> Any:  # the exporter creates a new stub after a lost connection
-        return _read_by(take, make_stub(channel))
+    def make_stub_that_reads(channel: Any) -> Any:  # the exporter creates a new stub after a lost connection
+        return _reading_stub(take, make_stub(channel))
 
-    exporter._stub = make_reading_stub
-    exporter._client = _read_by(take, stub)
+    exporter._stub = make_stub_that_reads
+    exporter._client = _reading_stub(take, stub)
 
 
-def _read_by(take: Take, stub: Any) -> Any:
+def _reading_stub(take: Take, stub: Any) -> Any:
     export = stub.Export
 
     def export_and_read(*args: Any, **kwargs: Any) -> Any:
-        answer = export(*args, **kwargs)
+        response = export(*args, **kwargs)
         with guard.guarded("reading rejections of receivers"):
-            if isinstance(answer, ExportTraceServiceResponse):
-                take(answer)
-        return answer
+            if isinstance(response, ExportTraceServiceResponse):
+                take(response)
+        return response
 
     stub.Export = export_and_read
     return stub
@@ -307,7 +307,7 @@ def _follow_http(exporter: Any, take: Take) -> None:
 
 
 def _parse(content: bytes, take: Take) -> None:
-    if not content or len(content) > MAX_ANSWER_BYTES:
+    if not content or len(content) > MAX_RESPONSE_BYTES:
         return
     try:
         take(ExportTraceServiceResponse.FromString(content))

@@ -55,7 +55,7 @@ class Outputs:
         serves_metrics: Whether the reader serves `/metrics` itself.
         closers: Called in order at the end of the reader. Each flushes its output.
         resource: Attributes of the resource of all outputs; empty if unknown.
-        is_of_one_job: Whether the resource describes the only exported job.
+        describes_job: Whether the resource describes the only exported job.
     """
 
     sink: SpanSink
@@ -66,7 +66,7 @@ class Outputs:
     serves_metrics: bool
     closers: tuple[Callable[[], object], ...] = ()
     resource: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
-    is_of_one_job: bool = False
+    describes_job: bool = False
 
 
 def outputs_of_providers(
@@ -85,7 +85,7 @@ def outputs_of_providers(
         meter_provider=meter_provider or get_meter_provider(),
         serves_metrics=False,
         resource=tracers.resource.attributes if isinstance(tracers, SdkTracerProvider) else {},
-        is_of_one_job=True,
+        describes_job=True,
     )
 
 
@@ -112,7 +112,7 @@ def outputs_from_environment(resource: Resource | None = None, job: JobDescripti
         serves_metrics=True,
         closers=tuple(closers),
         resource=resource.attributes,
-        is_of_one_job=job is not None,
+        describes_job=job is not None,
     )
 
 

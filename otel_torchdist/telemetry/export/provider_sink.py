@@ -64,7 +64,7 @@ class ProviderSink(QueuedSink):
         super().__init__(_Provider(provider), max_spans)
 
 
-class _GivenIds(IdGenerator):
+class _PresetIds(IdGenerator):
     """Returns the ids set by the thread before it starts a span."""
 
     def __init__(self) -> None:
@@ -89,20 +89,20 @@ class _Provider:
         self._force_flush: Callable[[int], object] | None = getattr(provider, "force_flush", None)
         self._closed = threading.Event()
         self._unflushed = 0
-        self._foreign: OrderedDict[int, SpanContext] = OrderedDict()
+        self._foreign_contexts: OrderedDict[int, SpanContext] = OrderedDict()
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
         if self._unflushed + len(spans) > PORTION:
-            self._make_room()
+            self._flush_provider()
         tracer = self._provider.get_tracer(semconv.SCOPE_NAME)
-        ids = _take_over(tracer)
+        ids = _preset_ids_of(tracer)
         for span in spans:
-            # A span that cannot be created must not fail the others, which would be sent again.
+            # If one span cannot be created, the portion must not fail: its other spans would be sent again.
             with guard.guarded("tracer provider"):
                 self._record(tracer, ids, span)
         self._unflushed += len(spans)
         if urgent:
-            self._make_room()
+            self._flush_provider()
         return 0
 
     def flush(self, timeout_s: float) -> bool:
@@ -112,7 +112,7 @@ class _Provider:
     def close(self) -> None:
         self._closed.set()
 
-    def _make_room(self) -> None:
+    def _flush_provider(self) -> None:
         self._unflushed = 0
         if self._force_flush is None:
             self._closed.wait(UNFLUSHED_PAUSE_S)
@@ -120,7 +120,7 @@ class _Provider:
         with guard.guarded("flushing the tracer provider"):
             self._force_flush(FLUSH_TIMEOUT_MS)
 
-    def _record(self, tracer: Tracer, ids: _GivenIds | None, span: FinishedSpan) -> None:
+    def _record(self, tracer: Tracer, ids: _PresetIds | None, span: FinishedSpan) -> None:
         if ids is not None:
             ids.set_next(span.trace_id, span.span_id)
         context = Context()
@@ -139,24 +139,24 @@ class _Provider:
             recorded.set_status(Status(StatusCode.ERROR, span.error))
         recorded.end(span.end_ns)
         if ids is None and span.parent_id is None:
-            self._foreign[span.span_id] = recorded.get_span_context()
-            if len(self._foreign) > MAX_FOREIGN_PARENTS:
-                self._foreign.popitem(last=False)
+            self._foreign_contexts[span.span_id] = recorded.get_span_context()
+            if len(self._foreign_contexts) > MAX_FOREIGN_PARENTS:
+                self._foreign_contexts.popitem(last=False)
 
     def _context(self, trace_id: int, span_id: int) -> SpanContext:
-        """Return the context of another span, with the ids of a foreign tracer if it has any."""
-        foreign = self._foreign.get(span_id)
+        """Return the context of another span, with the ids that a foreign tracer assigned, if any."""
+        foreign = self._foreign_contexts.get(span_id)
         return foreign or SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
 
 
-def _take_over(tracer: Tracer) -> _GivenIds | None:
+def _preset_ids_of(tracer: Tracer) -> _PresetIds | None:
     """Make an SDK tracer use our ids and sample all spans; return None for other tracers.
 
     Whether `get_tracer` returns the same object again depends on the version of the SDK.
     """
     if not isinstance(tracer, SdkTracer):
         return None
-    if not isinstance(tracer.id_generator, _GivenIds):
-        tracer.id_generator = _GivenIds()
+    if not isinstance(tracer.id_generator, _PresetIds):
+        tracer.id_generator = _PresetIds()
         tracer.sampler = ALWAYS_ON
     return tracer.id_generator

@@ -21,18 +21,19 @@ MAX_QUEUED_SPANS: Final = 32_768
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 DEAD_SHUTDOWN_S: Final = 1.0
+"""Maximum time of a shutdown while the destination fails."""
 CLOSED_S: Final = 1.0
-"""Time for a closed destination to return, so that the remaining spans are counted and reported."""
+"""Minimum time to wait for the thread after the destination was closed, so that remaining spans are counted."""
 MAX_ATTEMPTS: Final = 10
-"""Failures after which the receiver may be rejecting the stall evidence itself. Then other spans are tried. If they are
-accepted and the evidence fails once more, it is dropped. If they fail too, the receiver is down."""
+"""Number of failures after which the receiver may be rejecting the stall evidence itself. Then other spans are sent. If
+they are accepted and the evidence fails once more, the evidence is dropped. If they fail too, the receiver is down."""
 WARNING_INTERVAL_S: Final = 3600.0
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class ExportError(TorchDistError):
-    """A portion of spans was not accepted; the message gives the reason."""
+    """The destination did not accept a portion of spans; the message gives the reason."""
 
 
 class Destination(Protocol):
@@ -70,9 +71,9 @@ class QueuedSink:
     """A sink that queues groups of spans until the destination accepts them.
 
     A failed destination is retried after a pause of 1 s to 30 s, with one group at a time, while the queue fills up.
-    Failed spans are not sent again, because they may have arrived, and no span may be there twice. Only stall evidence
-    is sent again, because losing it would be worse. The first failure is logged as a warning. Later failures are silent
-    until a success.
+    Failed spans are not sent again, because they may have arrived, and a receiver must not get a span twice. Only stall
+    evidence is sent again, because losing it would be worse than a duplicate. The first failure is logged as a warning.
+    Later failures are silent until a success.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class QueuedSink:
             turn = self._flushes_wanted
             self._changed.notify_all()
         if self._thread is None:
-            self._send_here()
+            self._send_in_caller()
         with self._changed:
             self._changed.wait_for(lambda: self._flushes_done >= turn or self._failures > failures, timeout_s)
             return self._flushes_done >= turn and self._failures == failures and self._is_flushed
@@ -167,7 +168,7 @@ class QueuedSink:
         if self._thread is not None:
             self._thread.join(max(deadline - time.monotonic(), CLOSED_S))
 
-    def _send_here(self) -> None:
+    def _send_in_caller(self) -> None:
         """Send all queued spans in the calling thread, until the destination fails."""
         failures = self._failures
         with suppress_instrumentation():
@@ -199,7 +200,7 @@ class QueuedSink:
             return None
 
     def _flush_destination(self) -> None:
-        """Flush in this thread, because some destinations exceed their time limit."""
+        """Flush in the sink's thread, because some destinations exceed their time limit."""
         with self._changed:
             turn = self._flushes_wanted
             timeout_s = max(self._flush_deadline - time.monotonic(), 0.0)
@@ -220,13 +221,13 @@ class QueuedSink:
             try:
                 rejected = self._destination.send(spans[first : first + portion], urgent)
             except Exception as error:
-                self._has_failed(error, SpanGroup(spans[first:], urgent, groups[0].attempts + 1))
+                self._note_failure(error, SpanGroup(spans[first:], urgent, groups[0].attempts + 1))
                 return
             with self._changed:
                 self._refused += rejected
-        self._has_worked()
+        self._note_success()
 
-    def _has_worked(self) -> None:
+    def _note_success(self) -> None:
         with self._changed:
             was_down = self._pause_s > 0
             self._pause_s = self._retry_at = 0.0
@@ -235,7 +236,7 @@ class QueuedSink:
         if was_down:
             _logger.info("spans are exported again (%s)", self._destination.name)
 
-    def _has_failed(self, error: Exception, rest: SpanGroup) -> None:
+    def _note_failure(self, error: Exception, rest: SpanGroup) -> None:
         with self._changed:
             self._failures += 1
             self._failures_in_a_row += 1
@@ -299,17 +300,17 @@ class SpanQueue:
         self._healthy: deque[SpanGroup] = deque()
 
     def put(self, group: SpanGroup) -> None:
-        """Add a group after the others of its kind."""
+        """Add a group behind the groups of its kind."""
         (self._urgent if group.urgent else self._healthy).append(group)
         self._make_room(len(group.spans))
 
     def put_back(self, group: SpanGroup, is_last: bool) -> None:
-        """Add an urgent group before all other urgent groups, or after them."""
+        """Add a failed urgent group before all other urgent groups, or behind them if `is_last`."""
         (self._urgent.append if is_last else self._urgent.appendleft)(group)
         self._make_room(len(group.spans))
 
     def probe(self, max_attempts: int) -> list[SpanGroup]:
-        """Pop the next group; a healthy group if the next urgent group has failed `max_attempts` times."""
+        """Pop one group after a failure: a healthy group if the next urgent group has failed `max_attempts` times."""
         if self._healthy and self._urgent and self._urgent[0].attempts >= max_attempts:
             group = self._healthy.popleft()
             self.spans -= len(group.spans)

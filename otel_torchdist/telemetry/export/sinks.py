@@ -49,10 +49,10 @@ class FanOutSink:
 class HeldSink:
     """A sink that holds spans back from another sink until they are released. Belongs to one thread."""
 
-    def __init__(self, sink: SpanSink, write_down: Callable[[], None]) -> None:
-        """Call `write_down`, which must not raise, before spans are passed to `sink`."""
+    def __init__(self, sink: SpanSink, before_release: Callable[[], None]) -> None:
+        """Hold spans back from `sink`. `before_release` is called before spans are passed on, and must not raise."""
         self._sink = sink
-        self._write_down = write_down
+        self._before_release = before_release
         self._held: list[tuple[Sequence[FinishedSpan], bool]] = []
 
     @property
@@ -68,7 +68,7 @@ class HeldSink:
         """Pass on the held spans. Return whether there were any."""
         if not self._held:
             return False
-        self._write_down()
+        self._before_release()
         held, self._held = self._held, []
         for spans, urgent in held:
             self._sink.emit(spans, urgent)

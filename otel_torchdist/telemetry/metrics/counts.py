@@ -18,8 +18,8 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
 from otel_torchdist.telemetry.semconv import OTHER
 
-# A new total needs a field here, a line that counts it, and a row in `definitions`. The state for the next reader and
-# the snapshot for exporters both contain the whole `RankCounts`.
+# A new total needs a field in `RankCounts`, a line that counts it, and a row in `definitions`. The state for the next
+# reader and the snapshot for exporters both contain the whole `RankCounts`.
 
 _SAMPLED = int(NumericsFlag.SAMPLED)
 
@@ -33,11 +33,11 @@ class RankCounts:
         failed: Operations that ended with an exception.
         sampled: Operations with sampled tensor statistics.
         non_finite: Operations with an infinite or NaN input.
-        unseen: Operations whose inputs could not be inspected, by reason.
+        unseen: Operations with inputs that could not be inspected, by reason.
         skipped_steps: Steps skipped by a gradient scaler.
         loss_scale: The newest scale of a gradient scaler; None if unknown.
-        compared_parameters: Checksums of parameters shared by replicas.
-        replicas_left_out: Models and optimizers with too many parameters to compare.
+        compared_parameters: Number of checksums of parameters shared by replicas.
+        replicas_left_out: Number of models and optimizers with too many parameters to compare.
     """
 
     untracked: int = 0
@@ -55,14 +55,14 @@ class RankCounts:
         self.untracked += operation.how is How.UNTRACKED
         self.failed += operation.how is How.FAILED
 
-    def count_looked_at(self, numerics: Numerics) -> None:
-        """Count an operation whose tensors were to be inspected."""
+    def count_inspected(self, numerics: Numerics) -> None:
+        """Count an operation with sampled statistics, or the reason why its tensors could not be inspected."""
         self.sampled += bool(int(numerics.flags) & _SAMPLED)
         if numerics.unseen is not None:
             reason = numerics.unseen.label
             self.unseen[reason] = self.unseen.get(reason, 0) + 1
 
-    def count_values(self, numerics: Numerics) -> None:
+    def count_non_finite(self, numerics: Numerics) -> None:
         """Count an operation with non-finite inputs."""
         self.non_finite += numerics.is_finite is False
 
@@ -83,14 +83,15 @@ class RankCounts:
 
 WHOLE: Final = "whole"
 """Value of the label `stage` for a whole checkpoint."""
-SHORTEST_INTERVAL_NS: Final = 60_000_000_000
-"""Shortest interval between two checkpoints. Files saved in quicker succession belong to one checkpoint."""
-INTERVALS: Final = 8
+MIN_INTERVAL_NS: Final = 60_000_000_000
+"""Minimum interval between two checkpoints. Files saved in quicker succession belong to one checkpoint."""
+MAX_INTERVALS: Final = 8
+"""Number of newest intervals kept."""
 
 
 @dataclass(slots=True)
 class CheckpointCounts:
-    """Counts of one stage of one operation.
+    """Counts of one checkpoint stage of one operation.
 
     Attributes:
         operation: `save`, `torch.load`, …
@@ -117,19 +118,19 @@ class Saves:
 
     Attributes:
         last_ns: End of the last save, by the monotonic clock; None before the first.
-        intervals_ns: The newest intervals between saves, without intervals shorter than `SHORTEST_INTERVAL_NS`.
+        intervals_ns: The newest intervals between saves, without intervals shorter than `MIN_INTERVAL_NS`.
     """
 
     last_ns: int | None = None
     intervals_ns: tuple[int, ...] = ()
 
     def after(self, ended_ns: int) -> Saves:
-        """Return the times with one more save."""
+        """Return the times with one more save, which ended at `ended_ns`."""
         if self.last_ns is None:
             return Saves(ended_ns)
         interval_ns = ended_ns - self.last_ns
-        intervals = (*self.intervals_ns, interval_ns) if interval_ns >= SHORTEST_INTERVAL_NS else self.intervals_ns
-        return Saves(max(self.last_ns, ended_ns), intervals[-INTERVALS:])
+        intervals = (*self.intervals_ns, interval_ns) if interval_ns >= MIN_INTERVAL_NS else self.intervals_ns
+        return Saves(max(self.last_ns, ended_ns), intervals[-MAX_INTERVALS:])
 
 
 NO_SAVES: Final = Saves()
@@ -154,10 +155,10 @@ class CheckpointMetrics:
         return tuple(map(replace, self._counts.values()))
 
     def resume(self, counts: tuple[CheckpointCounts, ...], saves: Saves, still_open: list[Activity]) -> None:
-        """Continue from another reader's counts. `still_open` are the activities that it has left open."""
-        for known in counts:
-            operation, stage = _labels(known.operation, known.stage)
-            self._counts[operation, stage] = replace(known, operation=operation, stage=stage)
+        """Continue from another reader's counts. `still_open` are the activities still open at its last poll."""
+        for resumed in counts:
+            operation, stage = _labels(resumed.operation, resumed.stage)
+            self._counts[operation, stage] = replace(resumed, operation=operation, stage=stage)
         self.saves = saves
         for activity in still_open:
             self._parts.entered(activity)

@@ -48,8 +48,8 @@ class DurationHistogram:
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
-    def exemplify(self, exemplar: Exemplar) -> None:
-        """Add an exemplar for a counted duration, if it is the newest of its bucket."""
+    def add_exemplar(self, exemplar: Exemplar) -> None:
+        """Keep an exemplar for a counted duration if it is the newest in its bucket."""
         bucket = bisect_left(BOUNDS_S, exemplar.seconds)
         current = self.exemplars.get(bucket)
         if current is None or current.wall_s < exemplar.wall_s:
@@ -60,7 +60,7 @@ class DurationHistogram:
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum_s += other.sum_s
         for exemplar in other.exemplars.values():
-            self.exemplify(exemplar)
+            self.add_exemplar(exemplar)
 
     def copy(self) -> DurationHistogram:
         """Return an independent copy."""
@@ -119,8 +119,8 @@ class BusyTime:
 
     Attributes:
         total_ns: The total so far.
-        until_ns: Time up to which the total is final. Intervals before it that become known later are ignored: at most
-            the delay of a poll.
+        until_ns: Time up to which the total is final. Earlier intervals that become known later are ignored. They are
+            no older than the delay of a poll.
     """
 
     __slots__ = ("total_ns", "until_ns")
@@ -134,15 +134,15 @@ class BusyTime:
         """Add intervals.
 
         Args:
-            ended: Begin and end of each ended interval.
-            open_since_ns: Begin of the oldest open interval; None if none is open.
+            ended: Start and end of each ended interval.
+            open_since_ns: Start of the oldest open interval; None without open intervals.
             now_ns: Current time of the same clock.
         """
         intervals = sorted(ended if open_since_ns is None else (*ended, (open_since_ns, now_ns)))
         total, until = self.total_ns, self.until_ns
         for begin, end in intervals:
             start = begin if begin > until else until
-            # An open interval that began after `now_ns` was read has its end before its begin.
+            # If an open interval began after `now_ns` was read, its end is before its start.
             if end > start:
                 total += end - start
                 until = end
@@ -154,8 +154,8 @@ class TimeShares:
     """Communication time and blocked time of one rank.
 
     Attributes:
-        communicating: Time with at least one operation in flight: since its entry, since its start on the device, or,
-            if only a wait shows its end, since the wait.
+        communicating: Time with at least one operation in flight. An operation is in flight from its entry, from its
+            start on the device, or from the wait if only a wait shows its end.
         blocked: Time with at least one thread inside a call or a wait.
     """
 
@@ -191,7 +191,7 @@ class TimeShares:
 
 
 def _blocked_since_ns(operation: Operation) -> int:
-    """Return the entry of the call or wait that a thread is inside of."""
+    """Return when the blocked thread entered the call or the wait."""
     if operation.returned_ns is None or operation.wait_entered_ns is None:
         return operation.entered_ns
     return operation.wait_entered_ns

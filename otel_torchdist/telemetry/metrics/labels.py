@@ -22,7 +22,7 @@ _Value = TypeVar("_Value", str, tuple[str, str], tuple[str, str, str])
 
 
 def label_value(text: str) -> str:
-    """Return text as a label value: short, and valid UTF-8, since a lone surrogate would fail the whole scrape."""
+    """Shorten text to a label value, and make it valid UTF-8: a lone surrogate would fail the whole scrape."""
     return text.encode("utf-8", "replace").decode()[:MAX_VALUE]
 
 
@@ -59,42 +59,43 @@ class SeriesLabels:
 
     def size(self, pair: tuple[str, str], size: str) -> str:
         """Return the label of a message size class for a pair; `other` beyond `MAX_SIZED` label sets."""
-        return size if _admit_one((*pair, size), self._sized, MAX_SIZED) else OTHER
+        return size if _is_admitted((*pair, size), self._sized, MAX_SIZED) else OTHER
 
     def call(self, method: str, error: str) -> tuple[str, str]:
-        """Return the labels of remote calls of a function that ended with this error, or '' for none.
+        """Return the labels of remote calls of a function that ended with this error; '' for no error.
 
         Functions beyond `MAX_METHODS`, and errors beyond `MAX_CALLS` pairs of function and error, are `_OTHER`.
         """
         method, error = label_value(method), label_value(error)
-        if not _admit_one(method, self._methods, MAX_METHODS):
+        if not _is_admitted(method, self._methods, MAX_METHODS):
             method = OTHER_METHOD
-        is_admitted = not error or _admit_one((method, error), self._calls, MAX_CALLS)
+        is_admitted = not error or _is_admitted((method, error), self._calls, MAX_CALLS)
         return method, error if is_admitted else OTHER_METHOD
 
 
-def _admit(value: str, admitted: set[str], most: int) -> str:
-    return value if _admit_one(value, admitted, most) else OTHER
+def _admit(value: str, admitted: set[str], limit: int) -> str:
+    return value if _is_admitted(value, admitted, limit) else OTHER
 
 
-def _admit_one(value: _Value, admitted: set[_Value], most: int) -> bool:
+def _is_admitted(value: _Value, admitted: set[_Value], limit: int) -> bool:
     if value in admitted:
         return True
-    if len(admitted) == most:
+    if len(admitted) == limit:
         return False
     admitted.add(value)
     return True
 
 
 HOLD_BACK_S: Final = 5.0
+"""Time that a rank with an unsettled run id is held back."""
 
 
 class RunLabel:
     """Decides when a rank is shown, and under which run.
 
-    A settled run id is shown immediately. So is the current id when the rank ends. An unsettled id is held back for
-    `HOLD_BACK_S`. After that, the rank is shown under its current id ('' without one), because nothing is settled while
-    rank 0 hangs. If the id settled later differs, those series end and the rank continues under the settled id.
+    A settled run id is shown immediately. An unsettled id is shown when the rank ends, or after `HOLD_BACK_S`, because
+    no id settles while rank 0 hangs. Without an id the label is ''. If the id settles later and differs, the series
+    end, and the rank continues under the settled id.
 
     Attributes:
         shown: The label; None while the rank is held back.
@@ -102,7 +103,7 @@ class RunLabel:
     """
 
     def __init__(self, label_of: Callable[[int], str] = run_label) -> None:
-        """Begin held back. `label_of` returns the label of a run id."""
+        """Start held back. `label_of` returns the label of a run id."""
         self._label_of = label_of
         self.shown: str | None = None
         self.settled = False
@@ -153,8 +154,8 @@ class RunIdentity(NamedTuple):
 class RunLabels:
     """Labels each run with the first eight digits of its id, and a number if another run already has this label.
 
-    Any page of metrics shows the eight digits, so other users can forge them. Without the number, a forged run would
-    replace the series of another user's run.
+    Every metrics page shows these digits, so other users can forge a run with them. Without the number, a forged run
+    would replace the series of another user's run.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ MAX_FINDINGS: Final = 64
 
 @dataclass(slots=True)
 class _Run:
-    """State of a run apart from its present ranks: verdicts, and sums of forgotten ranks."""
+    """State of a run: verdicts, and sums over the ranks that were removed with `forget`."""
 
     timed: dict[tuple[str, str, str], TimedMessages] = field(default_factory=dict[tuple[str, str, str], TimedMessages])
     steps: DurationHistogram = field(default_factory=DurationHistogram)
@@ -91,8 +91,8 @@ class _Run:
 class NodeMetrics:
     """The ranks of a node, for metrics exporters.
 
-    All methods except `snapshot` belong to the reader's thread. Sums over the node do not decrease when a rank is
-    forgotten, as long as another rank of its run is present.
+    All methods except `snapshot` belong to the reader's thread. Sums over a run do not decrease when a rank is
+    forgotten, until its last rank is forgotten.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class NodeMetrics:
         archive_dropped: Callable[[], int | None] = lambda: None,
         machine: Callable[[], MachineReading | None] = lambda: None,
     ) -> None:
-        """Begin without ranks.
+        """Start without ranks.
 
         Args:
             spans_dropped: Returns the number of spans that could not be exported.
             clock: The node's monotonic clock in nanoseconds, shared by its tapes.
             archive_dropped: Returns the number of operations that could not be archived; None without an archive.
-            machine: Returns the newest reading of the machine; None without one.
+            machine: Returns the newest reading of the machine; None if the machine is not monitored.
         """
         self._spans_dropped = spans_dropped
         self._clock = clock
@@ -138,7 +138,7 @@ class NodeMetrics:
         if rank is None:
             return
         rank.retire()
-        with self._lock:  # no scrape may see the rank removed but its sums not added yet
+        with self._lock:  # otherwise a scrape could miss the rank's numbers: removed, but not added to the sums yet
             del self._ranks[nonce]
             last = rank.snapshot(self._clock())
             if last is not None:
@@ -165,7 +165,7 @@ class NodeMetrics:
         return next(jobs, self._labels_of_no_job).group(key)
 
     def set_stall(self, status: VerdictStatus) -> None:
-        """Show the incident of a run, instead of its previous incident. Never held back."""
+        """Show the incident of a run immediately, instead of its previous incident."""
         label = self._run_labels.of_run(status.run_id)
         group = self._group_label(label, status.group_key)
         snapshot = ShownVerdict(
@@ -238,20 +238,20 @@ class NodeMetrics:
                     finding for finding in run.findings if (finding.group, finding.verdict, finding.ranks) != key
                 )
 
-    def add_arrivals(self, run_id: int, group_key: str, more: ArrivalCounts) -> None:
+    def add_arrivals(self, run_id: int, group_key: str, added: ArrivalCounts) -> None:
         """Add counts of the ranks that arrived last."""
         label = self._run_labels.of_run(run_id)
         group = self._group_label(label, group_key)
         with self._lock:
             counts = self._runs.setdefault(label, _Run()).arrivals.setdefault(group, ArrivalCounts())
-            counts.calls += more.calls
-            counts.waited_s += more.waited_s
-            counts.last.update(more.last)
-            for rank, seconds in more.late_s.items():
+            counts.calls += added.calls
+            counts.waited_s += added.waited_s
+            counts.last.update(added.last)
+            for rank, seconds in added.late_s.items():
                 counts.late_s[rank] = counts.late_s.get(rank, 0.0) + seconds
 
     def set_path(self, run_id: int, path: PathSnapshot | None) -> None:
-        """Show the critical path of a run, instead of its previous one; None if it has become unknown on this node."""
+        """Show the critical path of a run, instead of its previous path; None if this node no longer knows it."""
         label = self._run_labels.of_run(run_id)
         with self._lock:
             self._runs.setdefault(label, _Run()).path = path
@@ -277,7 +277,7 @@ class NodeMetrics:
         for rank in ranks:
             runs.setdefault(rank.run, _Run()).add(rank)
         return NodeSnapshot(
-            # Two series with the same labels would break a scrape: of two tapes of a rank, the newer is shown.
+            # Two series with the same labels would break a scrape, so only the newer tape of a rank is shown.
             ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
             runs={
                 label: RunSnapshot(
@@ -320,7 +320,7 @@ class NodeMetrics:
             return {nonce: rank.times for nonce, rank in self._ranks.items()}
 
     def findings(self, run_id: int) -> RunFindings:
-        """Return the findings of a run that are not stalls."""
+        """Return the findings of a run, without stalls."""
         with self._lock:
             run = self._runs.get(self._run_labels.of_run(run_id))
             if run is None:

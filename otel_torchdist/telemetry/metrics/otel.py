@@ -46,22 +46,22 @@ class OTelMetrics:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._snapshot: NodeSnapshot | None = None
-        self._served: set[str] = set()
-        self._taken_s = 0.0
+        self._metrics_read: set[str] = set()
+        self._snapshot_s = 0.0
         self._instruments = _instruments.get(provider) or _instruments.setdefault(provider, _Instruments(provider))
-        self._instruments.shown += (self,)
+        self._instruments.nodes += (self,)
         node.listen(self._instruments.record)
 
     def stop(self) -> None:
         """Stop the export. Idempotent."""
-        if self not in self._instruments.shown:
+        if self not in self._instruments.nodes:
             return
-        self._instruments.shown = tuple(shown for shown in self._instruments.shown if shown is not self)
+        self._instruments.nodes = tuple(node for node in self._instruments.nodes if node is not self)
         self._node.ignore(self._instruments.record)
 
     def observe(self, metric: NumberMetric) -> list[Observation]:
         """Return the node's series of a metric."""
-        # The SDK's reader may keep running in a forked child, where the node is a stale copy.
+        # A forked child may keep running the SDK's reader, but its node is a stale copy.
         if os.getpid() != self._process:
             return []
         return [
@@ -70,12 +70,12 @@ class OTelMetrics:
         ]
 
     def _snapshot_for(self, name: str) -> NodeSnapshot:
-        """Return the snapshot of this collection. A metric already read from it belongs to the next collection."""
+        """Return the snapshot of this collection. A second read of the same metric starts the next collection."""
         with self._lock:
             now_s = time.monotonic()
-            if self._snapshot is None or name in self._served or now_s - self._taken_s > self._fresh_s:
-                self._snapshot, self._taken_s, self._served = self._node.snapshot(), now_s, set()
-            self._served.add(name)
+            if self._snapshot is None or name in self._metrics_read or now_s - self._snapshot_s > self._fresh_s:
+                self._snapshot, self._snapshot_s, self._metrics_read = self._node.snapshot(), now_s, set()
+            self._metrics_read.add(name)
             return self._snapshot
 
 
@@ -87,11 +87,11 @@ class _Instruments:
     """The instruments of one provider.
 
     Attributes:
-        shown: The observed nodes.
+        nodes: The observed nodes.
     """
 
     def __init__(self, provider: MeterProvider) -> None:
-        self.shown: tuple[OTelMetrics, ...] = ()
+        self.nodes: tuple[OTelMetrics, ...] = ()
         meter = provider.get_meter(semconv.SCOPE_NAME)
         self._histograms = {
             metric.otel_name: (_histogram(meter, metric), metric.labels) for metric in HISTOGRAM_METRICS
@@ -108,7 +108,7 @@ class _Instruments:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             observations: list[Observation] = []
             with guarded("the observation of metrics"):
-                for node in self.shown:
+                for node in self.nodes:
                     observations += node.observe(metric)
             return observations
 
@@ -120,8 +120,8 @@ class _Instruments:
             histogram.record(seconds, _attributes(label_names, labels))
 
 
-# The SDK ignores callbacks for an existing instrument, and cannot remove instruments. So a provider gets its
-# instruments once, while nodes come and go: after `uninstrument` and `instrument`, or when a job creates a new group.
+# The SDK ignores callbacks for an existing instrument, and cannot remove instruments. So each provider gets its
+# instruments once. Nodes are added and removed: by `uninstrument` and `instrument`, or when a job creates a new group.
 _instruments: Final[WeakKeyDictionary[MeterProvider, _Instruments]] = WeakKeyDictionary()
 
 

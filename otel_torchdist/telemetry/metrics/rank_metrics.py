@@ -32,7 +32,7 @@ from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.segments import SegmentEnd, StepSegment
 
 MAX_UNPUBLISHED: Final = 16_384
-MAX_AWAITED: Final = 512
+MAX_PENDING: Final = 512
 """Upper bound on the operations with values pending on a device."""
 
 # Operators of IntFlag run Python code and would double the cost of a record. Operators of int do not.
@@ -43,11 +43,11 @@ _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 class RankMetrics:
     """Counters of one tape. `consume` and `retire` belong to the reader's thread, `snapshot` to any thread.
 
-    An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only while
-    a thread waits for it, from the begin of that wait: before, nothing shows that it should have ended. Age and
-    duration of an operation on a device count from its start there. Durations are counted only for ends known from the
-    call, the wait or an event: ends noticed by a poll or the watchdog are too coarse, and dropped, failed or untracked
-    operations have no meaningful end.
+    The age and the duration of an operation on a device count from its start on the device. An operation whose end
+    only a wait can show (`END_BY_WAIT`) is in flight from its call, but its age counts from the start of the wait:
+    before, it may have ended without notice. Durations are counted only if the end is known from the call, the wait or
+    a device event. Ends detected by a poll or the watchdog are too coarse. Dropped, failed or untracked operations have
+    no meaningful end.
 
     Attributes:
         labels: Labels of the groups and operations of its job.
@@ -79,7 +79,7 @@ class RankMetrics:
         self._called_ns = tape.identity.monotonic_ns
         self._records_lost = 0
         self._totals = RankCounts()
-        self._awaited_values: dict[int, Series] = {}
+        self._pending_values: dict[int, Series] = {}
         self._series = RankSeries(tape.names, labels)
         self._open: list[tuple[Series, int | None]] = []
         self._steps = DurationHistogram()
@@ -88,7 +88,7 @@ class RankMetrics:
         self._checkpoints = CheckpointMetrics(tape.names)
         self._figures = NO_FIGURES
         self._calls = CallDurations(tape.names, labels)
-        # Bounded in case a run id never settles: then the oldest durations are missing from listeners' histograms.
+        # Bounded, because a run id may never settle. Then listeners miss the oldest durations.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
     @property
@@ -138,8 +138,8 @@ class RankMetrics:
             for operation in batch.entered:
                 self._count_entered(operation)
             for numerics in batch.numerics:
-                if not numerics.is_pending and numerics.number in self._awaited_values:
-                    self._count_values(self._awaited_values.pop(numerics.number), numerics)
+                if not numerics.is_pending and numerics.number in self._pending_values:
+                    self._count_values(self._pending_values.pop(numerics.number), numerics)
             for operation in batch.ended:
                 self._count_ended(operation)
             for mark in batch.steps:
@@ -161,40 +161,40 @@ class RankMetrics:
             ]
             for operation in still_open:
                 if operation.started_ns is not None:
-                    self._count_begun(operation)
+                    self._count_started(operation)
             ends = [operation.completed_ns or 0 for operation in batch.ended]
             calls = [operation.entered_ns for operation in batch.entered[-1:]]
             self._called_ns = max([self._called_ns, *ends, *calls, *(mark.ended_ns for mark in batch.steps)])
             self._status = status
             self._figures = read_figures(self._tape.words)
-            if is_running or status.state is not TapeState.RUNNING:  # otherwise it vanished: see `gone`
+            if is_running or status.state is not TapeState.RUNNING:  # otherwise its process vanished: see `gone`
                 self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
             self.run.update(status, is_running, now_ns)
         self._publish_durations()
 
     def gone(self, cleanly: bool) -> None:
-        """Mark a rank as ended. Its tape alone does not always show how it ended."""
+        """Mark the rank as ended, normally (`cleanly`) or not. Its tape alone does not always show how it ended."""
         self._up = None if cleanly else False
 
-    def exemplify(self, segment: StepSegment, anchor: FinishedSpan) -> None:
+    def add_exemplars(self, segment: StepSegment, anchor: FinishedSpan) -> None:
         """Add exemplars for an exported trace: its longest operation with an exact end, and its step.
 
         Args:
-            segment: A segment of a step whose durations have been counted.
-            anchor: Its span.
+            segment: A segment of a step. Its durations have been counted.
+            anchor: The segment's span.
         """
         end_s = (anchor.start_ns + segment.end_ns - segment.start_ns) / 1e9
         timed = [call for call in segment.operations if call.completed_ns is not None and call.is_timed]
-        longest = max(timed, key=_lasted_s, default=None)
+        longest = max(timed, key=_duration_s, default=None)
         with self._lock:
             if longest is not None:
                 series, _ = self._series.target(longest)
                 _, messages = self._series.timed(series, longest.message_bytes)
-                messages.durations.exemplify(Exemplar(anchor.trace_id, _lasted_s(longest), end_s))
+                messages.durations.add_exemplar(Exemplar(anchor.trace_id, _duration_s(longest), end_s))
             if segment.end is SegmentEnd.STEP and segment.number == 0:
                 seconds = (segment.end_ns - segment.start_ns) / 1e9
-                self._steps.exemplify(Exemplar(anchor.trace_id, seconds, end_s))
+                self._steps.add_exemplar(Exemplar(anchor.trace_id, seconds, end_s))
 
     def snapshot(self, now_ns: int) -> RankSnapshot | None:
         """Return the rank's current state.
@@ -203,7 +203,7 @@ class RankMetrics:
             now_ns: Monotonic clock of the node, for ages.
 
         Returns:
-            The state; None while the rank is held back.
+            The state; None while the rank is held back (see `RunLabel`).
         """
         with self._lock:
             if self.run.shown is None or self._status is None:
@@ -241,7 +241,7 @@ class RankMetrics:
             return RankTimes(shares.communicating.total_ns, shares.blocked.total_ns, overhead_ns, self._records_lost)
 
     def retire(self) -> None:
-        """Publish the durations held back so far. Nothing will be consumed afterwards."""
+        """Publish the durations held back so far. No batch may be consumed afterwards."""
         with self._lock:
             self.run.settle()
         self._publish_durations()
@@ -251,23 +251,23 @@ class RankMetrics:
         series.entered += 1
         series.message_bytes = clipped(series.message_bytes + operation.message_bytes)
         if operation.numerics is not None:
-            self._totals.count_looked_at(operation.numerics)
+            self._totals.count_inspected(operation.numerics)
             self._count_values(series, operation.numerics)
         if not int(operation.flags) & _ON_DEVICE:
-            self._count_begun(operation)
+            self._count_started(operation)
 
     def _count_values(self, series: Series, numerics: Numerics) -> None:
         """Count the numerics of an operation's inputs, or remember them while they are pending."""
         if numerics.is_pending:
-            self._awaited_values[numerics.number] = series
-            if len(self._awaited_values) > MAX_AWAITED:
-                del self._awaited_values[next(iter(self._awaited_values))]
+            self._pending_values[numerics.number] = series
+            if len(self._pending_values) > MAX_PENDING:
+                del self._pending_values[next(iter(self._pending_values))]
             return
-        self._totals.count_values(numerics)
+        self._totals.count_non_finite(numerics)
         series.values = numerics if numerics.norm is not None else series.values
 
-    def _count_begun(self, operation: Operation) -> None:
-        """Advance the group's last started operation: entered, or on a device, started there."""
+    def _count_started(self, operation: Operation) -> None:
+        """Advance the group's last started operation. An operation on a device has started once the device runs it."""
         _, group = self._series.target(operation)
         if group is None or int(operation.flags) & _POINT_TO_POINT:
             return
@@ -276,7 +276,7 @@ class RankMetrics:
 
     def _count_ended(self, operation: Operation) -> None:
         if operation.started_ns is not None:
-            self._count_begun(operation)
+            self._count_started(operation)
         self._totals.count_ended(operation)
         if operation.completed_ns is None or operation.how not in SUCCEEDED:
             return
@@ -285,7 +285,7 @@ class RankMetrics:
             group.completed = max(group.completed or 0, operation.sequence)
         if not operation.is_timed:
             return
-        seconds = _lasted_s(operation)
+        seconds = _duration_s(operation)
         size, timed = self._series.timed(series, operation.message_bytes)
         timed.observe(seconds, operation.message_bytes)
         if self._listeners:
@@ -305,11 +305,11 @@ class RankMetrics:
     def _snapshot_operations(self, now_ns: int) -> tuple[OperationSnapshot, ...]:
         in_flight: dict[int, int] = {}
         oldest: dict[int, int] = {}
-        for series, begins_ns in self._open:
+        for series, since_ns in self._open:
             key = id(series)
             in_flight[key] = in_flight.get(key, 0) + 1
-            if begins_ns is not None:
-                oldest[key] = min(oldest.get(key, now_ns), begins_ns)
+            if since_ns is not None:
+                oldest[key] = min(oldest.get(key, now_ns), since_ns)
         return tuple(
             OperationSnapshot(
                 group=series.group,
@@ -333,5 +333,5 @@ class RankMetrics:
         self._listeners.publish(durations)
 
 
-def _lasted_s(operation: Operation) -> float:
+def _duration_s(operation: Operation) -> float:
     return ((operation.completed_ns or 0) - operation.arrived_ns) / 1e9

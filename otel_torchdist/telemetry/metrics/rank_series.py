@@ -59,7 +59,7 @@ class CallDurations:
     """
 
     def __init__(self, names: NamesReader, labels: SeriesLabels) -> None:
-        """Begin without calls. `labels` are shared by all ranks of the job."""
+        """Start without calls. `labels` are shared by all ranks of the job."""
         self.durations: dict[CallSeries, DurationHistogram] = {}
         self._names = names
         self._labels = labels
@@ -133,7 +133,7 @@ MAX_CACHED_TARGETS: Final = 16_384
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """Counters of one group and operation, with timed operations by message size, and the newest statistics."""
+    """Counters of one group and operation: timed operations by message size, and the newest input statistics."""
 
     group: str
     operation: str
@@ -181,7 +181,7 @@ class RankSeries:
     """
 
     def __init__(self, names: NamesReader, labels: SeriesLabels) -> None:
-        """Begin without series.
+        """Start without series.
 
         Args:
             names: The dictionary of the rank's tape.
@@ -243,8 +243,8 @@ class RankSeries:
         series = self.counters.get(labels)
         if series is None:
             series = self.counters[labels] = Series(*labels)
-        in_order = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
-        return CountedSeries(series, group if in_order else None)
+        is_comparable = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
+        return CountedSeries(series, group if is_comparable else None)
 
     def _operation_name(self, operation: Operation) -> str:
         if operation.kind is RecordKind.RENDEZVOUS:

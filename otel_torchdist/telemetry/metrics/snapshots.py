@@ -47,7 +47,7 @@ class OperationSnapshot:
         entered: Number of times that the rank entered it.
         message_bytes: Bytes contributed by the rank.
         in_flight: Number of operations in flight.
-        oldest_age_s: Age of the oldest operation in flight; see `RankMetrics` for operations without an age.
+        oldest_age_s: Age of the oldest operation in flight; see `RankMetrics` for its start.
         sizes: Operations with an end known from the call, the wait or a device event, by message size class.
         values: The newest statistics of its inputs; None without any.
     """
@@ -102,13 +102,13 @@ class RankSnapshot:
         operations: Its operations, by group and operation.
         groups: The groups that it has used, in order of first use.
         steps: Durations of its steps.
-        communicating_s: Time with an operation in flight.
-        blocked_s: Time with a thread blocked in a call or wait.
-        overhead_s: Time of our code on its threads.
+        communicating_s: Time with at least one operation in flight.
+        blocked_s: Time with at least one thread blocked in a call or wait.
+        overhead_s: Time spent in our code on its threads.
         records_lost: Records that were not written or not read.
         names_dropped: Names that did not fit in its dictionary.
         totals: Totals of its operations.
-        groups_folded: Number of groups counted under `other`.
+        groups_folded: Number of groups without separate series, counted under `other`.
         kernel: The recording kernel.
         torch: Version of its torch; '' if unknown.
         job: Its job; `UNKNOWN_JOB` if not described.
@@ -171,8 +171,8 @@ class PathSnapshot:
     """The critical path of a run's newest steps, in seconds of an average step.
 
     Attributes:
-        kinds: Its length, by kind of work.
-        ranks: Time that ranks compute on it.
+        kinds: Length of the path, by kind of work.
+        ranks: Time that each rank computes on the path.
         gains: Upper bounds on the time that a step would save, by cause, ranks and operation, as labels.
     """
 
@@ -187,9 +187,9 @@ class ArrivalCounts:
 
     Attributes:
         calls: Number of compared calls.
-        waited_s: Average seconds that a rank waited for the last rank.
-        last: Number of calls at which each rank arrived last.
-        late_s: Seconds that the other ranks waited for each rank alone.
+        waited_s: Seconds that ranks waited for the last rank, averaged over the ranks.
+        last: Number of calls at which the rank arrived last, by rank.
+        late_s: Seconds that all other ranks waited only for this rank, by rank.
     """
 
     calls: int = 0
@@ -237,9 +237,9 @@ class RankTimes(NamedTuple):
     """The times of one rank: a part of `RankSnapshot` that is cheap to read.
 
     Attributes:
-        communicating_ns: Time with an operation in flight.
-        blocked_ns: Time with a thread blocked in a call or wait.
-        overhead_ns: Time of our code on its threads.
+        communicating_ns: Time with at least one operation in flight.
+        blocked_ns: Time with at least one thread blocked in a call or wait.
+        overhead_ns: Time spent in our code on its threads.
         records_lost: Records that were not written or not read.
     """
 
@@ -281,7 +281,7 @@ Listener: TypeAlias = Callable[[Sequence[Duration]], None]
 
 
 class DurationListeners:
-    """Listeners for individual durations. Falsy without listeners, so that callers can skip the work."""
+    """Listeners for individual durations. Falsy without listeners, so that callers need not collect durations."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()

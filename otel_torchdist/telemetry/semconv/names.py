@@ -20,7 +20,7 @@ have no span. With a device, the span ends when the step is enqueued. An error i
 CHECKPOINT_SPAN: Final = "checkpoint {operation}"
 """A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until it returns; the save itself is a `save` of
 another thread or process), `torch.save`, `torch.load`; at most 16 of each per training step. Its children are its
-stages: `plan`, `write` and `read`, which include the collectives in which ranks wait for each other, and in them
+stages: `plan`, `write` and `read`, which include the collectives in which ranks wait for each other. Their children are
 `write_data`, `read_data` and others. An error if it raised an exception."""
 DATA_WAIT_SPAN: Final = "data wait"
 """A wait of the training thread for a batch of a `DataLoader`, or in `data_wait()`, of a millisecond or longer; at most
@@ -43,7 +43,7 @@ ALL_OPERATIONS: Final = "steps"
 STALL_RANK_SPAN: Final = "rank {rank}: {state}"
 """A member of the stalled group, and its state in the operation: `absent`, `dead`, `waiting` and others."""
 FOLLOWED: Final = "followed"
-"""Replaces `dead` in that name if the verdict does not name the rank: its death is a consequence."""
+"""Replaces `dead` in `STALL_RANK_SPAN` if the verdict does not name the rank: its death is a consequence."""
 STALL_REST_SPAN: Final = "{count} more ranks"
 """The members beyond the first 64, which have separate spans."""
 IMPORT_SPAN: Final = "imported {source}"

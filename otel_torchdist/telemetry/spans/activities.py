@@ -48,13 +48,13 @@ def parent_of(
         call: Its remote call.
         nonce: Nonce of its tape.
         run_id: Its run.
-        run_of: Returns the run of the tape with a nonce; None if unknown. A worker in no group forms a separate run,
-            and its callers may be in another run.
+        run_of: Returns the run id of the tape with a nonce; None if unknown. The caller may be in another run: a worker
+            without a group forms a separate run.
     """
     is_caller = SIDES.get(activity.kind) is Side.CALLER
     if is_caller and call.caller_number:
         return LinkTarget(trace_id_of_step(run_id, call.caller_step), activity_span_id(nonce, call.caller_number))
-    if is_caller:  # it may have ended in a later step
+    if is_caller:  # the call may have ended in a later step
         return LinkTarget(trace_id_of_step(run_id, activity.step), anchor_span_id(nonce, activity.step, 0))
     if not call.caller_nonce:
         return None
@@ -91,7 +91,7 @@ class HeldActivities:
         self._count = 0
 
     def outermost(self, ended: Iterable[Activity]) -> list[Activity]:
-        """Hold back ended activities with a parent, and return the others."""
+        """Hold back ended activities that have a parent. Return the activities without a parent."""
         return [activity for activity in ended if not self._hold(activity)]
 
     def _hold(self, activity: Activity) -> bool:
@@ -139,13 +139,13 @@ class ActivitySpans:
         self._clock = clock
 
     def spans(
-        self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str, families: HeldActivities
+        self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str, held: HeldActivities
     ) -> Iterator[FinishedSpan]:
         """Yield the span of an activity, then the spans of its descendants. The arguments are as in `span`."""
         span = self.span(activity, anchor, run_id, open_because if activity.how is None else "")
         yield span
-        for inner in families.within(activity):
-            yield from self.spans(inner, span, run_id, open_because, families)
+        for inner in held.within(activity):
+            yield from self.spans(inner, span, run_id, open_because, held)
 
     def span(self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str) -> FinishedSpan:
         """Build the span of an activity that has ended, or was still open at the end of its tape.
@@ -175,7 +175,7 @@ class ActivitySpans:
         storage = self._names.text(activity.storage)
         if storage:
             attributes[semconv.CHECKPOINT_STORAGE] = storage
-        if activity.message_bytes and activity.how is How.CALL:  # otherwise it is only the planned size
+        if activity.message_bytes and activity.how is How.CALL:  # otherwise the recorded size is only planned
             attributes[semconv.CHECKPOINT_SIZE] = activity.message_bytes
         if activity.files:
             attributes[semconv.CHECKPOINT_FILES] = activity.files

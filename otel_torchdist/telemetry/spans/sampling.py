@@ -92,7 +92,7 @@ class StepSampler:
         self._step = step
         self._always = {kept for kept in self._always if kept >= step}
         trace_id = trace_id_of_step(run_id, step)
-        self._budget.turn(at_ns)
+        self._budget.begin_step(at_ns)
         self._is_candidate = self._is_shown(trace_id) and self._is_sampled(trace_id, step)
         self._is_kept = self._is_candidate and trace_id >> (128 - self._budget.halvings) == 0
 
@@ -134,7 +134,7 @@ class SpanBudget:
         """Count spans that would be exported without a budget."""
         self._spans += spans
 
-    def turn(self, at_ns: int) -> None:
+    def begin_step(self, at_ns: int) -> None:
         """Begin a step. Only here does `halvings` change."""
         if self._since_ns is None:
             self._since_ns = at_ns

@@ -154,7 +154,7 @@ class SegmentCutter:
         if mark.step < self.step:
             return
         if mark.step > self.step:
-            self._turn_to(mark.step)
+            self._begin_step(mark.step)
         self._end_step(mark.ended_ns, SegmentEnd.STEP, mark.step + 1)
 
     def pass_time(self, until_ns: int) -> None:
@@ -191,9 +191,9 @@ class SegmentCutter:
 
     def _end_step(self, at_ns: int, end: SegmentEnd, next_step: int) -> None:
         self.cut(at_ns, end)
-        self._turn_to(next_step)
+        self._begin_step(next_step)
 
-    def _turn_to(self, step: int) -> None:
+    def _begin_step(self, step: int) -> None:
         self._step = step
         self._number = 0
 

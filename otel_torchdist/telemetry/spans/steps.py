@@ -78,7 +78,7 @@ class RankSpans:
         sink: SpanSink,
         sampler: StepSampler,
         links: Sequence[LinkTarget] = (),
-        handed_over: Callable[[StepSegment, FinishedSpan], None] | None = None,
+        on_emitted: Callable[[StepSegment, FinishedSpan], None] | None = None,
         describe: Callable[[], Mapping[str, AttributeValue]] = dict[str, AttributeValue],
         run_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
@@ -89,7 +89,7 @@ class RankSpans:
             sink: Receives the spans.
             sampler: Selects the steps.
             links: Added to every anchor.
-            handed_over: Called with every segment passed to the sink, and its anchor.
+            on_emitted: Called with every segment passed to the sink, and its anchor.
             describe: Called before the first anchor. Returns further attributes for all anchors.
             run_of: Returns the run of the tape with a nonce; None if unknown.
         """
@@ -97,13 +97,13 @@ class RankSpans:
         self._tape = tape
         self._sink = sink
         self._sampler = sampler
-        self._handed_over = handed_over
+        self._on_emitted = on_emitted
         self._identity = tape.identity
         self._clock = WallClock(tape.identity)
         self._anchors = AnchorSpans(tape.identity, tape.names, self._clock, links, describe)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
         self._activities = ActivitySpans(tape.identity, tape.names, self._clock, run_of)
-        self._families = HeldActivities()
+        self._held_activities = HeldActivities()
         self._cutter = SegmentCutter(tape.identity.monotonic_ns)
         self._held: deque[StepSegment] = deque()
         self._held_spans = 0
@@ -137,7 +137,7 @@ class RankSpans:
         activities = [interval for interval in intervals if isinstance(interval, Activity)]
         for activity in sorted(activities, key=lambda activity: activity.number):
             if activity.parent in parents:
-                self._families.outermost([activity])
+                self._held_activities.outermost([activity])
                 parents.add(activity.number)
         self._sampler.resume(state.sampler)
 
@@ -167,7 +167,7 @@ class RankSpans:
         # The poll may have stopped before the end of the tape: the batch is complete only up to its newest record.
         read_until_ns = now_ns
         self._cutter.ended(batch.ended)
-        self._cutter.activities_ended(self._families.outermost(batch.activities_ended))
+        self._cutter.activities_ended(self._held_activities.outermost(batch.activities_ended))
         events = [*batch.entered, *batch.activities_entered, *batch.steps]
         for event in sorted(events, key=lambda event: event.number):
             if isinstance(event, StepMark):
@@ -178,7 +178,7 @@ class RankSpans:
                 read_until_ns = event.entered_ns
         self._cutter.assume_step(status.step)
         self._cutter.pass_time(read_until_ns)
-        self._hand_over()
+        self._pass_on()
 
     def keep(self, step: int) -> None:
         """Export `step` regardless of the sampler, because an incident began in it."""
@@ -198,13 +198,13 @@ class RankSpans:
         """
         self._sampler.keep(self.step)
         self._is_settled = True
-        self._hand_over()
+        self._pass_on()
         last = self._anchor
         if last and last.end is SegmentEnd.STALL and last.step == self.step and self._cutter.is_idle:
             return last.target
         self._incident_links = (incident,) if incident else ()
         self._cutter.cut(now_ns, SegmentEnd.STALL)
-        self._hand_over()
+        self._pass_on()
         self._incident_links = ()
         assert self._anchor is not None  # the segment of a stall always counts as non-empty, and is always kept
         return self._anchor.target
@@ -239,17 +239,17 @@ class RankSpans:
         end_ns = max([now_ns, *(interval.entered_ns for interval in (*operations, *activities))])
         self._cutter.ended(msgspec.structs.replace(operation, completed_ns=end_ns) for operation in operations)
         still_open = (msgspec.structs.replace(activity, completed_ns=end_ns) for activity in activities)
-        self._cutter.activities_ended(self._families.outermost(still_open))
-        self._cutter.activities_ended(self._families.orphans(self._cutter.state.pending))
+        self._cutter.activities_ended(self._held_activities.outermost(still_open))
+        self._cutter.activities_ended(self._held_activities.orphans(self._cutter.state.pending))
         self._cutter.finish(end_ns)
-        self._hand_over()
+        self._pass_on()
 
     def pause(self, now_ns: int) -> None:
         """Pass on all ended intervals, because reading may pause. Open intervals are left to the next reader."""
         self._cutter.cut(now_ns, SegmentEnd.CLOSE)
-        self._hand_over()
+        self._pass_on()
 
-    def _hand_over(self) -> None:
+    def _pass_on(self) -> None:
         """Pass on the cut segments, once the run id is settled."""
         for segment in self._cutter.take():
             self._held.append(segment)
@@ -260,20 +260,20 @@ class RankSpans:
             if self._is_settled:
                 self._emit(segment)
             else:
-                self._drop_families(segment)
+                self._drop_activities(segment)
                 self.dropped += _span_count(segment)
 
     def _emit(self, segment: StepSegment) -> None:
         has_stalled = any(operation.number in self._stalled for operation in segment.operations)
         is_kept = self._sampler.is_kept(self.run_id, segment.step, segment.end_ns, _span_count(segment))
         if not (is_kept or has_stalled):
-            self._drop_families(segment)
+            self._drop_activities(segment)
             return
         anchor = self._anchors.span(segment, self.run_id, self._links_of(segment))
         children = [self._operation_span(operation, anchor) for operation in segment.operations]
-        why_open = self._why_open()
+        open_because = self._open_because()
         for activity in segment.activities:
-            children += self._activities.spans(activity, anchor, self.run_id, why_open, self._families)
+            children += self._activities.spans(activity, anchor, self.run_id, open_because, self._held_activities)
         self._anchor = _Anchor(segment.step, segment.end, LinkTarget(anchor.trace_id, anchor.span_id))
         if segment.end is SegmentEnd.STALL:  # the stall's spans need only the anchor
             self._sink.emit([anchor], urgent=True)
@@ -281,12 +281,12 @@ class RankSpans:
                 self._sink.emit(children)
         else:
             self._sink.emit([anchor, *children])
-        if self._handed_over is not None:
-            self._handed_over(segment, anchor)
+        if self._on_emitted is not None:
+            self._on_emitted(segment, anchor)
 
-    def _drop_families(self, segment: StepSegment) -> None:
+    def _drop_activities(self, segment: StepSegment) -> None:
         for activity in segment.activities:
-            self._families.drop(activity)
+            self._held_activities.drop(activity)
 
     def _links_of(self, segment: StepSegment) -> tuple[LinkTarget, ...]:
         """Return the links specific to a segment's anchor."""
@@ -295,10 +295,10 @@ class RankSpans:
 
     def _operation_span(self, operation: Operation, anchor: FinishedSpan) -> FinishedSpan:
         incident = self._stalled.pop(operation.number, None)
-        why_open = "" if operation.how else self._why_open()
-        return self._operations.span(operation, anchor, incident, why_open)
+        open_because = "" if operation.how else self._open_because()
+        return self._operations.span(operation, anchor, incident, open_because)
 
-    def _why_open(self) -> str:
+    def _open_because(self) -> str:
         """Return the fate of a process that left an operation open, as the end of a sentence."""
         status = self._status
         if status is None or status.state is TapeState.RUNNING:

@@ -44,7 +44,7 @@ def full_checkpoint() -> Checkpoint:
     operation = Operation(*fields, how=How.WAIT, phase=Phase.BACKWARD, splits=splits)
     steps, small = DurationHistogram(), TimedMessages()
     steps.observe(0.5)
-    steps.exemplify(Exemplar(0xABC, 0.5, 12.0))
+    steps.add_exemplar(Exemplar(0xABC, 0.5, 12.0))
     small.observe(0.5, 12)
     metrics = MetricsState(
         series=(SeriesState("group", "all_reduce", 3, 12, (("4KiB", small),)),),

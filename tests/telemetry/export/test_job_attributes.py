@@ -66,17 +66,17 @@ def test_what_spans_of_steps_add(tape: FakeTape, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=mine")
     attempt = {"torchdist.torchelastic.restart_count": 2}
     own = outputs_from_environment(job=JOB)
-    assert described_beyond(own.resource, own.is_of_one_job, tape.reader) == attempt
+    assert described_beyond(own.resource, own.describes_job, tape.reader) == attempt
     service = outputs_from_environment()
     everything = OF_THE_JOB | attempt | {"process.command_args": ["python", "train.py"]}
-    assert described_beyond(service.resource, service.is_of_one_job, tape.reader) == everything
+    assert described_beyond(service.resource, service.describes_job, tape.reader) == everything
 
 
 def test_resource_of_the_program(tape: FakeTape) -> None:
     """Where a program has providers of its own, their resource is the program's, and steps add what it lacks."""
     provider = TracerProvider(resource=Resource({"k8s.pod.name": "mine", "torchdist.slurm.job.id": "1"}))
     outputs = outputs_of_providers(provider)
-    found = described_beyond(outputs.resource, outputs.is_of_one_job, tape.reader)
+    found = described_beyond(outputs.resource, outputs.describes_job, tape.reader)
     assert found.keys() & {"k8s.pod.name", "torchdist.slurm.job.id", "torchdist.wandb.run.id"} == {
         "torchdist.wandb.run.id"
     }

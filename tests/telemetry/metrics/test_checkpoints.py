@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.layout import ActivityWord
-from otel_torchdist.telemetry.metrics.counts import INTERVALS, WHOLE, CheckpointCounts, CheckpointMetrics, Saves
+from otel_torchdist.telemetry.metrics.counts import MAX_INTERVALS, WHOLE, CheckpointCounts, CheckpointMetrics, Saves
 from otel_torchdist.telemetry.semconv import OTHER
 from tests.support.tapes.fake_tape import SECOND, ClockedTape
 
@@ -90,4 +90,4 @@ def test_intervals() -> None:
     saves = Saves()
     for nth in range(20):
         saves = saves.after(nth * 3600 * SECOND).after(nth * 3600 * SECOND + 5 * SECOND)
-    assert saves.intervals_ns == (3595 * SECOND,) * INTERVALS
+    assert saves.intervals_ns == (3595 * SECOND,) * MAX_INTERVALS

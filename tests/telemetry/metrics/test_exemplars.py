@@ -24,7 +24,7 @@ def page(directory: Path, sampler: Sampler) -> CollectorRegistry:
     """The page of a rank that has taken two steps of three operations each."""
     rank, node = FakeTape(directory), NodeMetrics()
     metrics = node.track(rank.reader)
-    spans = RankSpans(rank.reader, MemorySink(), StepSampler(sampler, 1_000, 0, 4), (), metrics.exemplify)
+    spans = RankSpans(rank.reader, MemorySink(), StepSampler(sampler, 1_000, 0, 4), (), metrics.add_exemplars)
     start = rank.reader.identity.monotonic_ns
     for step in range(2):
         begin = start + step * 10 * SECOND
@@ -88,7 +88,7 @@ def test_newest_stays_whatever_is_added_first() -> None:
         for one in order:
             part = DurationHistogram()
             part.observe(one.seconds)
-            part.exemplify(one)
+            part.add_exemplar(one)
             total.add(part.copy())
         assert list(total.exemplars.values()) == [newer]
         assert total.count == 2

@@ -100,7 +100,7 @@ def test_the_budget_does_not_swing() -> None:
     budget = SpanBudget(1_000)
     changes: list[int] = []
     for second in range(200):
-        budget.turn(second * SECOND)
+        budget.begin_step(second * SECOND)
         changes.append(budget.halvings)
         budget.count(1_050 if second % 20 < 10 else 950)
     assert set(changes[20:]) == {1}
@@ -110,11 +110,11 @@ def test_the_budget_recovers() -> None:
     """When the load falls, halvings are taken back one by one."""
     budget = SpanBudget(1_000)
     for second in range(30):
-        budget.turn(second * SECOND)
+        budget.begin_step(second * SECOND)
         budget.count(16_000)
     assert budget.halvings == 4
     for second in range(30, 60):
-        budget.turn(second * SECOND)
+        budget.begin_step(second * SECOND)
         budget.count(100)
     assert budget.halvings == 0
 
@@ -122,9 +122,9 @@ def test_the_budget_recovers() -> None:
 def test_a_burst_is_met_after_a_second() -> None:
     """More than a window's worth of spans is not waited out, but a few steps are too few to estimate a rate."""
     budget = SpanBudget(1_000)
-    budget.turn(0)
+    budget.begin_step(0)
     budget.count(8_000)
-    budget.turn(SECOND // 10)
+    budget.begin_step(SECOND // 10)
     assert budget.halvings == 0
-    budget.turn(SECOND)
+    budget.begin_step(SECOND)
     assert budget.halvings == 3
