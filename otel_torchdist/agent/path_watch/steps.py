@@ -17,7 +17,7 @@ from otel_torchdist.sources.archive.encoding import encode
 from otel_torchdist.sources.archive.format import HEAD_SIZE, decode_head
 from otel_torchdist.sources.archive.reading import history_in
 from otel_torchdist.sources.archive.segment import Segment
-from otel_torchdist.sources.archive.tapes import moment_of, origin_of, rest_of
+from otel_torchdist.sources.archive.tapes import moment_of, origin_of, read_to_end
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _FIRST_TRY: Final = 1_024
@@ -120,7 +120,7 @@ def _read_back_to(tape: TapeReader, steps: StepRange) -> tuple[list[Operation], 
     while True:
         reader = tape.another()
         reader.skip_to_newest(count)
-        calls, marks, activities = rest_of(reader)
+        calls, marks, activities = read_to_end(reader)
         if count >= tape.capacity or (marks and marks[0].step < steps.first):
             return sorted(calls, key=lambda call: call.number), marks, activities
         count *= 4

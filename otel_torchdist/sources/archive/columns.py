@@ -1,8 +1,8 @@
 """Compact columns of integers, with the standard library alone.
 
-A column holds its values or their deltas, whichever take fewer bytes each. The minimum is subtracted, and the rest is
-stored in byte planes: the lowest byte of all values, then the next. zlib compresses planes of similar bytes well, and
-a column of equal values takes no plane at all.
+A column stores its values or their deltas, whichever need fewer bytes. The minimum is subtracted, and the differences
+are stored in byte planes: the lowest byte of all values, then the next byte of all values, and so on. zlib compresses
+planes of similar bytes well, and a column of equal values takes no plane at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DamagedSegmentError(TorchDistError):
 
 
 def pack(values: Sequence[int], grows: bool = False) -> bytes:
-    """Pack a column. Values beyond signed 64 bits, which only a damaged record has, are clamped.
+    """Pack a column. Values beyond signed 64 bits are clamped. Only damaged records have such values.
 
     Args:
         values: The values.
@@ -37,17 +37,17 @@ def pack(values: Sequence[int], grows: bool = False) -> bytes:
     """
     if not values:
         return b""
-    least, most = min(values), max(values)
-    if least < MIN_VALUE or most > MAX_VALUE:
+    lowest, highest = min(values), max(values)
+    if lowest < MIN_VALUE or highest > MAX_VALUE:
         return pack([max(MIN_VALUE, min(value, MAX_VALUE)) for value in values], grows)
-    width = _width(most - least)
+    width = _width(highest - lowest)
     if grows and width:
         deltas = list(map(sub, values[1:], values))
-        least_delta, most_delta = min(deltas), max(deltas)
-        narrower = _width(most_delta - least_delta)
-        if narrower < width and MIN_VALUE <= least_delta <= MAX_VALUE:
-            return _HEAD.pack(narrower, 1, least_delta, values[0]) + _planes(deltas, least_delta, narrower)
-    return _HEAD.pack(width, 0, least, 0) + _planes(values, least, width)
+        lowest_delta, highest_delta = min(deltas), max(deltas)
+        narrower = _width(highest_delta - lowest_delta)
+        if narrower < width and MIN_VALUE <= lowest_delta <= MAX_VALUE:
+            return _HEAD.pack(narrower, 1, lowest_delta, values[0]) + _planes(deltas, lowest_delta, narrower)
+    return _HEAD.pack(width, 0, lowest, 0) + _planes(values, lowest, width)
 
 
 def unpack(content: memoryview, offset: int, count: int) -> tuple[array[int], int]:

@@ -39,31 +39,31 @@ from otel_torchdist.tape.names.writer import encode_line
 
 _LEVEL: Final = 5
 """Level 6 takes almost twice the time for less than 1 % of the size."""
-_LATER: Final = OPERATION_COLUMNS[8:]
+_TIME_COLUMNS: Final = OPERATION_COLUMNS[8:]
 _GROWING: Final = frozenset({"number", "entered_ns", "ended_ns", "step", "sequence"})
 _plan_of: Final = attrgetter(*PLAN)
 
 
-def parts_of(segment: Segment, before: Archived, most_rows: int = MAX_ROWS) -> Iterator[Segment]:
-    """Split a segment into parts with a bounded number of rows. Only the last part advances what counts as archived.
+def parts_of(segment: Segment, before: Archived, max_rows: int = MAX_ROWS) -> Iterator[Segment]:
+    """Split a segment into parts with a bounded number of rows. Only the last part advances `through`.
 
     Args:
         segment: The segment; its operations may be in any order.
         before: Records archived before it.
-        most_rows: Upper bound on the rows of each table.
+        max_rows: Upper bound on the rows of each table.
     """
     ended = sorted(segment.ended, key=attrgetter("number"))
-    over = [activity for activity in segment.activities if not activity.is_open]
+    ended_activities = [activity for activity in segment.activities if not activity.is_open]
     rows, first = max(len(ended), len(segment.steps), len(segment.activities)), 0
     moment = dataclasses.replace(segment.moment, through=before.through)
-    while rows - first > most_rows:
-        after = first + most_rows
+    while rows - first > max_rows:
+        after = first + max_rows
         yield Segment(
             segment.origin, moment, before.operations, ended[first:after], (), segment.steps[first:after],
-            over[first:after],
+            ended_activities[first:after],
         )  # fmt: skip
         first = after
-    rest = [*over[first:], *(activity for activity in segment.activities if activity.is_open)]
+    rest = [*ended_activities[first:], *(activity for activity in segment.activities if activity.is_open)]
     yield dataclasses.replace(
         segment,
         archived=before.operations + len(ended),
@@ -139,12 +139,12 @@ def _operation_columns(operations: Sequence[Operation], plans: dict[tuple[Any, .
     for column in OPERATION_COLUMNS[3:8]:
         time.sleep(0)
         yield pack(list(map(attrgetter(column), operations)), grows=column in _GROWING)
-    for column in _LATER:
+    for column in _TIME_COLUMNS:
         time.sleep(0)
-        yield pack(_after(list(map(attrgetter(column), operations)), entered))
+        yield pack(_offsets(list(map(attrgetter(column), operations)), entered))
 
 
-def _after(times: list[int | None], entered: list[int]) -> list[int]:
+def _offsets(times: list[int | None], entered: list[int]) -> list[int]:
     """Return times as stored: nanoseconds since the entry plus 1, or 0 for unknown times."""
     if times.count(None) == len(times):  # most columns of most jobs
         return [0] * len(times)

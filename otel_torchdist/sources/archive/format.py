@@ -31,7 +31,7 @@ MAX_BODY: Final = 32 << 20
 """Bytes of a body, compressed or not: at most 4 MiB of names, and 14 MiB of rows with 13 columns."""
 _BEGIN: Final = struct.Struct("<8sI")
 _REST: Final = struct.Struct("<IIIQ16sIIIIIQQ")
-"""Sizes and checksum of the body; nonce, run, rank; rows of the four tables; through and begun_ns."""
+"""Sizes and checksum of the body; nonce, run, rank; rows of the four tables; `through` and `begun_ns`."""
 HEAD_SIZE: Final = _BEGIN.size + _REST.size
 
 

@@ -15,14 +15,14 @@ from otel_torchdist.sources.archive.segment import SegmentOrigin, SegmentPlace
 from otel_torchdist.system.files.others import open_regular
 
 SUFFIX: Final = ".segments"
-_SEARCHED_FIRST: Final = 256
-_SEARCHED_AT_ONCE: Final = 1 << 20
+_MIN_SEARCHED: Final = 256
+_MAX_SEARCHED: Final = 1 << 20
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9.-]")
 _MAX_HOST: Final = 64
 
 
 def folder_of(archive: Path, origin: SegmentOrigin) -> Path:
-    """Return the folder of a run and node. The boot id distinguishes nodes with equal host names in other clusters."""
+    """Return the folder of a run and node. The boot id distinguishes nodes with equal host names."""
     host = _UNUSUAL.sub("_", origin.host[:_MAX_HOST]) or "host"
     return archive / f"run-{origin.run_id:032x}" / f"{host}-{origin.boot_id >> 96:08x}"
 
@@ -55,25 +55,25 @@ def segments_in(path: Path, notes: list[str]) -> Iterator[SegmentPlace]:
     file = open_regular(path)
     try:
         size, offset = os.fstat(file).st_size, 0
-        damaged_from: int | None = None
+        damage_offset: int | None = None
         is_cut_off = False
         while offset < size:
             head = decode_head(os.pread(file, HEAD_SIZE, offset))
             if head is not None and offset + HEAD_SIZE + head.size <= size:
-                if damaged_from is not None:
-                    lost = offset - damaged_from
-                    notes.append(f"{path}: {lost:,} bytes from byte {damaged_from:,} on are damaged: skipped")
-                    damaged_from = None
+                if damage_offset is not None:
+                    lost = offset - damage_offset
+                    notes.append(f"{path}: {lost:,} bytes from byte {damage_offset:,} on are damaged: skipped")
+                    damage_offset = None
                 yield _place(head, path, offset)
                 offset += HEAD_SIZE + head.size
                 continue
-            if damaged_from is None:
-                damaged_from = offset
+            if damage_offset is None:
+                damage_offset = offset
                 is_cut_off = head is not None or size - offset < HEAD_SIZE
             offset = _next_magic(file, offset + 1, size)
-        if damaged_from is not None:
+        if damage_offset is not None:
             damage = "its last segment is cut off" if is_cut_off else "damaged"
-            notes.append(f"{path}: {damage}: {size - damaged_from:,} bytes at its end are skipped")
+            notes.append(f"{path}: {damage}: {size - damage_offset:,} bytes at its end are skipped")
     finally:
         os.close(file)
 
@@ -103,7 +103,7 @@ def _next_magic(file: int, offset: int, size: int) -> int:
 
     The bytes read at once double each time: a forged file may have the magic at every eighth byte.
     """
-    ahead = _SEARCHED_FIRST
+    ahead = _MIN_SEARCHED
     while offset < size:
         content = os.pread(file, ahead + len(MAGIC), offset)
         position = content.find(MAGIC)
@@ -112,5 +112,5 @@ def _next_magic(file: int, offset: int, size: int) -> int:
         if len(content) <= ahead:
             break
         offset += ahead
-        ahead = min(2 * ahead, _SEARCHED_AT_ONCE)
+        ahead = min(2 * ahead, _MAX_SEARCHED)
     return size

@@ -37,7 +37,7 @@ class Moment:
     """The state of a rank when a segment was closed.
 
     Attributes:
-        taken_ns: Time of the segment if the rank's process was alive, otherwise its last heartbeat.
+        taken_ns: Monotonic time when the segment was closed; of the last heartbeat if the process was dead.
         wall_offset_ns: Add it to the times of records for nanoseconds since the epoch.
         through: Number of the first unread record. All records below it that had ended are archived.
         lost: Records overwritten or damaged before they could be read.
@@ -62,7 +62,7 @@ class Segment:
         ended: Operations that ended since the previous segment, by ascending number.
         open: Operations in flight when the segment was closed.
         steps: Ends of steps since the previous segment.
-        activities: Activities that ended since the previous segment, and activities still in progress.
+        activities: Activities that ended since the previous segment, and open activities.
         names: Groups, signatures, call sites and texts that the records refer to, by id.
     """
 

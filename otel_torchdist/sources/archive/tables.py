@@ -18,7 +18,7 @@ from otel_torchdist.sources.archive.segment import Segment
 from otel_torchdist.tape.layout import MAX_NUMBER, MAX_TIME_NS
 
 # Most activities, such as optimizer steps, have neither sizes nor a remote call. Two tables behind the splits hold
-# rows only for the others, keyed by activity number. Older segments lack these tables.
+# rows only for activities with such fields, by activity number. Older segments lack these tables.
 
 FACT_COLUMNS: Final = ("parent", "message_bytes", "files", "storage", "explanation")
 CALL_COLUMNS: Final = (

@@ -19,7 +19,7 @@ from otel_torchdist.tape.status import TapeStatus
 
 
 def origin_of(tape: TapeReader, status: TapeStatus) -> SegmentOrigin:
-    """Return the origin of a tape's segments. A run without an id gets a unique id."""
+    """Return the origin of a tape's segments. Without a run id, the tape gets an id of its own."""
     identity = tape.identity
     return SegmentOrigin(
         nonce=identity.nonce,
@@ -51,7 +51,7 @@ def moment_of(tape: TapeReader, status: TapeStatus, cursor: TapeCursor, now_ns: 
     )
 
 
-def rest_of(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list[Activity]]:
+def read_to_end(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list[Activity]]:
     """Read a tape to its current end, and return its ended operations, ends of steps, and ended activities.
 
     Raises:
@@ -68,12 +68,12 @@ def rest_of(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list[Act
 
 
 def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
-    """Read a tape, not polled before, to its current end, and return it as segments.
+    """Read a tape that has not been polled yet to its current end, and return it as segments.
 
     Raises:
         TapeError: The tape has become unreadable.
     """
-    ended, steps, activities = rest_of(tape)
+    ended, steps, activities = read_to_end(tape)
     tape.names.refresh()
     status, cursor = tape.status(), tape.cursor
     origin, moment = origin_of(tape, status), moment_of(tape, status, cursor, now_ns)
@@ -83,9 +83,10 @@ def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
 
 
 ROWS: Final = 16_384
-"""Operations of a segment, about 10 MB as objects. Larger segments do not compress better."""
+"""Number of operations after which a segment is written, about 10 MB as objects. Larger segments do not compress
+better."""
 EVERY_NS: Final = 30_000_000_000
-"""Time between segments: upper bound on the loss if the node fails, which also loses the tapes in memory."""
+"""Time between segments. If the node fails, the records since the last segment are lost with the tape in memory."""
 
 
 class TapeArchive:

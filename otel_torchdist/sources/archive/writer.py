@@ -1,9 +1,9 @@
 """Writes segments into an archive, on its own thread: the reader never waits for a file system.
 
 Each segment opens and closes its file: the directory may vanish and come back, and a network file system reports some
-errors only on close. Segments that cannot be written are kept, encoded, and retried; beyond a bound the oldest are
-dropped and counted. `fsync` is never called: segments survive the end of any process, but not a failure of the node
-before its kernel has written them.
+errors only on close. Segments that cannot be written are encoded, kept in memory and retried. Beyond a bound, the
+oldest segments are dropped and counted. `fsync` is never called: segments survive the end of any process, but not a
+failure of the node before its kernel has written them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from otel_torchdist.system.files.others import reason
 from otel_torchdist.tape.names.reader import NamesReader
 
 MAX_QUEUED_ROWS: Final = 131_072
-"""Bound for a file system that does not answer at all: about 80 MB as objects."""
+"""Upper bound on queued rows, about 80 MB as objects, reached if the file system hangs."""
 MAX_WAITING_BYTES: Final = 16 << 20
 MAX_TAPES: Final = 4096
 FILES: Final = 16
-"""Files of a node's folder. When the folder is full, the oldest file is removed."""
+"""Number of files in a node's folder. If a segment does not fit in the folder, the oldest file is removed."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -48,7 +48,7 @@ class _Tape:
 
     Attributes:
         archived: The records archived so far.
-        before: The records archived by another process; None once this process has read past them.
+        before: The records archived by another process; None once this process has read later records.
         groups: Ids of the groups in `file`.
         file: The file of the last segment, written or not.
     """
@@ -78,21 +78,21 @@ class ArchiveWriter:
     def __init__(
         self,
         directory: Path,
-        most_bytes: int,
-        most_queued: int = MAX_QUEUED_ROWS,
+        max_bytes: int,
+        max_queued: int = MAX_QUEUED_ROWS,
         write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
         """Set up; the thread starts with the first segment.
 
         Args:
             directory: The archive; created with the first segment.
-            most_bytes: Upper bound on the bytes of one run on this node.
-            most_queued: Upper bound on the rows queued for the thread. Beyond it, the oldest segments are dropped.
+            max_bytes: Upper bound on the bytes of one run on this node.
+            max_queued: Upper bound on the rows queued for the thread. Beyond it, the oldest segments are dropped.
             write: Replacement for `os.write`.
         """
         self._directory = directory
-        self._most_bytes = most_bytes
-        self._most_queued = most_queued
+        self._max_bytes = max_bytes
+        self._max_queued = max_queued
         self._write_some = write
         self._changed = threading.Condition()
         self._queue: deque[tuple[Segment, NamesReader]] = deque()
@@ -130,12 +130,14 @@ class ArchiveWriter:
         """
         with self._changed:
             if not self._is_started:
-                with contextlib.suppress(RuntimeError):  # the process is ending: `close` writes
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # no thread starts while the process ends: `close` writes the queue
                     self._thread.start()
                     self._is_started = True
             self._queue.append((segment, names))
             self._queued += len(segment.ended)
-            while self._queued > self._most_queued and len(self._queue) > 1:
+            while self._queued > self._max_queued and len(self._queue) > 1:
                 oldest, _ = self._queue.popleft()
                 self._queued -= len(oldest.ended)
                 self._dropped += len(oldest.ended)
@@ -180,7 +182,7 @@ class ArchiveWriter:
         tape = self._tapes.get(origin.nonce)
         if tape is None:
             if len(self._tapes) == MAX_TAPES:
-                del self._tapes[next(iter(self._tapes))]  # the archive is read again if this tape goes on
+                del self._tapes[next(iter(self._tapes))]  # if the tape continues, its archived part is read again
             archived = _archived(folder, origin)
             tape = self._tapes[origin.nonce] = _Tape(archived, archived)
         if tape.before is not None:
@@ -223,8 +225,8 @@ class ArchiveWriter:
             try:
                 self._append(oldest)
             except OSError as error:
-                self._files.pop(oldest.folder, None)  # it may end with part of a segment
-                self._has_failed(error)
+                self._files.pop(oldest.folder, None)  # the file may end with part of a segment
+                self._note_failure(error)
                 return
             self._waiting.popleft()
             self._waiting_bytes -= len(oldest.content)
@@ -232,7 +234,7 @@ class ArchiveWriter:
             _logger.info("%s: the archive is writable again", self._directory)
         self._pause_s = 0.0
 
-    def _has_failed(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         if not self._pause_s:
             _logger.warning(
                 "%s: the archive cannot be written (%s). Training and telemetry are not affected. Segments wait in "
@@ -257,7 +259,7 @@ class ArchiveWriter:
                 raise
         finally:
             os.close(file)
-        if before + len(content) >= self._most_bytes // FILES:
+        if before + len(content) >= self._max_bytes // FILES:
             self._files.pop(folder, None)
 
     def _write_all(self, file: int, content: bytes) -> None:
@@ -270,7 +272,7 @@ class ArchiveWriter:
         files = files_in(folder)
         total = sum(taken for _, taken in files) + size
         for path, taken in files:
-            if total <= self._most_bytes:
+            if total <= self._max_bytes:
                 return
             if path == current:
                 continue
@@ -280,7 +282,7 @@ class ArchiveWriter:
                 self._full = {folder, *list(self._full)[:MAX_TAPES]}
                 _logger.info(
                     "%s: the archive has reached its limit of %d bytes: its oldest segments are removed from now on",
-                    folder, self._most_bytes,
+                    folder, self._max_bytes,
                 )  # fmt: skip
 
 

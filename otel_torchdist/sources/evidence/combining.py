@@ -132,7 +132,7 @@ def _calls_it(ranks: Sequence[int]) -> str:
 
 
 def _behind(reports: Sequence[Statement], statements: Sequence[Statement]) -> Iterator[Statement]:
-    """Yield the ranks named in desync reports, as global ranks if the default group timed out."""
+    """Yield the ranks named in desync reports; as global ranks if the default group timed out."""
     failed = [
         statement
         for statement in statements
@@ -152,7 +152,7 @@ def _distance(report: Statement, statement: Statement) -> tuple[bool, int]:
 
 
 def _holders(waiting: Sequence[Statement]) -> Iterator[Statement]:
-    """Yield the rank that has not left NCCL's id in the store, for which others wait."""
+    """Yield each rank that has not stored NCCL's id in the store although other ranks wait for it."""
     timed_out = [
         statement for statement in waiting if isinstance(statement.fact, StoreWait) and statement.fact.is_timeout
     ]
@@ -170,7 +170,7 @@ def _holders(waiting: Sequence[Statement]) -> Iterator[Statement]:
 
 
 def _are_global(pairs: Iterable[tuple[int | None, int]]) -> bool:
-    """Return whether ranks in a group are global ranks, by pairs of both that its members report.
+    """Return whether ranks in a group are global ranks, by the pairs of both ranks that members report.
 
     Rank 0 alone proves nothing: it is rank 0 in each of its groups.
     """

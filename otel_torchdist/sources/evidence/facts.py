@@ -215,7 +215,7 @@ class BarrierArrival:
 
 @dataclass(frozen=True, slots=True)
 class StoreWait:
-    """A rank's wait for a value that another rank leaves in the store.
+    """A rank's wait for a value that another rank writes to the store.
 
     Attributes:
         waits: The waiting rank, within its group.

@@ -30,7 +30,7 @@ _LOST_PEER: Final = re.compile(
     "closed by peer|reset by peer|[Bb]roken pipe|[Rr]emote process exited|ncclRemoteError|communicator was aborted"
 )
 """Error texts of a rank that lost a peer."""
-_ASKED: Final = ("SIGTERM", "SIGINT")
+_LAUNCHER_SIGNALS: Final = ("SIGTERM", "SIGINT")
 """Signals that launchers send to the other ranks."""
 _GLOO: Final = re.compile(r"\[(?=[^\[\]\s]*gloo/transport/)[^\[\]\s]*\] ")
 
@@ -155,7 +155,7 @@ def _has_own_error(statement: Statement) -> bool:
     fact = statement.fact
     if not isinstance(fact, ProcessExit) or _has_lost_peer(statement):
         return False
-    return bool(fact.error or (fact.signal and fact.signal not in _ASKED))
+    return bool(fact.error or (fact.signal and fact.signal not in _LAUNCHER_SIGNALS))
 
 
 def _as_first(statement: Statement, is_first: bool) -> Statement:
@@ -167,7 +167,7 @@ def _as_first(statement: Statement, is_first: bool) -> Statement:
 
 
 def _without_duplicates(statements: Sequence[Statement]) -> Iterable[Statement]:
-    """Yield statements without those that another statement of the same rank contains."""
+    """Drop statements whose content another statement of the same rank contains."""
     raised = {
         (statement.rank, statement.source.path) for statement in statements if statement.kind is StatementKind.RAISED
     }
@@ -244,7 +244,7 @@ def _within(stacks: ProcessStacks) -> str:
 
 
 def collective_of(stacks: ProcessStacks) -> str:
-    """Return the function of torch.distributed that the job called and the shown thread is in; '' for none."""
+    """Return the function of torch.distributed that the shown thread is in, as called by the job; '' for none."""
     thread = shown_thread(stacks)
     return _collective_in(thread) if thread is not None else ""
 

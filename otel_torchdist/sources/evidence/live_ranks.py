@@ -61,7 +61,7 @@ class LiveProcess:
 
 
 def find_ranks(pids: Iterable[int]) -> tuple[list[LiveProcess], list[str]]:
-    """Return the ranks that these processes are, belong to, or have started.
+    """Return the ranks among these processes, their ancestors and their descendants.
 
     Returns:
         The processes by ascending rank, with unknown ranks last; and a line for each unusable pid.
@@ -108,7 +108,7 @@ def _refusal(pid: int, parents: Mapping[int, int]) -> str:
 def _from(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]]) -> list[LiveProcess]:
     process = _process(pid, parents)
     if process.rank is not None:
-        return [_eldest(process, parents)]
+        return [_topmost(process, parents)]
     below: list[LiveProcess] = []
     waiting = list(children.get(pid, ()))
     while waiting and len(below) < MAX_PROCESSES:
@@ -121,13 +121,15 @@ def _from(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]
     return ranks or [process, *(child for child in below if child.parent == pid and "python" in child.command)]
 
 
-def _eldest(process: LiveProcess, parents: Mapping[int, int]) -> LiveProcess:
+def _topmost(process: LiveProcess, parents: Mapping[int, int]) -> LiveProcess:
     """Return the rank that a process belongs to: its topmost ancestor with the same rank."""
     parent = parents.get(process.parent)
     if parent is None:
         return process
     above = _process(process.parent, parents)
-    return _eldest(above, parents) if above.rank == process.rank and above.local_rank == process.local_rank else process
+    return (
+        _topmost(above, parents) if above.rank == process.rank and above.local_rank == process.local_rank else process
+    )
 
 
 def _parents() -> dict[int, int]:

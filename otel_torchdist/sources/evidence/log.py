@@ -22,7 +22,7 @@ from otel_torchdist.sources.evidence.texts.store import STORE
 from otel_torchdist.system.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget
 
 MAX_KEPT: Final = 50_000
-_LATEST: Final = (StatementKind.PROGRESS, StatementKind.STACKS)
+_REPLACED: Final = (StatementKind.PROGRESS, StatementKind.STACKS)
 """Kinds where the last statement of a rank and group replaces earlier ones."""
 
 
@@ -33,8 +33,8 @@ class Repeats:
         dropped: Number of statements left out because of the bound.
     """
 
-    def __init__(self, most: int = MAX_KEPT) -> None:
-        self._most = most
+    def __init__(self, max_kept: int = MAX_KEPT) -> None:
+        self._max_kept = max_kept
         self._kept: dict[Hashable, Statement] = {}
         self.dropped = 0
 
@@ -48,7 +48,7 @@ class Repeats:
         for statement in statements:
             key = _key(statement)
             before = self._kept.get(key)
-            if before is None and len(self._kept) >= self._most:
+            if before is None and len(self._kept) >= self._max_kept:
                 self.dropped += 1
             elif before is None:
                 self._kept[key] = statement
@@ -68,7 +68,7 @@ def _key(statement: Statement) -> Hashable:
 
 
 def _merged(before: Statement, after: Statement) -> Statement:
-    kept = after if before.kind in _LATEST else before
+    kept = after if before.kind in _REPLACED else before
     group = max(before.group, after.group, key=lambda mark: bool(mark and mark.uid))
     return dataclasses.replace(kept, group=group, repeated=before.repeated + 1)
 
@@ -90,7 +90,7 @@ _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_log(
-    stream: BinaryIO, path: str, allowance: UnpackBudget | None = None, most: int = MAX_KEPT
+    stream: BinaryIO, path: str, allowance: UnpackBudget | None = None, max_kept: int = MAX_KEPT
 ) -> tuple[list[Statement], list[str]]:
     """Read a log to its end.
 
@@ -98,21 +98,21 @@ def read_log(
         stream: The log, at its beginning. It may be compressed with gzip, or encoded in UTF-16.
         path: Path for statements and warnings.
         allowance: Remaining budget for decompressed bytes; None for the budget of a single log.
-        most: Upper bound on the different statements kept.
+        max_kept: Upper bound on the different statements kept.
 
     Returns:
         The statements in the order of lines, without repetitions; and a line for each failure to read.
     """
     readers = _Readers(path)
-    repeats, others = Repeats(most), Repeats()
+    repeats, unknown_errors = Repeats(max_kept), Repeats()
     warnings: list[str] = []
     try:
         for number, content in _lines(_blocks(stream, allowance or UnpackBudget()), readers):
             line = parsed(number, content)
             statements = [*readers.read(line)]
             repeats.add(statements)
-            if not statements and len(others.statements) < MAX_OTHER:
-                others.add(readers.other(line))
+            if not statements and len(unknown_errors.statements) < MAX_OTHER:
+                unknown_errors.add(readers.other(line))
     except (OSError, EOFError, zlib.error) as error:  # a truncated or damaged compressed log
         warnings.append(f"{path}: read only up to its damage: {error}")
     except TooLargeError as error:
@@ -122,7 +122,7 @@ def read_log(
         warnings.append(f"{path}: {repeats.dropped} messages are left out: too many are different")
     return repeats.statements if has_failure(repeats.statements) else [
         *repeats.statements,
-        *others.statements,
+        *unknown_errors.statements,
     ], warnings
 
 

@@ -71,7 +71,7 @@ class StatementKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A place in a text.
+    """The file and line of a statement.
 
     Attributes:
         path: The file.
@@ -83,7 +83,7 @@ class TextSource:
 
     @property
     def text(self) -> str:
-        """The place in words: `train.log:12`."""
+        """File and line as text: `train.log:12`."""
         return f"{self.path}:{self.line}" if self.line else self.path
 
 
@@ -93,12 +93,12 @@ class Statement:
 
     Attributes:
         kind: The subject.
-        source: Its place.
+        source: File and line.
         text: The line, or its relevant part, sanitized for display.
         rank: Global rank; None if unknown.
         local_rank: Rank on its node; None if unknown.
         pid: Process id; None if unknown.
-        group: The process group in question; None if unknown, or for none.
+        group: The process group that the statement names; None without one.
         fact: The parsed content; None if not parsed.
         time: The time as written in the text, or ''.
         label: The launcher's prefix of the line (`[default3]:`), or ''.

@@ -1,10 +1,10 @@
 """Builds a snapshot from log lines of NCCL's watchdogs, for the judge.
 
-A watchdog reports on its own rank: the operation and group that timed out, and the rank's progress in the group. Ranks
-without a timeout report their progress in the default group when they are asked for a dump. So in the default group,
-ranks that have not enqueued the awaited operation can be named. In other groups only the calls are compared: a hanging
-rank writes nothing, so a complete group cannot be told from an incomplete one. A rank whose operation timed out in
-another group waits there, and is not blamed for missing here.
+A watchdog reports only on its rank: the operation and group that timed out, and the rank's progress in the group. Ranks
+without a timeout report their progress in the default group when a dump is requested. So in the default group, the
+snapshot shows which ranks have not enqueued the awaited operation. In other groups only the calls are compared: a
+hanging rank writes nothing, so the log does not show whether a group is complete. If a rank's operation timed out in
+another group, the rank waits there, and is not blamed for its absence in the default group.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
         if statement.rank in ranks and statement.rank not in by_rank and isinstance(statement.fact, OperationTimeout):
             view = ranks[statement.rank]
             ranks[statement.rank] = replace(
-                view, open=(*view.open, _elsewhere(statement, statement.rank, statement.fact))
+                view, open=(*view.open, _in_other_group(statement, statement.rank, statement.fact))
             )
     return WorldSnapshot(0, NOW_NS, ranks)
 
 
-def _elsewhere(statement: Statement, rank: int, fact: OperationTimeout) -> OperationView:
-    """Return an open operation of another group, whose members are unknown."""
+def _in_other_group(statement: Statement, rank: int, fact: OperationTimeout) -> OperationView:
+    """Return an open operation of a group other than the default group. Its members are unknown."""
     name = statement.group.uid if statement.group is not None else ""
     operation_id = OperationId(Channel(RecordKind.OPERATION, f"other group {name}"), fact.sequence or 1)
     return _operation(_Stuck(rank, fact, None), operation_id, None, None)
 
 
 def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
-    """Return the operation of the default group that timed out on each rank; none if ranks repeat, as in attempts."""
+    """Return the operation of the default group that timed out on each rank; none if a rank has several."""
     called = {
         statement.rank: user_frame(statement.fact.frames)
         for statement in statements

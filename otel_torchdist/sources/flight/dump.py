@@ -44,7 +44,7 @@ class FlightGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """The progress of one rank in a group: last sequence numbers; -1 if none, or not recorded."""
+    """The last sequence numbers of one rank in a group; -1 without one, or if not recorded."""
 
     enqueued: int
     started: int
@@ -67,7 +67,7 @@ class FlightEntry(NamedTuple):
         started_ns: Time at which the watchdog noticed its start; None if it did not.
         completed_ns: Time at which the watchdog noticed its end; None if it did not.
         duration_ms: Duration on the device; None without timing.
-        retired: Whether the recorder has finished with it. gloo retires operations when they end.
+        retired: Whether the recorder no longer updates it. gloo retires operations when they end.
         input_sizes: A shape for each input.
         input_dtypes: `Float`, `BFloat16`, …, one for each input.
         output_sizes: A shape for each output.
@@ -127,7 +127,7 @@ class FlightDump:
     until_ns: int | None = None
 
 
-_FROM_OUTPUTS: Final = operations_where(lambda row: not row.has_input_everywhere)
+_DESCRIBED_BY_OUTPUTS: Final = operations_where(lambda row: not row.has_input_everywhere)
 _DTYPES: Final = {
     "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
     "Float": "float32", "Double": "float64", "ComplexHalf": "complex32", "ComplexFloat": "complex64",
@@ -181,8 +181,8 @@ def called_name(profiling_name: str) -> CalledName:
 
 
 def takes_outputs(operation: str) -> bool:
-    """Return whether only the outputs, not the inputs, describe the call on every rank."""
-    return operation in _FROM_OUTPUTS
+    """Return whether the outputs describe the call on every rank, while some ranks have no inputs."""
+    return operation in _DESCRIBED_BY_OUTPUTS
 
 
 def dtype_name(recorded: str) -> str:
@@ -199,6 +199,7 @@ _LIBRARIES: Final = frozenset({"nccl", "ncclx", "xccl", "gloo", "rccl", "rcclx",
 """Libraries that torch 2.13 accepts; 2.15 accepts any."""
 _VARIANTS: Final = {"nccl2": "nccl", "nccl-lazy": "nccl"}
 UNKNOWN_LIBRARY: Final = "gloo"
+"""Recorded for backends that `torchfrtrace` does not accept."""
 
 
 def recorded_operation(name: str) -> str | None:

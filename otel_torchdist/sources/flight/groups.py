@@ -39,9 +39,9 @@ class RecordedGroups:
         for dump in dumps:
             ranks.add(dump.rank)
             # Compare identities first: thousands of ranks share lists of thousands of members.
-            fresh = [group for group in dump.groups.values() if (group.name, id(group.ranks)) not in seen]
-            seen |= {(group.name, id(group.ranks)) for group in fresh}
-            recorded |= {(group.name, group.ranks) for group in fresh if group.ranks}
+            new_groups = [group for group in dump.groups.values() if (group.name, id(group.ranks)) not in seen]
+            seen |= {(group.name, id(group.ranks)) for group in new_groups}
+            recorded |= {(group.name, group.ranks) for group in new_groups if group.ranks}
             descriptions |= {group.name: group.description for group in dump.groups.values()}
             for entry in dump.entries:
                 used.setdefault(entry.group, set()).add(dump.rank)
@@ -63,7 +63,7 @@ class RecordedGroups:
         self._by_object: dict[tuple[str, int, bool], tuple[tuple[int, ...], GroupView]] = {}
 
     def group(self, dump: FlightDump, name: str, aligned: bool = True) -> GroupView | None:
-        """Return a group of a rank; None if no rank has recorded anything about it.
+        """Return a group of a rank; None if its members are neither recorded nor inferred.
 
         Args:
             dump: The rank's dump.
@@ -119,12 +119,12 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
 def names_by_id(dump: FlightDump) -> Mapping[int, str]:
     """Return the names of a rank's groups by `pg_id`.
 
-    `pg_id` is a number within the process. Only entries connect it with a name. For groups whose entries are
-    overwritten, both numbers and names ascend in order of creation, so they are paired if their counts are equal and
-    no entry contradicts.
+    `pg_id` is a number within the process. Only entries connect it with a name. If the entries of a group were
+    overwritten, numbers and names are paired by order, since both ascend in order of creation. They are paired only if
+    their counts are equal and no entry contradicts.
     """
-    seen = {entry.pg_id: entry.group for entry in dump.entries}
+    recorded = {entry.pg_id: entry.group for entry in dump.entries}
     if len(dump.statuses) != len(dump.groups) or not all(name.isdecimal() for name in dump.groups):
-        return seen
+        return recorded
     by_order = dict(zip(sorted(dump.statuses), sorted(dump.groups, key=_natural), strict=True))
-    return by_order if seen.items() <= by_order.items() else seen
+    return by_order if recorded.items() <= by_order.items() else recorded

@@ -19,7 +19,7 @@ from otel_torchdist.sources.flight.numbering import (
     EntryLane,
     NumberedEntry,
     ends_by_retiring,
-    holds_first,
+    holds_all,
     is_open,
     missing_from,
     numbered,
@@ -27,9 +27,9 @@ from otel_torchdist.sources.flight.numbering import (
 from otel_torchdist.sources.flight.operations import group_of, operation_view
 
 KEPT_DONE: Final = 8
-"""Calls kept before the first open call of a lane: a mismatch between ranks shows up there."""
+"""Number of calls kept before the first open call of a lane. They show mismatches between ranks."""
 KEPT_OPEN: Final = 512
-"""Calls kept from the first open call of a lane on."""
+"""Number of calls kept from the first open call of a lane on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class CondensedDump:
     Attributes:
         dump: The dump, with the kept entries.
         calls: The kept entries with their positions, in order of recording.
-        is_whole: Whether the original dump holds all calls since the recorder was started.
+        is_whole: Whether the original dump contains all calls since the start of the recorder.
         by_retiring: Whether retired calls have ended; see `numbering.ends_by_retiring`.
         lost: Number of calls missing from the original dump.
         oldest_ns: First time in the original dump; 0 without entries.
@@ -64,7 +64,7 @@ class CondensedDump:
         return is_open(call.entry, self.by_retiring)
 
     def up_to(self, until_ns: int) -> CondensedDump:
-        """Return the dump with the end set, in nanoseconds since the epoch."""
+        """Return the dump with its end set to `until_ns`, in nanoseconds since the epoch."""
         dump = dataclasses.replace(self.dump, until_ns=until_ns)
         return dataclasses.replace(self, dump=dump, newest_ns=max(self.newest_ns, until_ns))
 
@@ -81,7 +81,7 @@ def condense(dump: FlightDump) -> CondensedDump:
     return CondensedDump(
         dump=dataclasses.replace(dump, entries=tuple(call.entry for call in kept)),
         calls=tuple(kept),
-        is_whole=holds_first(dump),
+        is_whole=holds_all(dump),
         by_retiring=by_retiring,
         lost=missing_from(dump),
         oldest_ns=min([entry.created_ns for entry in entries], default=0),
@@ -94,8 +94,8 @@ def _last_of(calls: list[NumberedEntry], by_retiring: bool) -> list[NumberedEntr
     return calls[max(first - KEPT_DONE, 0) : first + KEPT_OPEN]
 
 
-# With `TORCH_NCCL_ENABLE_TIMING` an entry has the time between two device events around the call. Otherwise begin and
-# end come from the watchdog, which notices them late.
+# With `TORCH_NCCL_ENABLE_TIMING` an entry has the time between two device events around the call. Otherwise start and
+# end come from the watchdog, which detects them late.
 
 
 def with_durations(history: RankHistory, dump: FlightDump) -> RankHistory:
@@ -112,11 +112,11 @@ def with_durations(history: RankHistory, dump: FlightDump) -> RankHistory:
     }
     if not timed:
         return history
-    operations = tuple(_lasting(view, timed.get(view.record.number)) for view in history.operations)
+    operations = tuple(_with_duration(view, timed.get(view.record.number)) for view in history.operations)
     return dataclasses.replace(history, operations=operations)
 
 
-def _lasting(view: OperationView, duration_ns: int | None) -> OperationView:
+def _with_duration(view: OperationView, duration_ns: int | None) -> OperationView:
     record = view.record
     if duration_ns is None or record.completed_ns is None:
         return view
@@ -128,8 +128,8 @@ def _lasting(view: OperationView, duration_ns: int | None) -> OperationView:
 def history_of(dump: FlightDump, groups: RecordedGroups) -> RankHistory:
     """Return all recorded calls of a rank.
 
-    End times are as late as the library's watchdog. For gloo and torchcomms, the time of the end is unknown: the call
-    has `How.UNTRACKED`, and its end is the time of enqueueing.
+    End times are late by the polling interval of the library's watchdog. For gloo and torchcomms, the time of the end
+    is unknown: the call has `How.UNTRACKED`, and its end is the time of enqueueing.
 
     Args:
         dump: The dump, with all its entries.

@@ -1,8 +1,8 @@
 """Positions of recorded calls, comparable between ranks.
 
 The recorder numbers collectives. It numbers sends and receives per rank and group, without regard to the peer, so
-peers agree on these numbers only in groups of two. In larger groups the calls of each pair are counted again, if the
-ring buffer still holds all of them.
+peers agree on these numbers only in groups of two. In larger groups we count the calls of each pair ourselves, if the
+ring buffer still contains all calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EntryLane(NamedTuple):
         group: The group's name.
         source: Rank of the sender within the group; -1 for collectives.
         destination: Rank of the receiver within the group; -1 for collectives.
-        is_unclear: Whether it holds sends and receives without a recorded peer.
+        is_unclear: Whether the lane contains sends and receives without a recorded peer.
     """
 
     group: str
@@ -32,7 +32,7 @@ class EntryLane(NamedTuple):
 
     @property
     def is_collective(self) -> bool:
-        """Whether the lane holds the group's collectives."""
+        """Whether the lane contains the group's collectives."""
         return self.destination < 0 and not self.is_unclear
 
 
@@ -44,7 +44,7 @@ class NumberedEntry(NamedTuple):
         lane: Its lane.
         sequence: Its position in the lane, from 1.
         aligned: Whether the position is comparable between ranks.
-        batch: Equal for coalesced calls of a rank.
+        batch: Number shared by the coalesced calls of a rank.
     """
 
     entry: FlightEntry
@@ -57,7 +57,7 @@ class NumberedEntry(NamedTuple):
 def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
     """Yield the entries of a dump in order of recording, without the entries that end a block of coalesced calls."""
     counts: dict[EntryLane, int] = {}
-    counts_all, is_whole = counts_all_groups_together(dump), holds_first(dump)
+    counts_all, is_whole = counts_all_groups_together(dump), holds_all(dump)
     lanes: dict[tuple[str, str, bool], EntryLane | None] = {}  # a cache: thousands of entries share a few lanes
     for entry in dump.entries:
         key = entry.group, entry.profiling_name, entry.is_p2p
@@ -85,8 +85,8 @@ def _lane_of(entry: FlightEntry) -> EntryLane | None:
     return EntryLane(entry.group)
 
 
-def holds_first(dump: FlightDump) -> bool:
-    """Return whether the dump holds all calls since the recorder was started."""
+def holds_all(dump: FlightDump) -> bool:
+    """Return whether the dump contains all calls since the start of the recorder."""
     entries = dump.entries
     if not entries:
         return not dump.statuses
@@ -94,7 +94,7 @@ def holds_first(dump: FlightDump) -> bool:
 
 
 def missing_from(dump: FlightDump) -> int:
-    """Return the number of recorded calls missing from the dump: overwritten, ended, or damaged."""
+    """Return the number of calls that the recorder counted, but the dump lacks: overwritten, ended, or damaged."""
     if not dump.entries:
         return max((status.enqueued for status in dump.statuses.values()), default=0)
     return max(dump.entries[-1].record_id + 1 - len(dump.entries), 0)

@@ -51,7 +51,7 @@ def operation_view(
     flags |= Flag.UNEVEN if splits is not None else Flag(0)
     started_ns = entry.started_ns
     if waits and started_ns is None:
-        started_ns = entry.created_ns  # the recorder knows starts only with timing
+        started_ns = entry.created_ns  # starts are recorded only with `TORCH_NCCL_ENABLE_TIMING`
     ended_ns = (entry.completed_ns or entry.created_ns) if is_done else None
     peer = -1
     if channel.is_point_to_point:
@@ -160,7 +160,7 @@ def _bytes_of(signature: SignatureName) -> int:
 
 
 def splits_of(entry: FlightEntry, operation: str) -> Splits | None:
-    """Return the splits of an uneven `all_to_all`; None if its sizes look even.
+    """Return the splits of an uneven `all_to_all`; None if its recorded sizes are equal.
 
     For a single tensor, the recorder has only the total sizes, not the parts.
     """

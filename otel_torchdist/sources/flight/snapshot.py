@@ -1,8 +1,11 @@
 """Makes a snapshot of a job from its dumps, for the judge.
 
-A dump does not record when or on which host it was written, nor whether its rank's process lives: every rank with a
-dump counts as alive, and the state of its threads is unknown. Nor does it record which of a group's open operations
-the device has reached: the first counts as waiting, and the others as queued behind it.
+A dump does not record three facts that a snapshot needs:
+
+- Host, time of writing, and whether the process lives: every rank with a dump counts as alive.
+- The state of the rank's threads: it is unknown.
+- The open operation of a group that the device has reached: the first open operation counts as waiting, and later
+  operations count as queued behind it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from otel_torchdist.sources.flight.operations import UNCLEAR_TAG, arrival_of, ch
 
 DEFAULT_TIMEOUT_MS: Final = 600_000
 """NCCL's default timeout, for entries without one."""
-_UNSURE: Final = -1
+_UNKNOWN_LOSSES: Final = -1
 """Value of `Progress.losses`: the rank may have entered more calls than known."""
 
 
@@ -35,9 +38,9 @@ class MomentKind(Enum):
     FIRST_TIMEOUT = "first timeout"
     """The time when the first timeout expired. The dumps were written by then."""
     NEWEST_TIME = "newest time"
-    """The newest time in the dumps. They were not written before it."""
+    """The newest time in the dumps. They were written at that time or later."""
     DUMPS = "dumps"
-    """The end that all dumps state, as dumps exported by us do."""
+    """The end that all dumps state. Only dumps exported by us state an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class _Rank:
         return operation_view(self.condensed.dump, call, group, self.condensed.by_retiring, waits)
 
     def _knows_all_groups(self) -> bool:
-        """Return whether the rank made no call in any group missing from its dump."""
+        """Return whether the dump names every group in which the rank made a call."""
         statuses = self.condensed.dump.statuses
         return self.condensed.is_whole or (bool(statuses) and all(number in self._names for number in statuses))
 
@@ -157,14 +160,14 @@ class _Rank:
             if group is None:
                 continue
             channel = Channel(RecordKind.OPERATION, group.key)
-            seen = progress.get(channel, Progress())
-            if group.key not in mixed and seen.entered <= max(status.enqueued, 0):
-                completed = max(seen.completed, status.completed)
-                progress[channel] = seen._replace(
+            recorded = progress.get(channel, Progress())
+            if group.key not in mixed and recorded.entered <= max(status.enqueued, 0):
+                completed = max(recorded.completed, status.completed)
+                progress[channel] = recorded._replace(
                     entered=max(status.enqueued, 0), completed=completed, seen_out=completed
                 )
-            elif not self.condensed.is_whole and not seen.entered:
-                progress[channel] = seen._replace(losses=_UNSURE)
+            elif not self.condensed.is_whole and not recorded.entered:
+                progress[channel] = recorded._replace(losses=_UNKNOWN_LOSSES)
         return progress
 
 
@@ -211,7 +214,7 @@ def _progress_of(calls: Sequence[OperationView]) -> Progress:
 
 
 def _with_all_channels(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]) -> dict[int, RankView]:
-    """Return the views, with an unaligned progress for messages that a rank may have exchanged before its dump."""
+    """Add an unaligned progress to ranks that may have exchanged a channel's messages before their dump begins."""
     channels = {channel for view in views.values() for channel in view.progress if channel.is_point_to_point}
     missing: dict[int, dict[Channel, Progress]] = {}
     for channel in channels:

@@ -20,11 +20,12 @@ from otel_torchdist.sources.profiles.groups import ProfiledGroups
 from otel_torchdist.sources.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
 from otel_torchdist.tape.records.splits import MAX_LISTED
 
-SHOWN_NAMES: Final = 8
+MAX_NAMES: Final = 8
+"""Number of unknown groups named in a line."""
 
 
 def gaps_in(profiles: Iterable[RankProfile], groups: ProfiledGroups) -> Iterator[str]:
-    """Describe the numbers of calls without a known group, or without a size, with reasons.
+    """Describe the calls without a known group or without a size: their number and the reasons.
 
     Args:
         profiles: One for each rank.
@@ -56,7 +57,7 @@ def gaps_in(profiles: Iterable[RankProfile], groups: ProfiledGroups) -> Iterator
             "(`profile(record_shapes=True)`), kernels without a call never"
         )
     if unknown:
-        names = ", ".join(sorted(unknown)[:SHOWN_NAMES]) + (", …" if len(unknown) > SHOWN_NAMES else "")
+        names = ", ".join(sorted(unknown)[:MAX_NAMES]) + (", …" if len(unknown) > MAX_NAMES else "")
         yield (
             f"{unknown.total():,} of {total:,} calls, of ranks {compress_ranks(users)}, are left out: no trace lists "
             f"the members of their groups ({names})"
@@ -64,11 +65,11 @@ def gaps_in(profiles: Iterable[RankProfile], groups: ProfiledGroups) -> Iterator
 
 
 class ProfilePositions:
-    """The range of positions in each group that the traces of all its users contain."""
+    """For each group, the range of positions in the traces of all ranks that use it."""
 
     def __init__(self, profiles: Iterable[RankProfile]) -> None:
         """Intersect the ranges of all traces."""
-        self._shared: dict[str, tuple[int, int]] = {}
+        self._common: dict[str, tuple[int, int]] = {}
         for profile in profiles:
             ranges: dict[str, tuple[int, int]] = {}
             for call in profile.calls:
@@ -77,15 +78,15 @@ class ProfilePositions:
                     first, last = ranges.get(name, (position, position))
                     ranges[name] = (min(first, position), max(last, position))
             for name, (first, last) in ranges.items():
-                shared = self._shared.get(name, (first, last))
-                self._shared[name] = (max(shared[0], first), min(shared[1], last))
+                shared = self._common.get(name, (first, last))
+                self._common[name] = (max(shared[0], first), min(shared[1], last))
 
-    def is_shared(self, call: ProfiledCall) -> bool:
+    def is_comparable(self, call: ProfiledCall) -> bool:
         """Return whether the position of a call is comparable between ranks."""
         name = call.arguments.group
         if name is None or not call.sequence:
             return False
-        first, last = self._shared[name]
+        first, last = self._common[name]
         return first <= call.sequence <= last
 
 
@@ -130,7 +131,7 @@ def _operations(profile: RankProfile, groups: ProfiledGroups, positions: Profile
     counts: dict[Channel, int] = {}
     for number, call in enumerate(profile.calls, 1):
         arguments = call.arguments
-        aligned = positions.is_shared(call)
+        aligned = positions.is_comparable(call)
         group = groups.group_of(profile, arguments, aligned)
         peer = _peer_of(arguments, group)
         channel = _channel(profile.rank, arguments, group, peer, aligned)

@@ -9,8 +9,8 @@ from typing import Final
 from otel_torchdist.model.collectives import operation_named
 from otel_torchdist.sources.flight.dump import called_name, dtype_name
 
-_NO_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})
-"""Names of records in the form of a call that are not calls."""
+_NOT_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})
+"""Names of records that look like calls, but are not."""
 _KERNEL: Final = re.compile(
     r"(?:nccl|rccl)(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)", re.IGNORECASE
 )
@@ -29,7 +29,7 @@ _C_TYPES: Final = {
 @lru_cache(maxsize=1_024)
 def operation_name(recorded: str) -> str:
     """Return our name of an operation; '' for a record that is not a call, such as a wait."""
-    if recorded in _NO_CALLS:
+    if recorded in _NOT_CALLS:
         return ""
     return called_name(recorded).operation
 

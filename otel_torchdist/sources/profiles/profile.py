@@ -1,4 +1,4 @@
-"""The communication of one rank in a PyTorch profiler trace or execution trace."""
+"""The communication of one rank, from a PyTorch profiler trace or execution trace."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ class RankProfile:
         world_size: Ranks of the job; 0 if not stated.
         host: Host name, or ''.
         process: Id of the process; 0 if unknown.
-        newest_ns: The newest time in it, to order recordings.
-        groups: The groups that it describes, used or not.
+        newest_ns: The newest time in the trace, to order traces of one rank.
+        groups: The groups that the trace describes, with or without calls.
         steps: Its steps, ascending.
         calls: Its calls, in order of entry.
     """
@@ -141,7 +141,7 @@ class DecodedTrace:
     Attributes:
         profile: The valid parts.
         bad: Number of parts left out as invalid.
-        first_fault: The fault of the first of them; '' without any.
+        first_fault: The fault of the first invalid part; '' without invalid parts.
     """
 
     profile: RankProfile

@@ -125,7 +125,7 @@ def test_parts() -> None:
     ]
     whole = replace(segment(made[5:50], 61), open=made[50:], steps=steps, activities=activities)
     before = Archived(11, frozenset([6, 7, 8, 9, 10]), 5)
-    found = [decode(encode(part, _names)) for part in parts_of(whole, before, most_rows=20)]
+    found = [decode(encode(part, _names)) for part in parts_of(whole, before, max_rows=20)]
     assert [len(one.ended[0]) for one in found] == [20, 20, 5, 0]
     assert [number for one in found for number in one.steps[0]] == list(range(70))
     assert sorted(number for one in found for number in one.activities[0]) == list(range(100, 130))

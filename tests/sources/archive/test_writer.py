@@ -150,7 +150,7 @@ def test_file_system_that_hangs(tmp_path: Path, names: NamesReader) -> None:
         hangs.wait(60)
         return len(content)
 
-    writer = ArchiveWriter(tmp_path / "archive", BOUND, most_queued=2_000, write=write)
+    writer = ArchiveWriter(tmp_path / "archive", BOUND, max_queued=2_000, write=write)
     made = segment(operations(1, 500), 501)
     began, before = time.monotonic(), core_waits_s()
     for _ in range(40):

@@ -124,7 +124,7 @@ def test_repeats_are_counted(tmp_path: Path) -> None:
 def test_too_many_different_messages() -> None:
     """What does not fit is counted."""
     content = "\n".join(quoted.timed_out(rank, 5)[0] for rank in range(30)).encode()
-    statements, [warning] = read_log(io.BytesIO(content), "job.log", most=10)
+    statements, [warning] = read_log(io.BytesIO(content), "job.log", max_kept=10)
     assert len(statements) == 10
     assert "20 messages are left out" in warning
 

@@ -117,7 +117,7 @@ def _member(state: _State, match: re.Match[str], source: TextSource, line: str) 
 
 
 def _settle(state: _State) -> Iterator[Statement]:
-    """Yield the ranks with a count different from most others', once all counts of one operation are known."""
+    """Yield the ranks whose count differs from the most frequent count, once all counts of an operation are known."""
     waiting, state.waiting = state.waiting, []
     counts, state.counts = state.counts, []
     others = max(counts, default=(0, 0))[1]

@@ -1,4 +1,4 @@
-"""Log lines on waits at the job's store: for barriers, for clients, and for NCCL's id, left there by the first rank.
+"""Log lines on waits at the job's store: for barriers, for clients, and for NCCL's id, which the first rank stores.
 
 `distributed_c10d.py` logs its store-based barrier since torch 1.8: with `worker_count` until 2.0, `num_workers_joined`
 since then.
@@ -66,7 +66,7 @@ def _statements_of(line: LogLine, path: str) -> Iterator[Statement]:
 
 
 def _awaits_id(blank: Statement, match: re.Match[str]) -> Statement:
-    """Return a statement on a rank that waits for NCCL's id, which the first rank of its group leaves in the store."""
+    """Return a statement on a rank that waits for NCCL's id, which the first rank of its group stores."""
     error = (match["error"] or "").strip()
     fact: Fact = StoreWait(int(match["waits"]), int(match["holder"] or 0), not error or bool(_TIMEOUT.search(error)))
     lost = "" if fact.is_timeout else f", and lost the store: {error}"
