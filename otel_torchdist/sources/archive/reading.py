@@ -22,7 +22,7 @@ from otel_torchdist.system.files.others import read_part, reason
 from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.tape.names.reader import Names
 
-MOST_OPERATIONS: Final = 1_000_000
+MAX_OPERATIONS: Final = 1_000_000
 """Upper bound on the operations of a rank's history, about a gigabyte. The newest are kept."""
 _MAX_NOTES: Final = 8
 _DEPTH: Final = 3
@@ -35,7 +35,7 @@ class ArchivedRank:
 
     Attributes:
         rank: Global rank.
-        places: Their places, in the order of writing; at least one.
+        places: Where the segments are stored, in the order of writing; at least one.
     """
 
     rank: int
@@ -132,12 +132,12 @@ def _files_below(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 def segments_of(rank: ArchivedRank, notes: list[str], advance: Advance = unreported) -> Iterator[Columns]:
     """Yield the segments of a rank in order, without duplicates. Unreadable segments get a line in `notes`."""
-    seen: set[tuple[int, int, int]] = set()
+    yielded: set[tuple[int, int, int]] = set()
     skipped = 0
     for place in rank.places:
         advance(place.operations)
         identity = place.through, place.size, place.checksum
-        if identity in seen:
+        if identity in yielded:
             continue
         try:
             columns = decode(read_segment(place))
@@ -147,33 +147,33 @@ def segments_of(rank: ArchivedRank, notes: list[str], advance: Advance = unrepor
                 why = reason(error) if isinstance(error, OSError) else f"{error}: skipped"
                 notes.append(readable(f"{place.path}: the segment at byte {place.offset:,}: {why}"))
             continue
-        seen.add(identity)
+        yielded.add(identity)
         yield columns
     if skipped > _MAX_NOTES:
         notes.append(f"rank {rank.rank}: {skipped - _MAX_NOTES:,} more segments cannot be read")
 
 
 def history_of(
-    rank: ArchivedRank, notes: list[str], most: int = MOST_OPERATIONS, advance: Advance = unreported
+    rank: ArchivedRank, notes: list[str], max_operations: int = MAX_OPERATIONS, advance: Advance = unreported
 ) -> RankHistory | None:
     """Read the archived calls of a rank.
 
     Args:
         rank: The rank.
         notes: Receives a line for each failure to read, and one if older operations are left out.
-        most: Upper bound on the operations read. The newest are kept.
+        max_operations: Upper bound on the operations read. The newest are kept.
         advance: Called with the number of operations of each segment.
 
     Returns:
         Its history; None if no segment can be read.
     """
-    newest = _newest(rank, most)
+    newest = _newest(rank, max_operations)
     if len(newest) < len(rank.places):
         older = rank.operations - sum(place.operations for place in newest)
         advance(older)
         notes.append(
-            f"rank {rank.rank}: the {older:,} oldest archived operations are left out, to read at most {most:,} into "
-            "memory: `otel-torchdist export --parquet` writes all"
+            f"rank {rank.rank}: the {older:,} oldest archived operations are left out, to read at most "
+            f"{max_operations:,} into memory: `otel-torchdist export --parquet` writes all"
         )
     records = _TapeRecords()
     for columns in segments_of(ArchivedRank(rank.rank, newest), notes, advance):
@@ -182,17 +182,17 @@ def history_of(
 
 
 def history_in(columns: Columns) -> RankHistory | None:
-    """Return the records of one segment as a history; None if no tape can contain one of its rows."""
+    """Return the records of one segment as a history; None if a row is impossible, as in a forged segment."""
     records = _TapeRecords()
     records.add(columns, [])
     return records.history(left_out=True)
 
 
-def _newest(rank: ArchivedRank, most: int) -> tuple[SegmentPlace, ...]:
+def _newest(rank: ArchivedRank, max_operations: int) -> tuple[SegmentPlace, ...]:
     total, first = 0, len(rank.places)
     for place in reversed(rank.places):
         total += place.operations
-        if total > most and first < len(rank.places):
+        if total > max_operations and first < len(rank.places):
             break
         first -= 1
     return rank.places[first:]
@@ -251,8 +251,8 @@ class _TapeRecords:
 def fresh_rows(segments: Iterable[Columns]) -> Iterator[tuple[Columns, list[bool], bool]]:
     """Yield each segment of a tape, a flag per ended operation, and whether the segment is the last.
 
-    The flag is False for operations already in an earlier segment: an agent that cannot read what another agent
-    archived archives it again.
+    The flag is False for operations already in an earlier segment. An agent archives operations again if it cannot read
+    the segments of another agent.
     """
     before = Archived()
     pending: tuple[Columns, list[bool]] | None = None

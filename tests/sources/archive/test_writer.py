@@ -174,7 +174,7 @@ def test_more_rows_than_a_segment_has(tmp_path: Path, names: NamesReader) -> Non
     [rank] = run_in(archive).ranks
     assert [place.operations for place in rank.places] == [131_072, 8_928]
     notes: list[str] = []
-    newest = history_of(rank, notes, most=50_000)
+    newest = history_of(rank, notes, max_operations=50_000)
     assert newest is not None and len(newest.operations) == 8_928
     assert notes == [
         "rank 0: the 131,072 oldest archived operations are left out, to read at most 50,000 into memory: "

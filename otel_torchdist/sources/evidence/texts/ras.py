@@ -2,7 +2,7 @@
 
 Ranks are ranks within a communicator. They are global ranks only if the communicator contains every GPU of the job,
 because torch numbers the members of a group in ascending order. Counts are launched operations: in a job that makes
-progress they may differ for a moment.
+progress, the counts of ranks may briefly differ.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _State:
 
 
 def statements_of_text(text: str, path: str) -> list[Statement]:
-    """Return statements on the ranks and processes that differ from the others."""
+    """Return statements on the missing ranks, dead processes, errors and deviating counts of a report."""
     state, statements = _State(), list[Statement]()
     for number, line in enumerate(text.splitlines(), 1):
         statements += _read(state, line, TextSource(path, number))
@@ -120,23 +120,23 @@ def _settle(state: _State) -> Iterator[Statement]:
     """Yield the ranks whose count differs from the most frequent count, once all counts of an operation are known."""
     waiting, state.waiting = state.waiting, []
     counts, state.counts = state.counts, []
-    others = max(counts, default=(0, 0))[1]
+    usual = max(counts, default=(0, 0))[1]
     for statement, count in waiting:
-        if count != others:
-            yield _counted(statement, state.communicator, state.operation or "", count, others)
+        if count != usual:
+            yield _counted(statement, state.communicator, state.operation or "", count, usual)
     state.count = None
 
 
-def _counted(statement: Statement, communicator: str, operation: str, count: int, others: int) -> Statement:
+def _counted(statement: Statement, communicator: str, operation: str, count: int, usual: int) -> Statement:
     named = f"{operation} operations" if operation else "collectives"
     return Statement(
         kind=StatementKind.BEHIND,
         source=statement.source,
-        text=f"has launched {count} {named}, most others {others}",
+        text=f"has launched {count} {named}, most others {usual}",
         rank=statement.rank,
         pid=statement.pid,
         group=statement.group,
-        fact=LaunchCount(communicator, operation, count, others),
+        fact=LaunchCount(communicator, operation, count, usual),
     )
 
 
@@ -217,8 +217,8 @@ def _of(communicator: _Communicator, gpus: int, source: TextSource) -> Iterator[
             )
     for operation in sorted({name for rank in communicator.ranks for name in rank.collective_counts}):
         counted = [(rank, rank.collective_counts.get(operation, 0)) for rank in communicator.ranks]
-        others = Counter(count for _, count in counted).most_common(1)[0][0]
+        usual = Counter(count for _, count in counted).most_common(1)[0][0]
         for rank, count in counted:
-            if count != others:
+            if count != usual:
                 statement = _statement(state, StatementKind.BEHIND, source, "", rank.rank, rank.pid)
-                yield _counted(statement, name, readable(operation, MAX_TEXT), count, others)
+                yield _counted(statement, name, readable(operation, MAX_TEXT), count, usual)

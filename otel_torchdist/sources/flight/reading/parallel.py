@@ -12,17 +12,17 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final, Protocol, TypeVar
 
-ALONE: Final = 64
+UNPOOLED: Final = 64
 """Number of files read without starting processes, which takes half a second."""
 MAX_PROCESSES: Final = 8
 CHUNK: Final = 8
 """Files submitted to a process at a time."""
 MAX_WAITING_BYTES: Final = 256 << 20
-"""Bytes of queued content above which no more files are submitted. Files from archives are held in memory."""
+"""Upper bound on the bytes of submitted files. Files from archives are held in memory."""
 
 
 class Weighed(Protocol):
-    """A file, or a member of an archive."""
+    """A file or a member of an archive, with the memory that it takes."""
 
     @property
     def weight(self) -> int:
@@ -35,23 +35,23 @@ _Result = TypeVar("_Result")
 
 
 def read_each(
-    read: Callable[[_File], _Result], files: Iterable[_File], alone: int = ALONE, chunk: int = CHUNK
+    read: Callable[[_File], _Result], files: Iterable[_File], unpooled: int = UNPOOLED, chunk: int = CHUNK
 ) -> Iterator[_Result]:
     """Apply a function to files, in order. Only a few files are in memory at the same time.
 
     Args:
         read: A module-level function, so that it can be pickled.
         files: The files, consumed lazily.
-        alone: Number of files read without starting processes.
+        unpooled: Number of files read without starting processes.
         chunk: Files submitted to a process at a time.
     """
     remaining = iter(files)
     processes = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
-    yield from map(read, itertools.islice(remaining, alone if processes > 1 else 0))
-    more = next(remaining, None)
-    if more is None:
+    yield from map(read, itertools.islice(remaining, unpooled if processes > 1 else 0))
+    following = next(remaining, None)
+    if following is None:
         return
-    rest = itertools.chain([more], remaining)
+    rest = itertools.chain([following], remaining)
     if processes == 1:
         yield from map(read, rest)
         return
@@ -64,7 +64,7 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")  # forking a process with threads may deadlock
     weight = 0
     waiting: deque[tuple[list[_File], Future[list[_Result]]]] = deque()
-    with ProcessPoolExecutor(processes, context, initializer=_leave_interrupts_alone) as pool:
+    with ProcessPoolExecutor(processes, context, initializer=_ignore_interrupts) as pool:
         while True:
             while len(waiting) < 2 * processes and weight < MAX_WAITING_BYTES and (chunk := _chunk(files, size)):
                 waiting.append((chunk, pool.submit(_read_all, read, chunk)))
@@ -99,6 +99,6 @@ def _read_all(read: Callable[[_File], _Result], files: list[_File]) -> list[_Res
     return [read(file) for file in files]
 
 
-def _leave_interrupts_alone() -> None:
+def _ignore_interrupts() -> None:
     """Ignore SIGINT: Ctrl-C reaches all processes of a terminal, and only the parent reports it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

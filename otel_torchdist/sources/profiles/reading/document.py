@@ -28,7 +28,7 @@ MAX_REASON: Final = 200
 CUT_OFF: Final = "its end is missing or damaged: it is read up to there"
 _GZIP: Final = b"\x1f\x8b"
 _END: Final = b"]}"
-_CUTS: Final = 16
+_MAX_CUTS: Final = 16
 """Number of positions near the end of a truncated file tried as the end of its last whole event."""
 _NO_NUMBERS: Final = re.compile(rb"(?<=[:\[,\s])-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
 _OF_UNICODE: Final = re.compile(rb"\\u(?=[0-9a-fA-F]{4})")
@@ -177,7 +177,7 @@ def _before_the_cut(content: bytearray) -> TraceDocument | None:
     end = len(content)
     content += bytes(len(_END))
     view = memoryview(content)
-    for _ in range(_CUTS):
+    for _ in range(_MAX_CUTS):
         end = content.rfind(b"}", 0, end)
         if end < 0:
             return None

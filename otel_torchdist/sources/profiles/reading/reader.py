@@ -84,7 +84,7 @@ def read_profiles(paths: Sequence[Path], size: int = 0, advance: Advance = unrep
     skipped = Skipped()
     files = (file for file in find_files(paths, skipped, _LIMITS) if file.is_trace)
     read: list[_ReadFile] = []
-    for file in read_each(_read, files, alone=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files):
+    for file in read_each(_read, files, unpooled=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files):
         read.append(file)
         advance(1)
     notes = [*shortened(skipped.problems), *shortened([problem for file in read for problem in file.problems])]

@@ -248,7 +248,7 @@ def test_few_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             made += 1
             yield Weighed(64 * MIB)
 
-    ahead = [made - done for done, _ in enumerate(parallel.read_each(weigh, files(), alone=0))]
+    ahead = [made - done for done, _ in enumerate(parallel.read_each(weigh, files(), unpooled=0))]
     assert len(ahead) == 40
     assert max(ahead) <= parallel.MAX_WAITING_BYTES // (64 * MIB) + 2
 
