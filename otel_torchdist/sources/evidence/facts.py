@@ -39,7 +39,7 @@ class OperationTimeout:
         operation: `all_reduce`, …; '' if not stated.
         sequence: Position in its group, from 1; None before torch 2.0, and for gloo.
         elements_in: Elements of the input; None before torch 2.1.
-        age_ms: Time since its begin; None if only the timeout is known.
+        age_ms: Time since its start; None if only the timeout is known.
         timeout_ms: Its timeout.
     """
 
@@ -85,7 +85,7 @@ class ProcessExit:
 
     @property
     def way(self) -> str:
-        """`SIGKILL`, or `exit code 1`."""
+        """Signal or exit code as text: `SIGKILL`, `exit code 1`."""
         return self.signal or f"exit code {self.exit_code}"
 
 
@@ -118,7 +118,7 @@ class ProcessStacks:
     """The stacks of a process.
 
     Attributes:
-        holds_gil: Native id of the thread that held the GIL; None if unknown, or if no thread did.
+        holds_gil: Native id of the thread that held the GIL; None without one, or if unknown.
         command: Its command line, or ''.
         crash: Cause of its crash, as written by faulthandler; '' for a live process.
     """
@@ -183,10 +183,10 @@ class FingerprintedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallMismatch:
-    """Two calls that a rank compared and found different.
+    """A rank's call and the call of another rank that differs from it.
 
     Attributes:
-        own: Its own call.
+        own: The call of the reporting rank.
         other: The call of another rank; None if the text ends before it.
     """
 
@@ -219,7 +219,7 @@ class StoreWait:
 
     Attributes:
         waits: The waiting rank, within its group.
-        holder: The rank within that group that must leave the value.
+        holder: The rank within that group that must write the value.
         is_timeout: Whether the wait timed out. Otherwise the connection to the store was lost.
     """
 

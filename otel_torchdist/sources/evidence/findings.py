@@ -124,7 +124,7 @@ def _author(statement: Statement) -> str:
 def _with_causes_first(statements: Sequence[Statement]) -> list[Statement]:
     """Correct the first failure of a launcher, whose times are whole seconds.
 
-    If the rank listed first only lost a peer, another failure of the same second came before it.
+    If the rank listed first failed only because it lost a peer, another failure of the same second came first.
     """
     rows = [statement for statement in statements if _is_of_table(statement)]
     causes = {_second(statement) for statement in rows if _has_own_error(statement)}
@@ -207,7 +207,7 @@ def _origin(statement: Statement) -> tuple[str, str]:
 
 
 def _is_of_table(statement: Statement) -> bool:
-    """Return whether a statement is a row of torchrun's table, with the rank, and not the log line before it."""
+    """Return whether a statement is a row of torchrun's table, which has the rank, unlike the log line before it."""
     return statement.kind is StatementKind.ENDED and statement.text.startswith("rank ")
 
 
@@ -250,7 +250,7 @@ def collective_of(stacks: ProcessStacks) -> str:
 
 
 def stacks_by_rank(statements: Iterable[Statement]) -> dict[int, ThreadStack]:
-    """Return the thread to show of each rank with known stacks."""
+    """Return the thread to show for each rank with known stacks."""
     threads = {
         statement.rank: shown_thread(statement.fact)
         for statement in statements
@@ -278,9 +278,9 @@ def _collective_in(thread: ThreadStack) -> str:
 
 
 def outside_of_collectives(statements: Iterable[Statement]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks outside of any torch.distributed operation, and the ranks inside one; each ascending.
+    """Return the ranks outside of any torch.distributed operation, and the ranks inside an operation; each ascending.
 
-    This shows who is waited for only if the call itself blocks, as with gloo.
+    The ranks outside are the awaited ranks only if calls block, as with gloo.
     """
     stacks = {
         statement.rank: statement.fact

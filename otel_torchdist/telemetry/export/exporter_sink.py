@@ -95,8 +95,8 @@ class ExporterDestination:
             result = self._exporter.export(self._batch(spans))
         if result is SpanExportResult.FAILURE:
             raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
-        if log.complaints:
-            self._warn_of_attributes(log.complaints)
+        if log.attribute_warnings:
+            self._warn_of_attributes(log.attribute_warnings)
         if partial is None or not (partial.rejected or partial.message):
             return 0
         self._warn(min(partial.rejected, len(spans)), len(spans), partial.message)
@@ -117,7 +117,7 @@ class ExporterDestination:
             self.name, rejected, sent, message,
         )  # fmt: skip
 
-    def _warn_of_attributes(self, complaints: Sequence[str]) -> None:
+    def _warn_of_attributes(self, attribute_warnings: Sequence[str]) -> None:
         """Warn at most once an hour: a forged tape may have many attributes that cannot be encoded."""
         now = time.monotonic()
         if self._warned_of_attributes_at is not None and now - self._warned_of_attributes_at < WARNING_INTERVAL_S:
@@ -126,7 +126,7 @@ class ExporterDestination:
         _logger.warning(
             "spans are exported (%s) without %d of their attributes, the first because: %.500r. Further ones are not "
             "logged for an hour",
-            self.name, len(complaints), complaints[0],
+            self.name, len(attribute_warnings), attribute_warnings[0],
         )  # fmt: skip
 
     def flush(self, timeout_s: float) -> bool:

@@ -80,7 +80,7 @@ GRPC_ENABLE_FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 
 @contextmanager
 def without_fork_handlers() -> Generator[None, None, None]:
-    """Return a context for importing an exporter: gRPC, if first imported in it, installs no fork handlers.
+    """Return a context for importing an exporter. If gRPC is first imported in it, gRPC installs no fork handlers.
 
     gRPC's core reads its variable only at import, and Python's gRPC disables fork handlers unless the variable is set.
     If the user has set it, or already uses gRPC, nothing changes.
@@ -98,12 +98,12 @@ _PREFIX: Final = "opentelemetry.exporter."
 class LogCapture(logging.Filter):
     """A context that captures the log messages of an exporter's modules on this thread.
 
-    Other users of the same exporter classes log as before. The filter comes before the SDK's filter, which drops
-    repetitions of a message for 20 s: the reason of a failure may repeat a message of another exporter.
+    Other users of the same exporter classes log as before. The filter runs before the SDK's filter, which drops
+    repeated messages for 20 s: the reason of a failure may repeat a message of another exporter.
 
     Attributes:
         messages: Captured messages of the exporter's modules.
-        complaints: Captured messages of modules shared by exporters, about attributes that cannot be encoded. The
+        attribute_warnings: Captured messages of modules shared by exporters, about attributes that cannot be encoded. The
             export succeeds without these attributes.
     """
 
@@ -116,12 +116,12 @@ class LogCapture(logging.Filter):
         self._loggers = [logging.getLogger(name) for name in sorted(self._own | shared)]
         self._thread = 0
         self.messages: list[str] = []
-        self.complaints: list[str] = []
+        self.attribute_warnings: list[str] = []
 
     def __enter__(self) -> LogCapture:
         """Start capturing."""
         self._thread = threading.get_ident()
-        self.messages, self.complaints = [], []
+        self.messages, self.attribute_warnings = [], []
         for logger in self._loggers:
             logger.filters.insert(0, self)
         return self
@@ -137,7 +137,7 @@ class LogCapture(logging.Filter):
         """Return whether a record goes to the log. Otherwise capture its message."""
         if threading.get_ident() != self._thread:
             return True
-        (self.messages if record.name in self._own else self.complaints).append(record.getMessage())
+        (self.messages if record.name in self._own else self.attribute_warnings).append(record.getMessage())
         return False
 
 

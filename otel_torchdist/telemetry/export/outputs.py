@@ -105,7 +105,7 @@ def outputs_from_environment(resource: Resource | None = None, job: JobDescripti
     closers = [provider.shutdown for provider in (meters, loggers) if provider is not None]
     return Outputs(
         sink=spans,
-        sampler=ALWAYS_OFF if spans.leads_nowhere else environment_sampler(),
+        sampler=ALWAYS_OFF if spans.is_empty else environment_sampler(),
         links=environment_links(),
         events=(loggers or NoOpLoggerProvider()).get_logger(semconv.SCOPE_NAME),
         meter_provider=meters,

@@ -20,7 +20,7 @@ class FanOutSink:
         self._sinks = tuple(sinks)
 
     @property
-    def leads_nowhere(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there are no sinks, so that no spans need to be created."""
         return not self._sinks
 

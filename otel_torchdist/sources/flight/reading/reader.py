@@ -56,12 +56,12 @@ MAX_LINES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class FoundDumps:
-    """The dumps found in some paths.
+    """The dumps of one job at a user's paths.
 
     Attributes:
         dumps: Dumps of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
         notes: A line for each file or group of files left out, with the reason.
-        others: Files that are not dumps. They may be text output of other tools.
+        others: Files that are not dumps, such as text output of other tools.
         traces: Paths of profiler traces, which other commands read.
     """
 
@@ -157,7 +157,7 @@ class _ReadFile(Generic[_Dump]):
         dump: The dump; None for another file, or if its rank is unknown.
         problems: A line for each fault.
         is_other: Whether the file is intact but not a dump.
-        other: The file, if `is_other` and not inside an archive.
+        other: Path of the file if `is_other`; None for a member of an archive.
     """
 
     dump: _Dump | None
