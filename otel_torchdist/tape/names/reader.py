@@ -178,7 +178,7 @@ class NamesReader(Names):
             if not is_gone(error) and not self._has_warned:
                 self._has_warned = True
                 why = reason(error)
-                _logger.warning("%s cannot be read (%s): the names of what its rank calls are unknown", self._path, why)
+                _logger.warning("%s cannot be read (%s): the names in its rank's records are unknown", self._path, why)
             return
         self._budget -= len(chunk)
         self._size = self._offset + len(chunk)

@@ -103,8 +103,8 @@ class LogCapture(logging.Filter):
 
     Attributes:
         messages: Captured messages of the exporter's modules.
-        attribute_warnings: Captured messages of modules shared by exporters, about attributes that cannot be encoded. The
-            export succeeds without these attributes.
+        attribute_warnings: Captured messages of modules shared by exporters, about attributes that cannot be encoded.
+            The export succeeds without these attributes.
     """
 
     def __init__(self, exporter: object) -> None:

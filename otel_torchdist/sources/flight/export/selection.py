@@ -64,12 +64,12 @@ class Reason(enum.Enum):
 
     UNKNOWN_OPERATION = "a flight recorder does not know these operations"
     OPEN_CREATION = (
-        "a flight recorder does not record that a group is created, so a rank that waits there may look as if it were "
-        "missing elsewhere; `otel-torchdist diagnose` reads the tapes, which show it"
+        "a flight recorder does not record the creation of groups, so a rank that waits there may seem to be missing "
+        "from other operations; `otel-torchdist diagnose` reads the tapes, which record it"
     )
-    UNALIGNED = "their numbers mean nothing on other ranks, as in groups that existed before recording was switched on"
+    UNALIGNED = "their numbers are not comparable between ranks, as in groups that were used before the recording began"
     ANY_SOURCE = "they are received from any rank, or by a rank that receives from any"
-    OVERWRITTEN = "it is not known what other members called in their place: that is overwritten or damaged"
+    OVERWRITTEN = "the calls of other members at the same positions are unknown: overwritten or damaged"
 
 
 class LeftOut:
@@ -89,8 +89,8 @@ class LeftOut:
                 yield reason, self._counts[reason]
 
 
-# `torchfrtrace` reports a rank as missing if it lacks an entry that other members of its group have. So a position of
-# a group is written for every member that reached it, or for none.
+# `torchfrtrace` reports a rank as missing if its dump lacks an entry of other members of its group. So a position of a
+# group is written for every member that reached it, or for no member.
 
 _ByRank = dict[int, OperationView]
 
@@ -143,7 +143,7 @@ class Positions:
             self.left_out.add(reason, operation)
 
     def _is_known(self, position: OperationId, calls: _ByRank) -> bool:
-        """Return whether each member either has a call at a position, or is known to have none."""
+        """Return whether each member has a call at a position, or provably has none."""
         members = _members(position.channel, next(iter(calls.values())))
         if all(rank in calls or self._is_absent(rank, position) for rank in members & self._ranks):
             return True

@@ -14,8 +14,8 @@ from typing import Final
 from otel_torchdist.sources.flight.dump import GLOO, called_name
 from otel_torchdist.sources.flight.history import CondensedDump
 
-APART_NS: Final = 3_600_000_000_000
-"""Time between dumps of different jobs. The last records of one job's ranks differ by at most a usual timeout."""
+MIN_APART_NS: Final = 3_600_000_000_000
+"""Minimum time between dumps of different jobs. The last records of one job's ranks differ by less: a usual timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Job:
                 known.append(group.ranks)
 
     def accepts(self, condensed: CondensedDump) -> bool:
-        if condensed.newest_ns and self.newest_ns and condensed.oldest_ns - self.newest_ns > APART_NS:
+        if condensed.newest_ns and self.newest_ns and condensed.oldest_ns - self.newest_ns > MIN_APART_NS:
             return False
         groups = condensed.dump.groups.values()
         return not any(self._disagrees(group.name, group.ranks, condensed.rank) for group in groups)
