@@ -70,7 +70,7 @@ def test_all_commands_are_known() -> None:
 @pytest.mark.skipif(py_spy.program() is None, reason="py-spy is not installed")
 def test_a_job_that_was_not_recorded(memory: Path, tmp_path: Path) -> None:
     """The second command says what the page shows."""
-    block = block_after(README, "Of a job with four ranks it says:")
+    block = block_after(README, "For a job with four ranks, the output is:")
     shown = re.sub(r"of process \d+", "of process N", block).splitlines()
     answers: list[str] = []
 
@@ -97,7 +97,7 @@ def test_leftovers(memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.thorough
 def test_a_job_that_is_recorded(memory: Path, tmp_path: Path) -> None:
     """The job's standard error has the two lines of the page, apart from ages and ids."""
-    block = block_after(README, "the job's standard error says which rank it is, once:")
+    block = block_after(README, "the job prints the verdict to its standard error, once:")
     sentence, details = (_without_numbers(line) for line in block.splitlines())
     log = tmp_path / "job.log"
     switched_on = {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "2000"}
