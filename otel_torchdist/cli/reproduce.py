@@ -142,7 +142,7 @@ def reproduce(
     """To report a hang: write a short script that hangs in the same way under torchrun, and needs torch only.
 
     The script makes the last calls of the ranks in the verdict, with gloo on one machine: the same operations, groups,
-    shapes and order. The rank that did not come stays away.
+    shapes and order. A rank that did not enter an operation does not enter it in the script either.
     """
     if output is not None and output.exists() and not force:
         fail(f"{shown(output)} exists; --force replaces it", ExitCode.NO_DIRECTORY)

@@ -1,4 +1,4 @@
-"""The values that settings accept, and the warnings about others."""
+"""The values that settings accept, and the warnings about all other values."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def web_address() -> Accepted[str]:
     """Accept an address without its last slash; empty for none."""
 
     def parse(text: str) -> str:
-        # It becomes a link on a page: `javascript:` and the like must never.
+        # The address becomes a link on a page, so `javascript:` and other schemes must be refused.
         if text and not _WEB_ADDRESS.fullmatch(text):
             raise ValueError(text)
         return text.rstrip("/")

@@ -40,7 +40,7 @@ class Action(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether every node performs it. Other actions are performed once for the run."""
+        """Whether every node performs the action. Other actions are performed once for the run."""
         return self.kind in (ActionKind.DUMP, ActionKind.ABORT, ActionKind.RESCUE)
 
 

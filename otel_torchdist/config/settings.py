@@ -81,7 +81,7 @@ class Config:
         capture: Recorder of the calls: the native library if there is one (the default), or Python.
         agent_linger: Seconds for which the agent keeps running after the last rank.
         stall_timeout: Age in seconds at which an open operation is stalled.
-        idle_after: Number of stall timeouts without any call after which a whole job stands still; 0 for never.
+        idle_after: Number of stall timeouts without any call after which a job is reported as idle; 0 for never.
         hooks: Functions or `Hooks`, as `module:name`, called around operations.
         numerics: Operations whose tensors are checked.
         numerics_every: Every N-th operation is sampled. Large messages are sampled less often.
@@ -95,7 +95,7 @@ class Config:
         announce: Whether stalls and crashes are announced on the job's standard error.
         on_stall: Actions on a stall, in addition to a warning in the log.
         on_finding: Actions on a finding other than a stall, in addition to a warning in the log.
-        on_stall_grace: Seconds for which a verdict must have stood before these actions run.
+        on_stall_grace: Age in seconds that a verdict must reach before these actions run.
         rescue_timeout: Upper bound in seconds on the function of `rescue`.
         preemption_signals: Signals that announce the end of the job.
         dump_dir: Directory for the bundles of evidence of the action `dump`.
@@ -113,7 +113,7 @@ class Config:
         archive_bytes: Upper bound on the size of a run's archive on each node.
         page: Users who may see the live page.
         trace_url: Address of a trace, with `{trace_id}` in it; '' for none.
-        docs_url: Address of the pages on verdicts and findings; '' for those that the agent serves.
+        docs_url: Address of the pages on verdicts and findings; '' for the agent's own pages.
         prometheus_host: Address of `/metrics`; `OTEL_EXPORTER_PROMETHEUS_HOST`.
         prometheus_port: Port of `/metrics`, 0 for any free one; `OTEL_EXPORTER_PROMETHEUS_PORT`.
         sdk_disabled: Whether OpenTelemetry as a whole is disabled; `OTEL_SDK_DISABLED`.

@@ -153,7 +153,7 @@ PHRASES: Final = {
     ],
     "live-page.md": [
         f"at most {WORDS[blame.MAX_STACKS]}",
-        f"({feed.MOST_OF_A_RANK} each;",
+        f"({feed.MAX_BARS_PER_RANK} each;",
         f"At most {clients.MAX_CLIENTS} clients",
     ],
     "numerics.md": [
@@ -164,9 +164,9 @@ PHRASES: Final = {
         f"one operation in {Config().numerics_every}",
     ],
     "report.md": [
-        f"at most {WORDS[windows.DEFAULT_STEPS]} and {windows.MOST_BARS:,} calls",
+        f"at most {WORDS[windows.DEFAULT_STEPS]} and {windows.MAX_BARS:,} calls",
         f"more than {windows.DEFAULT_RANKS} ranks it shows {windows.DEFAULT_RANKS}",
-        f"at most {windows.MOST_RANKS},",
+        f"at most {windows.MAX_RANKS},",
     ],
     "rescue.md": [
         f"(`OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE`, {Config().on_stall_grace:g} s)",

@@ -30,7 +30,7 @@ from otel_torchdist.system.this_process.commands import without_collecting_garba
 
 PIPE_WIDTH: Final = 200
 """Width without a terminal."""
-MOST_ROWS: Final = 40
+MAX_ROWS: Final = 40
 _HTML: Final = "--html"
 _CALLS: Final = "--only calls"
 _FITS: Final = {
@@ -81,7 +81,7 @@ def analyze(
     ] = Order.TIME,
     rows: Annotated[
         int, typer.Option(min=0, help="With --only calls: upper bound on the lines of a table; 0 for all.")
-    ] = MOST_ROWS,
+    ] = MAX_ROWS,
     max_calls: Annotated[
         int, typer.Option(min=1_000, help="With --only path: look at the newest steps with at most this many calls.")
     ] = MOST_CALLS,
@@ -184,7 +184,7 @@ def print_calls_of(directory: Path, run_id: int) -> None:
         return
     source = source_of_run(run)
     analysis = _analysis(source, Scope(frozenset({AnalysisSection.CALLS})), Order.TIME)
-    _report(MOST_ROWS).print(analysis, source)
+    _report(MAX_ROWS).print(analysis, source)
 
 
 def _report(most: int) -> Report:

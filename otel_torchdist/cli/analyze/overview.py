@@ -29,7 +29,7 @@ def lines_of_advice(analysis: Analysis, source: Source) -> Iterator[Text]:
     yield Text(source.headline)
     names = group_names(analysis.path)
     if analysis.path is None or not analysis.path.has_steps:
-        yield Text("no steady steps are recorded: nothing is known of the critical path", style="yellow")
+        yield Text("the critical path is unknown: no steady steps are recorded", style="yellow")
     if not analysis.advice:
         yield Text()
         yield Text("nothing stands out")
@@ -45,8 +45,8 @@ def group_names(path: CriticalPath | None) -> Mapping[str, str]:
     return path.group_names if path is not None else dict[str, str]()
 
 
-MOST: Final = 3
-"""Lines on one topic."""
+MAX_LINES: Final = 3
+"""Upper bound on the lines of each topic."""
 OVERVIEW_PARTS: Final = (Part.OPERATION, Part.SIZE, Part.SITE)
 """Properties that distinguish rows of calls."""
 _OFTEN_LAST: Final = 2.0
@@ -107,7 +107,7 @@ def _time(analysis: Analysis, source: Source) -> Iterator[str]:
     path = analysis.path
     if path is not None and path.has_steps:
         yield headline_of(path)
-        yield from pieces_of(path, MOST)
+        yield from pieces_of(path, MAX_LINES)
     timed = sorted((row for row in analysis.statistics.rows if row.time_ns), key=lambda row: -row.time_ns)
     if not timed:
         yield "not known: no call has an end that is known exactly"
@@ -115,7 +115,7 @@ def _time(analysis: Analysis, source: Source) -> Iterator[str]:
     total = sum(row.time_ns for row in timed)
     yield "in calls, over all ranks:"
     yield from (
-        f"  {share(row.time_ns, total):>4}  {_row(row)}" for row in timed[:MOST] if row.time_ns >= _NOTABLE * total
+        f"  {share(row.time_ns, total):>4}  {_row(row)}" for row in timed[:MAX_LINES] if row.time_ns >= _NOTABLE * total
     )
 
 
@@ -144,9 +144,9 @@ def _missing(statistics: Statistics) -> Iterator[Text]:
     unfinished.sort(key=lambda both: (-both[0].sequence, both[1]))
     absent = [describe_unfinished(*both) for both in unfinished if both[0].missing]
     sentences = [describe_difference(difference) for difference in statistics.differences] or absent
-    yield from (Text(text, style="bold red") for text in sentences[:MOST])
-    if len(sentences) > MOST:
-        yield Text(f"… {len(sentences) - MOST} more; --only calls shows all")
+    yield from (Text(text, style="bold red") for text in sentences[:MAX_LINES])
+    if len(sentences) > MAX_LINES:
+        yield Text(f"… {len(sentences) - MAX_LINES} more; --only calls shows all")
     if unfinished and not sentences:
         more = f", and {len(unfinished) - 1} more operations are open" if len(unfinished) > 1 else ""
         yield Text(f"{describe_unfinished(*unfinished[0])}{more}", style="red")
@@ -155,7 +155,7 @@ def _missing(statistics: Statistics) -> Iterator[Text]:
 def _causes(path: CriticalPath | None) -> Iterator[str]:
     """Yield the ranks that lengthen steps. Ranks that only wait and transfers are left out."""
     causes = [cause for cause in path.causes if cause.kind is not CauseKind.TRANSFER] if path is not None else []
-    for cause in causes[:MOST]:
+    for cause in causes[:MAX_LINES]:
         assert path is not None
         gain = f"{duration(cause.gain_ns)} ({share(cause.gain_ns, path.path_ns)})"
         yield f"{sentence(cause, path.group_names)}; otherwise a step would be up to {gain} shorter"
@@ -167,7 +167,7 @@ def _last(analysis: Analysis) -> Iterator[str]:
         return
     compared = [rank for rank in analysis.statistics.ranks if rank.compared]
     often = [rank for rank in compared if rank.came_last * len(compared) >= _OFTEN_LAST * rank.compared]
-    for rank in sorted(often, key=lambda rank: -rank.came_last)[:MOST]:
+    for rank in sorted(often, key=lambda rank: -rank.came_last)[:MAX_LINES]:
         yield f"rank {rank.rank} arrives last at {rank.came_last:,} of {rank.compared:,} operations"
 
 
@@ -176,7 +176,7 @@ def _advice(analysis: Analysis) -> Iterator[str]:
     if is_open:
         yield "otel-torchdist diagnose judges open operations, and shows what each rank was doing last"
     names = group_names(analysis.path)
-    for advice in analysis.advice[:MOST]:
+    for advice in analysis.advice[:MAX_LINES]:
         is_described = advice.cause is not None  # in the section on what holds the job up
         yield (
             f"{advice.topic.value} ({name_ranks(advice.ranks)})"
@@ -184,8 +184,8 @@ def _advice(analysis: Analysis) -> Iterator[str]:
             else f"{advice.topic.value}: {finding(advice, names)}"
         )
         yield f"  check: {check(advice)}"
-    if len(analysis.advice) > MOST:
-        yield f"… {len(analysis.advice) - MOST} more; --only advice shows all"
+    if len(analysis.advice) > MAX_LINES:
+        yield f"… {len(analysis.advice) - MAX_LINES} more; --only advice shows all"
     if not analysis.advice and not is_open:
         is_steady = analysis.path is not None and analysis.path.has_steps
         yield "nothing stands out" if is_steady else "nothing stands out; no steady steps are recorded"

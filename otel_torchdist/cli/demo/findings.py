@@ -32,9 +32,10 @@ class DemoFindings:
         verdict: Verdict on the ongoing stall; None if there is none.
         alarm: The same for people.
         latest: The last verdict on any stall; None before the first.
-        named: The last verdict that is the expected one. On a busy machine a rank may also be late at the start.
+        named: The last verdict equal to the expected one. On a busy machine, another rank may be late at the start and
+            cause an earlier, different verdict.
         named_after_s: Seconds from the first wait until that verdict was first given.
-        finding: The expected finding of a fault that stalls nothing; None until it comes.
+        finding: The expected finding, for a fault that causes no stall; None until it is reported.
         trace_id: Trace of that stall's incident.
         is_over: Whether the job was asked to end. The death of its ranks is then no finding.
         metrics: The stall's lines of `/metrics`, scraped while it was ongoing; empty if it was over too soon.
@@ -117,7 +118,7 @@ class DemoFindings:
         is_expected = (finding.kind.value, finding.ranks) == (expected.verdict, expected.ranks)
         if is_of_values(self.options.fault) and is_expected:
             self.report_finding(finding.sentence)
-            self.finding = finding  # the agent finds it by itself, and reports it in a trace of its own
+            self.finding = finding  # the agent detects the finding independently, and reports it in another trace
 
     def _is_expected(self, verdict: Verdict) -> bool:
         return (verdict.kind.value, verdict.ranks) == (self.options.expected.verdict, self.options.expected.ranks)

@@ -12,7 +12,7 @@ from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.model.verdict_kinds import VerdictKind
 
 VERDICT_WITHIN_S: Final = 2.0
-"""Seconds after the threshold within which the stall must be named."""
+"""Seconds after the threshold within which the expected verdict must come."""
 
 
 class Protocol(enum.Enum):
@@ -128,7 +128,7 @@ class ExpectedVerdict:
 
 def expectation(fault: Fault, faulty_rank: int, ranks: int) -> ExpectedVerdict:
     """Return the verdict expected for a fault of one rank among `ranks`."""
-    # If two ranks disagree, nothing shows which of them is wrong.
+    # If two ranks disagree, the records do not show which of them is wrong.
     names_all = fault is Fault.CIRCULAR or (fault in (Fault.MISMATCH, Fault.BITFLIP) and ranks == 2)
     return ExpectedVerdict(_STAGED[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
 
@@ -139,7 +139,7 @@ def story(fault: Fault, rank: str, length: str) -> str:
 
 
 def is_of_values(fault: Fault) -> bool:
-    """Return whether a fault stalls nothing, and shows only in the values of tensors."""
+    """Return whether a fault causes no stall, and is visible only in the values of tensors."""
     return fault in (Fault.NAN, Fault.BITFLIP)
 
 

@@ -86,7 +86,7 @@ class FollowedAgent:
         self._tail = LogTail(directory / LOG_NAME)
 
     def follow(self) -> None:
-        """Pass on the agent's warnings, and find the address of `/metrics`."""
+        """Report new warnings in the agent's log, and look up the address of `/metrics`."""
         if not self.target:
             self.target = ScrapeTarget(self._directory).last_target()
             if self.target and self._has_page:

@@ -42,14 +42,14 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 
 MEASURED_S: Final = 0.5
-"""Length of the measurement of whether the ranks of a live run use the CPU."""
+"""Seconds for which the CPU use of a live run's ranks is measured."""
 
 
 class IdleStanding(NamedTuple):
-    """The common place of ranks that wait outside operations.
+    """The lines at which all ranks of a run are idle, outside operations.
 
     Attributes:
-        text: Their place and the duration; '' if they do not place still.
+        text: Describes the lines and the duration; '' if the ranks are not idle.
         is_long: Whether the duration is unusually long for this run.
         since_ns: Start, by the wall clock.
     """
@@ -63,11 +63,11 @@ NOT_STANDING: Final = IdleStanding()
 
 
 def standing_of(post_mortem: PostMortem, rules: StallRules, identities: Sequence[TapeIdentity]) -> IdleStanding:
-    """Return the place where all ranks stand still at the last moment, if they do so for the stall timeout.
+    """Return the lines at which all ranks are idle at the last moment, if they have been idle for the stall timeout.
 
     Args:
         post_mortem: The state of the run.
-        rules: Defines long times.
+        rules: Defines the stall timeout and unusually long idle times.
         identities: Identities of its tapes.
     """
     world = post_mortem.moment.world
@@ -103,7 +103,7 @@ class RankAccount:
         view: Its state according to its tape.
         life: Its fate.
         sign_ns: Its last sign of life, on the monotonic clock.
-        stack: Its place by its stack, if written since its last record; None otherwise.
+        stack: Its line of code, from a stack newer than its last record; None without such a stack.
         pid: Its process id within its own PID namespace.
         tape: Path of its tape.
     """
@@ -134,7 +134,7 @@ class Diagnosis(ReportedMoment):
         warnings: Unreadable parts.
         findings: Findings other than stalls, such as values that are not finite, a sentence each.
         past_findings: Findings of an agent that no longer hold at the last moment, a sentence each.
-        standing: The common place of ranks that place still outside operations. A finding if they do so for long.
+        standing: Lines at which all ranks are idle, outside operations. A finding if the idle time is unusually long.
         helpers: Diagnoses of the runs of helper processes that its ranks have started.
     """
 
@@ -316,7 +316,11 @@ def _read_on(follower: TapeFollower, keep: Callable[[TapeReader, Batch], None] |
 
 
 def _time_after_checks(followers: Iterable[TapeFollower]) -> int:
-    """Check ranks with missing heartbeats twice, as the kernel's counts show who runs. Return the time afterwards."""
+    """Check ranks without recent heartbeats twice: two readings of the kernel's counters show which ranks run.
+
+    Returns:
+        The monotonic time after the checks.
+    """
     now_ns = time.monotonic_ns()
     views = [follower.view(now_ns) for follower in followers]
     if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in views):
@@ -325,7 +329,7 @@ def _time_after_checks(followers: Iterable[TapeFollower]) -> int:
 
 
 def _has_holes(tape: TapeReader) -> bool:
-    """Return whether records are missing for another reason than the ring's normal overwriting."""
+    """Return whether records are missing although the ring has not wrapped around."""
     return tape.lost > 0 and tape.words[LiveWord.NEXT_NUMBER] <= tape.capacity
 
 

@@ -46,7 +46,7 @@ class JudgedDumps(ReportedMoment):
     Attributes:
         dumps: One for each rank, ascending.
         moment: The job according to the dumps.
-        verdicts: The verdict with places, and others of its kind that name other ranks; empty if nothing had stalled.
+        verdicts: The verdict with lines of code, and others of its kind that name other ranks; empty without a stall.
     """
 
     dumps: tuple[CondensedDump, ...]
@@ -65,7 +65,7 @@ class JudgedDumps(ReportedMoment):
 
     @property
     def bound(self) -> str:
-        """The bound that ages are; '' if they are exact. PyTorch's dumps do not state when they were written."""
+        """`up to` or `at least` if ages are only bounds; '' if exact. PyTorch's dumps do not state their time."""
         return BOUNDS[self.moment.kind]
 
     @property
@@ -151,7 +151,7 @@ def judged(
         dumps: One for each rank; at least one.
         rules: Defines a stall.
         world_size: Number of ranks in the job, or 0 if unknown.
-        evidence: Stacks of ranks, which give verdicts their places.
+        evidence: Stacks of ranks, from which verdicts take lines of code.
     """
     moment = moment_of(dumps, world_size)
     world = with_stacks(moment.world, evidence)

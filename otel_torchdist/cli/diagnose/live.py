@@ -1,4 +1,4 @@
-"""`otel-torchdist diagnose --pid`: examines a live job that was not prepared."""
+"""`otel-torchdist diagnose --pid`: inspects a live job that was not recorded."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_fo
     leftovers = _recorded(job, rules)
     warn((*job.warnings, *leftovers.notes))
     if not job.ranks:
-        fail("none of these processes can be looked at", ExitCode.NOTHING_FOUND)
+        fail("none of these processes can be inspected", ExitCode.NOTHING_FOUND)
     texts = judge_texts(job.statements, rules)
     if as_json:
         print_json(_result(job, texts, leftovers))

@@ -16,7 +16,7 @@ from otel_torchdist.model.snapshot import RankView
 
 
 class DeathResult(msgspec.Struct, frozen=True):
-    """The end of a process, as an agent saw it.
+    """The end of a process, as observed by an agent.
 
     Attributes:
         time: Time of the end.
@@ -51,7 +51,7 @@ class OperationResult(msgspec.Struct, frozen=True):
         ended: When it ended.
         exception: Type of the exception that ended it.
         call_site: The line that called it.
-        call_path: The frames that led to it, innermost first. Consecutive frames of libraries are merged.
+        call_path: The frames that led to the call, innermost first. Consecutive frames of libraries are merged.
     """
 
     operation: str
@@ -70,10 +70,10 @@ class OperationResult(msgspec.Struct, frozen=True):
 
 
 class StackResult(msgspec.Struct, frozen=True):
-    """The place of a rank in its code, from its stacks.
+    """The line of code at which a rank is, from its stacks.
 
     Attributes:
-        written: When the rank was asked for them.
+        written: When the stacks were requested.
         source: `thread` for the rank's own thread, `signal` for a signal while the GIL was held.
         call_site: The innermost line of the program.
     """
@@ -106,8 +106,8 @@ class WorkerResult(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of the worker.
-        joining_s: Time that it has waited in `init_rpc`; null if it is not there.
-        leaving_s: Time that it has waited in `rpc.shutdown`; null if it is not there.
+        joining_s: Time that it has waited in `init_rpc`; null if it is in no such call.
+        leaving_s: Time that it has waited in `rpc.shutdown`; null if it is in no such call.
         calls: Its open calls.
     """
 
@@ -133,7 +133,7 @@ class RankResult(msgspec.Struct, frozen=True):
         silent_s: Time since then.
         open: Its open operations, first those in which it waits.
         last_finished: The operation that it finished last.
-        stack: Its place in its code.
+        stack: The line of code at which it is.
         worker: Its state as a worker of RPC.
     """
 

@@ -1,6 +1,6 @@
 """Prints a diagnosis for people. A terminal and a pipe get the same lines; only a terminal gets colors.
 
-Ranks in the same state are shown together: in a large job, most ranks are.
+Ranks in the same state are shown together, because most ranks of a large job are in the same state.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ class TextFindings:
     """The diagnosis from texts.
 
     Attributes:
-        verdict: The verdict with places; None if the texts do not suffice for one.
+        verdict: The verdict with lines of code; None if the texts do not suffice for a verdict.
         age_s: Time that the first rank had waited; 0 without a verdict.
         silent: Ranks, up to the highest known rank, that wrote nothing about the operation that timed out.
         findings: All other findings.
         outside: Ranks whose stacks show no operation of torch.distributed, while other ranks' stacks do.
-        inside: These other ranks.
+        inside: Ranks whose stacks show such an operation.
     """
 
     verdict: Verdict | None
@@ -120,7 +120,7 @@ def read_texts(evidence: Evidence, rules: StallRules) -> ReadTexts | None:
 
 
 def with_stacks(world: WorldSnapshot, evidence: Evidence) -> WorldSnapshot:
-    """Add the stacks taken by other tools to the ranks of a snapshot, so that verdicts show places."""
+    """Add the stacks taken by other tools to the ranks of a snapshot, so that verdicts show lines of code."""
     stacks = stacks_by_rank(evidence.statements)
     views = {
         rank: dataclasses.replace(view, stacks=Stacks(world.taken_ns, (stacks[rank],))) if rank in stacks else view
@@ -204,7 +204,7 @@ class TextVerdict(msgspec.Struct, frozen=True):
 
 
 class StackedRanks(msgspec.Struct, frozen=True):
-    """Ranks by the place that their stacks show.
+    """Ranks outside and inside operations, according to their stacks.
 
     Attributes:
         outside: Ranks in no operation of torch.distributed.
@@ -245,7 +245,7 @@ class TextsResult(msgspec.Struct, frozen=True):
     Attributes:
         verdict: The verdict, if the texts suffice for one.
         silent: Ranks that wrote nothing about the operation that timed out.
-        stacks: Ranks by the place that their stacks show; null if that is the same for all.
+        stacks: Ranks outside and inside operations; null if all are outside, or all inside.
         findings: All other findings.
         unrecognized: Files that no reader recognizes.
     """
@@ -288,7 +288,7 @@ def text_verdict(texts: TextFindings) -> TextVerdict | None:
 
 
 def stacked_ranks(texts: TextFindings) -> StackedRanks | None:
-    """Return the ranks inside and outside operations by their stacks; None if that is the same for all."""
+    """Return the ranks outside and inside operations by their stacks; None if all are outside, or all inside."""
     return StackedRanks(texts.outside, texts.inside) if texts.outside else None
 
 

@@ -87,7 +87,7 @@ class SharingResult(msgspec.Struct, frozen=True):
     """The use of one group by two threads at once.
 
     Attributes:
-        ranks: Ranks on which it was seen.
+        ranks: Ranks whose threads share the group.
         calls: Two such calls.
     """
 

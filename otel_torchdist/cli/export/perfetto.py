@@ -41,7 +41,7 @@ class JobEnd:
         source: The calls.
         incident: The stall, if any.
         moment_ns: The last known moment, nanoseconds since the epoch; None if unknown.
-        centre_ns: Begin of the stall, or else the last moment, in the same clock.
+        centre_ns: Start of the stall, or else the last moment, by the same clock.
     """
 
     source: Source

@@ -93,7 +93,7 @@ OPERATIONS: Final = (
         "Position among the collectives of its group, from 1: members' calls with the same `group_key` and `sequence` "
         "belong together. For point-to-point operations, position among operations with the same ends and tag.",
     ),
-    Column("is_point_to_point", "BOOLEAN", "Whether it has two ends instead of a group.", _P2P),
+    Column("is_point_to_point", "BOOLEAN", "Whether it is a send or receive between two ranks.", _P2P),
     Column("peer", "INTEGER", "Global rank of the peer or root; null if there is none.", _peer),
     Column("tag", "INTEGER", "Tag of a point-to-point operation.", _tag),
     Column("message_bytes", "BIGINT", "Bytes that the rank contributed."),

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-LEAST_TEXT: Final = 12
-"""Least width of a text column, in characters."""
+MIN_TEXT: Final = 12
+"""Minimum width of a text column, in characters."""
 LONGEST_WORD: Final = 20
 """Longer words may be broken if a table would not fit otherwise."""
 _EDGES: Final = 2
@@ -28,7 +28,7 @@ class FittedColumn:
         is_text: True if cells may wrap; False for numbers.
         expendable: Columns with higher values are left out first; 0 for never.
         stays: Whether the column is shown even if all of its cells are empty.
-        at_least: Least width.
+        at_least: Minimum width.
         wraps_last: Whether the column keeps its width while other text can still wrap.
     """
 
@@ -47,15 +47,15 @@ class FittedColumn:
 
     @property
     def least(self) -> int:
-        """Least width without breaking words of up to `LONGEST_WORD` characters."""
+        """Minimum width without breaking words of up to `LONGEST_WORD` characters."""
         words = (len(word) for cell in self.cells for word in cell.plain.split())
         longest = min(LONGEST_WORD, max(words, default=0))
-        return min(self.width, max(LEAST_TEXT, longest)) if self.is_text else self.width
+        return min(self.width, max(MIN_TEXT, longest)) if self.is_text else self.width
 
     @property
     def cut(self) -> int:
-        """Least width if text is cut. Does not depend on the text."""
-        return max(LEAST_TEXT, self.at_least) if self.is_text else self.width
+        """Minimum width if text is cut. Does not depend on the text."""
+        return max(MIN_TEXT, self.at_least) if self.is_text else self.width
 
 
 class Narrowing(enum.Enum):

@@ -25,7 +25,7 @@ _Item = TypeVar("_Item")
 
 
 class _Works:
-    """The works of a command that are in progress. The innermost, which began last, is shown."""
+    """The nested pieces of work in progress. The bar shows the innermost one, which started last."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -33,7 +33,7 @@ class Alarm:
 
     Attributes:
         text: The verdict as a sentence.
-        place: File, line and source code where the first named rank stands; '' if unknown.
+        place: File, line and source code at which the first named rank is; '' if unknown.
     """
 
     text: str

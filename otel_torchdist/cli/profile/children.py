@@ -28,7 +28,7 @@ class ChildProfile:
 
     Attributes:
         command: Its command line, shortened.
-        doing: Number of observations of each state that the kernel shows.
+        doing: Number of observations of each state, as the kernel shows it.
         stacks: Folded stacks, as py-spy writes them; empty without py-spy.
         why_not: Reason for missing stacks.
     """
@@ -82,7 +82,7 @@ class Children:
                 )
                 self._py_spies[child] = (process, out)
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Record the current state of each child."""
         for child in children_of(self.pid):
             view: ChildView | None = inspect_child(child)

@@ -78,7 +78,7 @@ def profile(
     profiles: list[ChildProfile] = []
     try:
         with progress(f"Sampling rank {rank}", SECONDS, math.ceil(seconds)):
-            taken = take(tape, seconds, rate, children.look if is_near else _ignore_children)
+            taken = take(tape, seconds, rate, children.observe if is_near else _ignore_children)
         profiles = children.end()
     except ProfileError as error:
         children.end()
@@ -87,7 +87,7 @@ def profile(
 
 
 def _ignore_children() -> None:
-    """Replace `Children.look` in another PID namespace, where the children's pids mean nothing."""
+    """Replace `Children.observe` in another PID namespace, where the children's pids mean nothing."""
 
 
 def _tape_of(prefix: str, run_dir: Path | None, rank: int) -> TapeReader:

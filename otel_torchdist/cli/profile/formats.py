@@ -15,7 +15,7 @@ from otel_torchdist.judge.world.places import user_frame
 from otel_torchdist.model.names import CallSiteName
 
 LINES_OF_THREAD: Final = 12
-LEAST_SHARE: Final = 0.005
+MIN_SHARE: Final = 0.005
 
 
 def lines_of(taken: RankProfile, children: list[ChildProfile], rank: int, pid: int) -> Iterator[Text]:
@@ -35,7 +35,7 @@ def _thread_lines(taken: RankProfile, thread: str) -> Iterator[Text]:
             places[_place(sampled.stack), sampled.operation] += count
     yield Text(f"\n{thread}")
     total = sum(places.values())  # of all threads with this name
-    shown = [entry for entry in places.most_common(LINES_OF_THREAD) if entry[1] >= LEAST_SHARE * total]
+    shown = [entry for entry in places.most_common(LINES_OF_THREAD) if entry[1] >= MIN_SHARE * total]
     for (place, operation), count in shown:
         yield Text(f"  {count / total:6.1%}  {place}{', ' * bool(operation)}{operation}")
     rest = total - sum(count for _, count in shown)

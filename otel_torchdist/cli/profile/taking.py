@@ -66,7 +66,7 @@ def take(tape: TapeReader, seconds: float, rate: int, meanwhile: Callable[[], No
     """Request a profile from a rank, and wait for it.
 
     Args:
-        tape: The tape of the rank. Must not be read elsewhere through this object.
+        tape: The tape of the rank. No other code may read through this object.
         seconds: Duration.
         rate: Samples per second.
         meanwhile: Called several times a second.

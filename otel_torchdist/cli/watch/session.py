@@ -115,7 +115,7 @@ class WatchSession:
         return reported
 
     def _renewed(self, world: WorldSnapshot) -> VerdictGiven | None:
-        """Return the verdict with its current places and age."""
+        """Return the verdict with its current lines of code and age."""
         event = self._verdict
         if event is None or not event.verdict.roll.standings.keys() <= world.ranks.keys():
             return event

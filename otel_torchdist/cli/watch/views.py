@@ -140,7 +140,7 @@ class LiveView(View):
         self._live.console.print(Text.assemble((time.strftime("%H:%M:%S  "), "dim"), text))
 
     def report_stall(self, alarm: Alarm, is_new: bool) -> None:
-        """See `View`; place and age are part of each screen."""
+        """See `View`; each screen shows the line of code and the age."""
         if is_new:
             self.report(f"stall: {alarm.text}")
 

@@ -1,4 +1,4 @@
-"""The ongoing stall of a run: the ranks that hold it up, the operation, and their places in the code."""
+"""The ongoing stall of a run: the ranks that hold it up, the operation, and their lines of code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KnownStall:
 
     @property
     def names_the_missing(self) -> bool:
-        """Whether the named ranks live, and are elsewhere than the operation that waits for them."""
+        """Whether the named ranks are alive, but have not entered the operation in which other ranks wait for them."""
         return self.kind is not None and self.kind.traits.names_the_missing
 
 
@@ -81,21 +81,21 @@ def blame_in(seen: RunSeen) -> KnownStall | None:
 
 
 def _since(world: WorldSnapshot, operation_id: OperationId) -> int | None:
-    """Return the time at which the first of the ranks seen here began to wait in an operation."""
+    """Return the earliest time at which a rank observed by this agent began to wait in an operation."""
     waits = (view.at(operation_id) for view in world.ranks.values())
     return min((wait.waiting_since_ns for wait in waits if wait and wait.waiting_since_ns), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class StackPart:
-    """The place of one rank.
+    """The line of code and stack of one rank.
 
     Attributes:
         rank: The rank.
         host: Its node.
         line: The line of its code, or ''.
         stack: Its whole stack, outermost frame first; '' if it has written none.
-        source: Source of the place.
+        source: Source of the line.
         age_s: Age of the stack; None without one.
     """
 
@@ -121,7 +121,7 @@ class StallPart:
         trace_id: Id of the stall's trace, in hex.
         trace_url: Address of that trace; '' if no such address is configured.
         docs_url: Address of the page on this kind of verdict; '' for a kind that this version does not know.
-        stacks: Places of the named ranks, or of the first that waits if the verdict names none.
+        stacks: Stacks of the named ranks, or of the first waiting rank if the verdict names none.
         left_out: Number of named ranks whose stacks are left out.
     """
 
@@ -173,7 +173,7 @@ def _operation(blame: KnownStall) -> str:
 
 
 def _located(world: WorldSnapshot, verdict: Verdict | None) -> Verdict | None:
-    """Add the current places to this agent's verdict; returns None if some of its ranks are no longer seen."""
+    """Add the current lines of code to this agent's verdict; returns None if a rank of it is no longer observed."""
     if verdict is None or not verdict.roll.standings.keys() <= world.ranks.keys():
         return None
     return locate(world, verdict)

@@ -33,7 +33,7 @@ class RunItem:
         owner: Id of its user.
         directory: Name of its job directory on this node.
         world_size: Number of its ranks on all nodes.
-        ranks: Number of its ranks seen.
+        ranks: Number of its observed ranks.
         state: `stalled`, `running` or `ended`.
     """
 
@@ -63,7 +63,7 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class GroupLateness:
-    """The ranks that came last in the calls of a group, since calls are compared.
+    """The ranks that came last in the compared calls of a group.
 
     Attributes:
         group: Its name.
@@ -121,8 +121,8 @@ class RunPart:
     Attributes:
         item: Its entry in the list.
         judge: The agent that judges; None if it is this one.
-        missing: Ranks of the run that are not seen here.
-        hosts: Its nodes with ranks that are seen.
+        missing: Ranks of the run that this agent does not observe.
+        hosts: Its nodes with at least one observed rank.
         stall: The ongoing stall; None if there is none.
         crowds: Ranks in the same state.
         ranks: Each rank; cut after 4096.
@@ -218,7 +218,7 @@ def _item(run: LiveRun) -> RunItem:
     state = "stalled" if run.seen.ruling is not None else "running"
     if all(view.is_over for view in world.ranks.values()):
         state = "ended"
-    members = sum(not isinstance(rank, MemberRank) for rank in world.ranks)  # without ranks of runs that it meets
+    members = sum(not isinstance(rank, MemberRank) for rank in world.ranks)  # without other runs in the same world
     return RunItem(run.key, run_label(world.run), run.owner, shown(run.directory), run.world_size, members, state)
 
 
@@ -232,7 +232,7 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
     stalled = seen.ruling.operation_id.channel.group if seen.ruling is not None else ""
     groups, left_out = group_rows(world, stalled)
     judge = seen.judge
-    unseen = (rank for rank in range(min(run.world_size, _MOST_RANKS)) if rank not in world.ranks)
+    unseen = (rank for rank in range(min(run.world_size, _MAX_WORLD_SIZE)) if rank not in world.ranks)
     return RunPart(
         item=item,
         judge=None if judge is None else _judge(judge),
@@ -258,12 +258,12 @@ def _judge(judge: JudgingAgent) -> JudgePart:
 
 _PAGE: Final = re.compile(r"http://[A-Za-z0-9._:\[\]-]{1,256}/")
 """Matches the address of another agent's page. It becomes a link, so nothing else may pass."""
-_MOST_RANKS: Final = 1 << 16
+_MAX_WORLD_SIZE: Final = 1 << 16
 """Upper bound on the world size that a tape may claim."""
 
 
 def _default_lanes(rows: Sequence[RankRow]) -> list[int]:
-    """Return the ranks to show in lanes unless the visitor has chosen some: all if they are few enough."""
+    """Return the ranks to show in lanes if the visitor has chosen none: all, or the most important `MAX_LANES`."""
     if len(rows) <= MAX_LANES:
         return [row.rank for row in rows]
     named = [row.rank for row in rows if row.named][: MAX_LANES // 2]

@@ -23,10 +23,10 @@ from otel_torchdist.telemetry.metrics.snapshots import RankTimes, RunFindings
 
 MAX_BARS: Final = 16_384
 """Upper bound on the bars of all ranks together, which bounds the memory."""
-MOST_OF_A_RANK: Final = 512
-LEAST_OF_A_RANK: Final = 16
+MAX_BARS_PER_RANK: Final = 512
+MIN_BARS_PER_RANK: Final = 16
 CATCH_UP_S: Final = 0.01
-"""Processor time after which the past of further ranks is left to the next turn."""
+"""CPU seconds per turn for reading the past records of new ranks. The next turn continues with the remaining ranks."""
 SAMPLE_NS: Final = 900_000_000
 """Minimum time between two samples; snapshots are taken twice a second."""
 MAX_SAMPLES: Final = 68
@@ -67,7 +67,7 @@ class RecentPast:
         by_nonce = {tape.identity.nonce: tape for tape in tapes}
         for nonce in self._ranks.keys() - by_nonce.keys():
             del self._ranks[nonce]
-        most = min(max(MAX_BARS // max(len(by_nonce), 1), LEAST_OF_A_RANK), MOST_OF_A_RANK)
+        most = min(max(MAX_BARS // max(len(by_nonce), 1), MIN_BARS_PER_RANK), MAX_BARS_PER_RANK)
         began = time.thread_time()
         for nonce in [nonce for nonce in by_nonce if nonce not in self._ranks]:
             rank = self._ranks[nonce] = _RecentOfRank(by_nonce[nonce], most)
@@ -101,7 +101,7 @@ def _newest(tape: TapeReader, most: int) -> list[Operation]:
 
 
 WATCHED_S: Final = 10.0
-"""Time after the last visit in which snapshots are still published: a page in the background polls less often."""
+"""Seconds after the last visit for which snapshots are still published: a page in the background polls rarely."""
 PUBLISH_S: Final = 0.45
 """Seconds between two snapshots. Bounds the cost for any number of visitors."""
 MAX_RUNS: Final = 256
@@ -123,7 +123,7 @@ class LiveFeed:
         Args:
             facts: Constant facts about the agent.
             clock: Returns the monotonic time in seconds.
-            catch_up_s: Seconds of processor time after which a turn leaves the past of further ranks to the next turn.
+            catch_up_s: See `CATCH_UP_S`.
         """
         self.facts = facts
         self._clock = clock

@@ -26,12 +26,13 @@ class GroupRow:
         backend: Name of its backend.
         members: Its ranks, such as `0-7,16`.
         size: Number of its ranks.
-        seen: Number of its ranks seen here.
-        first: The newest collective that all members seen have entered.
+        seen: Number of its ranks that this agent observes.
+        first: The newest collective that all observed members have entered.
         last: The newest collective that any of them has entered.
         ended: The newest collective known to have ended on all of them.
-        behind: The members that are at `first`; '' if all are at the same one, or are not comparable.
-        stalled: Whether an operation of it is held up.
+        behind: The members whose newest collective is `first`; '' if that is true of all members, or if their calls
+            are not comparable.
+        stalled: Whether one of its operations is held up.
     """
 
     key: str

@@ -96,7 +96,7 @@ class LiveSnapshot:
         samples: Counters of the last minute, oldest first, by nonce.
         spans_dropped: Number of spans that could not be exported so far.
         records_lost: Number of records that were not written or not read, by nonce.
-        watches: Whether this process judges or follows; if not, another process of the node does.
+        watches: Whether this process watches the ranks; if not, another process of the node does.
     """
 
     taken_ns: int

@@ -31,7 +31,7 @@ class RankState(enum.Enum):
     STOPPED = "stopped"
     """The kernel does not let its process run."""
     ABSENT = "absent"
-    """It is alive, and not in the operation where the others wait for it."""
+    """It is alive, but has not entered the operation in which the others wait for it."""
     UNREACHABLE = "unreachable"
     """The agent of its node does not answer."""
     FAILED = "failed"
@@ -47,7 +47,7 @@ class RankState(enum.Enum):
     STARTING = "starting"
     """It has no tape yet."""
     FOLLOWED = "followed"
-    """It is dead as well, but not named by the verdict."""
+    """It is dead, but the verdict names another rank."""
     FINISHED = "finished"
 
 

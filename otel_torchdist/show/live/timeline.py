@@ -30,9 +30,9 @@ class LiveLane:
 
     Attributes:
         rank: The rank.
-        since: Begin of its first bar, in units of 10 µs before now.
-        bars: By begin: the distance to the begin of the previous bar, the length (-1 if open), both in these units, and
-            the index in `names`. Small numbers compress well.
+        since: Start of its first bar, in units of 10 µs before now.
+        bars: For each bar, ordered by start: the distance from the start of the previous bar, the length (-1 if open),
+            both in these units, and the index in `names`. Small numbers compress well.
     """
 
     rank: int

@@ -15,10 +15,10 @@ from otel_torchdist.show.report.columns import Mark, PathPiece, TimeWindow
 from otel_torchdist.show.report.figures import RankSteps, parts_for, pieces_in, steps_in
 from otel_torchdist.show.report.incidents import LongWait, LongWaits
 from otel_torchdist.show.report.lanes import AwaitedArrivals, Lanes
-from otel_torchdist.show.report.windows import MOST_BARS, Recorded, WindowSpan, chosen_ranks, spans_of
+from otel_torchdist.show.report.windows import MAX_BARS, Recorded, WindowSpan, chosen_ranks, spans_of
 from otel_torchdist.sources.history.call_table import RankCalls
 
-MOST_MARKS: Final = 400
+MAX_MARKS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,7 @@ def windows_of(
         return []
     waits = AwaitedArrivals(recorded.calls)
     lanes = [
-        Lanes(span.from_ns, span.until_ns, recorded.alignment, waits, max(MOST_BARS // len(ranks), 40))
-        for span in spans
+        Lanes(span.from_ns, span.until_ns, recorded.alignment, waits, max(MAX_BARS // len(ranks), 40)) for span in spans
     ]
     names = labels_of(rank.groups for rank in recorded.calls.values())
     for history in again(ranks):
@@ -153,7 +152,7 @@ def _marks(span: WindowSpan, ranks: Sequence[int], recorded: Recorded) -> Iterat
         ended = [(step, recorded.wall_ns(rank, at)) for step, at in zip(steps.steps, steps.ended, strict=True)]
         inside = [(step, at) for step, at in ended if span.from_ns <= at <= span.until_ns]
         if inside:
-            yield from (Mark(at - span.from_ns, f"end of step {step}") for step, at in inside[-MOST_MARKS:])
+            yield from (Mark(at - span.from_ns, f"end of step {step}") for step, at in inside[-MAX_MARKS:])
             return
 
 

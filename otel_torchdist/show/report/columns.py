@@ -12,7 +12,7 @@ class BarLane(msgspec.Struct, frozen=True):
         rank: The rank.
         group: Index of the group's name; -1 for activities.
         kind: Index of the kind, by bar.
-        begin: Distance from the begin of the previous bar, by bar.
+        begin: Distance from the start of the previous bar, by bar.
         length: Length, by bar; -1 if it is open.
         waited: Part of the length spent waiting for other ranks, by bar; -1 if unknown.
         sequence: Position in the group, by bar.
@@ -36,7 +36,7 @@ class BarKind(msgspec.Struct, frozen=True):
 
     Attributes:
         name: `all_reduce`, …
-        family: The collective that it is a form of: `all_gather` for `all_gather_into_tensor`.
+        family: The basic collective: `all_gather` for `all_gather_into_tensor`.
         site: Its call site, or ''.
         message_bytes: Bytes that a rank contributes.
     """
@@ -66,7 +66,7 @@ class PathPiece(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: Its rank.
-        at_ns: Its begin.
+        at_ns: Its start.
         length_ns: Its length.
     """
 

@@ -84,7 +84,7 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 class PastStall(msgspec.Struct, frozen=True):
-    """An operation in which ranks waited long for one rank, and which has ended since.
+    """An operation in which ranks waited long for one rank, and which has completed.
 
     Attributes:
         rank: The rank that came last.

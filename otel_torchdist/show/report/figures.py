@@ -22,13 +22,13 @@ from otel_torchdist.show.report.columns import PathPiece, RankColumns, StepColum
 from otel_torchdist.show.report.document import Matrix
 from otel_torchdist.sources.history.call_table import RankCalls
 
-MOST_ROWS: Final = 300
+MAX_ROWS: Final = 300
 """Upper bound on the rows of the table of calls."""
-MOST_PIECES: Final = 100
-MOST_CAUSES: Final = 20
-MOST_ENTRIES: Final = 400
+MAX_PIECES: Final = 100
+MAX_CAUSES: Final = 20
+MAX_ENTRIES: Final = 400
 """Number of points that a chart of the usual width can show."""
-MOST_MATRIX_ROWS: Final = 256
+MAX_MATRIX_ROWS: Final = 256
 """Upper bound on the rows of the matrix: a screen cannot separate more cells."""
 _LEAST_MATRIX_ROWS: Final = 16
 _DETAILS: Final = (
@@ -40,11 +40,11 @@ _DETAILS: Final = (
 
 
 def parts_for(ranks: Iterable[RankCalls]) -> tuple[Part, ...]:
-    """Return the parts that distinguish rows: as many as fit into `MOST_ROWS` rows."""
+    """Return the parts that distinguish rows: as many as fit into `MAX_ROWS` rows."""
     kinds = [(kind, size_of(kind), calls.rank) for calls in ranks for kind in calls.kinds]
     for parts in _DETAILS[:-1]:
         grouping = Grouping(parts)
-        if len({grouping.key_of(*kind) for kind in kinds}) <= MOST_ROWS:
+        if len({grouping.key_of(*kind) for kind in kinds}) <= MAX_ROWS:
             return parts
     return _DETAILS[-1]
 
@@ -127,7 +127,7 @@ def steps_of(ranks: Mapping[int, RankSteps]) -> StepColumns | None:
     numbers = sorted({step for rank in ranks.values() for step in rank.steps})
     if not numbers:
         return None
-    each = -(-(numbers[-1] - numbers[0] + 1) // MOST_ENTRIES)
+    each = -(-(numbers[-1] - numbers[0] + 1) // MAX_ENTRIES)
     by_entry: dict[int, tuple[array[int], array[int]]] = {}
     for rank, rank_steps in ranks.items():
         for step, length in zip(rank_steps.steps, rank_steps.lengths, strict=True):
@@ -151,16 +151,16 @@ def _slowest(lengths: array[int], ranks: array[int]) -> int:
 
 
 def longest_of(path: CriticalPath) -> tuple[PathResult, int]:
-    """Return the part of the path that a page shows, and the number of pieces left out."""
+    """Return the part of the path that a page shows, and the number of omitted pieces."""
     whole = path_result(path)
     pieces = [piece for piece in whole.pieces if piece.ns]
     shown = msgspec.structs.replace(
         whole,
-        pieces=tuple(pieces[:MOST_PIECES]),
+        pieces=tuple(pieces[:MAX_PIECES]),
         ranks=tuple(msgspec.structs.replace(rank, waits_for=rank.waits_for[:1]) for rank in whole.ranks),
-        causes=whole.causes[:MOST_CAUSES],
+        causes=whole.causes[:MAX_CAUSES],
     )
-    return shown, max(0, len(pieces) - MOST_PIECES)
+    return shown, max(0, len(pieces) - MAX_PIECES)
 
 
 def pieces_in(path: CriticalPath, offset_ns: int, from_ns: int, until_ns: int) -> Iterator[PathPiece]:
@@ -168,8 +168,8 @@ def pieces_in(path: CriticalPath, offset_ns: int, from_ns: int, until_ns: int) -
 
     Args:
         path: The path.
-        offset_ns: Add it to the path's times for nanoseconds since the epoch.
-        from_ns: Begin of the window, since the epoch.
+        offset_ns: Offset from the path's times to nanoseconds since the epoch.
+        from_ns: Start of the window, since the epoch.
         until_ns: End of the window.
     """
     for step in (*path.steps, *path.longest):
@@ -202,10 +202,10 @@ def matrix_of(graph: Graph) -> Matrix | None:
 def _rows(graph: Graph) -> tuple[str, tuple[str, ...], Callable[[int], int]]:
     """Return the unit of rows, their names, and a function from a rank to its row."""
     size = graph.world_size
-    if size <= MOST_MATRIX_ROWS:
+    if size <= MAX_MATRIX_ROWS:
         return "rank", tuple(str(rank) for rank in range(size)), lambda rank: rank
     names = sorted({*graph.hosts.values()}, key=_first_ranks(graph).__getitem__)
-    if 1 < len(names) <= MOST_MATRIX_ROWS and len(graph.hosts) == size:
+    if 1 < len(names) <= MAX_MATRIX_ROWS and len(graph.hosts) == size:
         places = {name: place for place, name in enumerate(names)}
         return "host", tuple(names), lambda rank: places[graph.hosts[rank]]
     each = _ranks_a_row(graph)
@@ -225,8 +225,8 @@ def _ranks_a_row(graph: Graph) -> int:
     each = 1
     for axis in graph.axes:
         rows = -(-graph.world_size // each)
-        if axis.stride == each and rows > MOST_MATRIX_ROWS and rows // axis.size >= _LEAST_MATRIX_ROWS:
+        if axis.stride == each and rows > MAX_MATRIX_ROWS and rows // axis.size >= _LEAST_MATRIX_ROWS:
             each *= axis.size
-    while -(-graph.world_size // each) > MOST_MATRIX_ROWS:
+    while -(-graph.world_size // each) > MAX_MATRIX_ROWS:
         each *= 2
     return each

@@ -15,7 +15,7 @@ from otel_torchdist.show.report.figures import RankSteps
 from otel_torchdist.sources.history.call_table import RankCalls
 from otel_torchdist.sources.history.meetings import Meeting, SharedChannel
 
-MOST: Final = 50
+MAX_INCIDENTS: Final = 50
 """Upper bound on the incidents in a report."""
 
 
@@ -24,7 +24,7 @@ class LongWait:
     """An operation in which ranks waited for one rank.
 
     Attributes:
-        shared: Its channel.
+        shared: Its channel and group.
         sequence: Its position in the channel.
         late: The calls of the rank that came last.
         place: Index of that rank's call.
@@ -70,7 +70,7 @@ class LongWaits:
         self._waits: list[LongWait] = []
 
     def add(self, meeting: Meeting) -> None:
-        """Add a meeting if all members have arrived, by one clock."""
+        """Add a meeting if all members have arrived and share one clock."""
         arrived = meeting.arrived
         if arrived is None or len(arrived) < 2 or max(arrived) - min(arrived) < self._threshold_ns:
             return
@@ -89,16 +89,17 @@ class LongWaits:
     def causes(self) -> list[LongWait]:
         """Return the waits for ranks that did not wait themselves, the longest first, with all ranks that they held up.
 
-        A rank that came late because it waited elsewhere is not to blame: the rank that it waited for is.
+        A rank that came late because it waited in another operation is not to blame. The blame goes to the rank that it
+        waited for.
         """
         causes: list[LongWait] = []
         held_up: dict[int, list[tuple[int, int, LongWait]]] = {}
         for wait in sorted(self._waits, key=lambda wait: wait.until_ns):
             rank = wait.late.rank
             waits_of_late = held_up.get(rank, ())
-            cause = next((known for begin, end, known in waits_of_late if wait.is_explained_by(begin, end)), None)
+            cause = next((root for begin, end, root in waits_of_late if wait.is_explained_by(begin, end)), None)
             if cause is None:
-                cause = next((known for known in causes if known.is_about_the_same(wait)), None)
+                cause = next((root for root in causes if root.is_about_the_same(wait)), None)
             if cause is None:
                 cause = dataclasses.replace(wait, waits=dict(wait.waits))
                 causes.append(cause)

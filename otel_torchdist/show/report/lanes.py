@@ -19,7 +19,7 @@ from otel_torchdist.sources.history.call_table import OPEN as STILL_OPEN
 from otel_torchdist.sources.history.call_table import RankCalls
 from otel_torchdist.sources.history.meetings import SharedChannel, shared_channels
 
-MOST_LANES: Final = 8
+MAX_LANES: Final = 8
 """Upper bound on the lanes of a group on one rank. Further simultaneous operations are left out and counted."""
 OPEN: Final = -1
 UNKNOWN: Final = -1
@@ -88,10 +88,10 @@ class Lanes:
     """Collects the lanes of a window, one rank after the other.
 
     Attributes:
-        from_ns: Begin of the window, since the epoch.
+        from_ns: Start of the window, since the epoch.
         until_ns: End of the window.
         alignment: Clock offsets between ranks.
-        waits: Times that calls waited for other ranks.
+        waits: Looks up the time that a call waited for other ranks.
         most: Upper bound on the bars of one rank.
         lanes: The lanes so far.
         kinds: Indices of the kinds of bars.
@@ -172,7 +172,7 @@ class Lanes:
             yield _Bar(*self._placed(calls.rank, begin_ns, end_ns), UNKNOWN, kind, 0, activity.step, False)
 
     def _placed(self, rank: int, begin_ns: int, end_ns: int | None) -> tuple[int, int]:
-        """Return the begin of a bar relative to the window, and its length."""
+        """Return the start of a bar relative to the window, and its length."""
         begin = self.alignment.epoch_ns(rank, begin_ns) - self.from_ns
         if end_ns is None:
             return begin, OPEN
@@ -182,8 +182,8 @@ class Lanes:
         """Put bars into as few lanes as possible."""
         ordered = sorted(bars)
         lanes = lanes_of(range(len(ordered)), [bar.begin for bar in ordered], [bar.end for bar in ordered])
-        self.left_out += sum(map(len, lanes[MOST_LANES:]))
-        self.lanes.extend(_lane(rank, group, [ordered[place] for place in lane]) for lane in lanes[:MOST_LANES])
+        self.left_out += sum(map(len, lanes[MAX_LANES:]))
+        self.lanes.extend(_lane(rank, group, [ordered[place] for place in lane]) for lane in lanes[:MAX_LANES])
 
 
 def _lane(rank: int, group: int, bars: list[_Bar]) -> BarLane:

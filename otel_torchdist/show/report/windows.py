@@ -14,13 +14,13 @@ from otel_torchdist.show.report.figures import RankSteps
 from otel_torchdist.show.report.incidents import LongWait
 from otel_torchdist.sources.history.call_table import RankCalls
 
-MOST_BARS: Final = 24_000
+MAX_BARS: Final = 24_000
 """Upper bound on the bars in a window. A bar takes about 15 bytes in the page; drawing all takes under a second."""
 DEFAULT_STEPS: Final = 12
 DEFAULT_RANKS: Final = 32
-MOST_RANKS: Final = 256
-MOST_INCIDENTS: Final = 3
-LEAST_MARGIN_NS: Final = 1_000_000
+MAX_RANKS: Final = 256
+MAX_INCIDENTS: Final = 3
+MIN_MARGIN_NS: Final = 1_000_000
 _AROUND: Final = 0.15
 
 
@@ -30,7 +30,7 @@ class WindowSpan:
 
     Attributes:
         title: `steps 236-239`.
-        from_ns: Begin, since the epoch.
+        from_ns: Start, since the epoch.
         until_ns: End, since the epoch.
         incident: Index of its long wait; None for steps.
     """
@@ -79,7 +79,7 @@ def chosen_ranks(
     """
     ranks = sorted(recorded.calls)
     if only is not None:
-        return sorted({*only} & {*ranks})[:MOST_RANKS]
+        return sorted({*only} & {*ranks})[:MAX_RANKS]
     if len(ranks) <= DEFAULT_RANKS:
         return ranks
     late = sorted(totals, key=lambda rank: -rank.came_last)[: DEFAULT_RANKS // 4]
@@ -107,7 +107,7 @@ def spans_of(
         return [span for span in [_steps(recorded, shown, wanted)] if span is not None]
     newest = _newest_steps(recorded, shown)
     spans = [_steps(recorded, shown, newest, until_end=is_hung)] if newest is not None else [_calls(recorded, ranks)]
-    spans += [_around(recorded, wait, nth) for nth, wait in enumerate(waits[:MOST_INCIDENTS])]
+    spans += [_around(recorded, wait, nth) for nth, wait in enumerate(waits[:MAX_INCIDENTS])]
     return [span for span in spans if span is not None]
 
 
@@ -120,12 +120,12 @@ def _newest_steps(recorded: Recorded, ranks: Sequence[int]) -> range | None:
     if first > last:
         return None
     a_step = sum(_calls_a_step(recorded.calls[rank], recorded.steps[rank]) for rank in ranks)
-    count = max(1, min(DEFAULT_STEPS, int(MOST_BARS / max(a_step, 1))))
+    count = max(1, min(DEFAULT_STEPS, int(MAX_BARS / max(a_step, 1))))
     return range(max(first, last - count + 1), last + 1)
 
 
 def _calls_a_step(calls: RankCalls, steps: RankSteps) -> float:
-    """Estimate the calls of a step. Calls before the first step are included."""
+    """Estimate the number of calls per step. Calls before the first step are included."""
     return len(calls) / len(steps.steps)
 
 
@@ -156,9 +156,9 @@ def _calls(recorded: Recorded, ranks: Collection[int]) -> WindowSpan | None:
         return None
     total = sum(map(len, calls))
     first_ns, last_ns = min(begins), recorded.ended_ns
-    length_ns = round((last_ns - first_ns) * min(1.0, MOST_BARS / max(total, 1)))
+    length_ns = round((last_ns - first_ns) * min(1.0, MAX_BARS / max(total, 1)))
     # A margin for the newest calls: an open call that has just begun would have no length.
-    return WindowSpan("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, LEAST_MARGIN_NS))
+    return WindowSpan("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, MIN_MARGIN_NS))
 
 
 def _around(recorded: Recorded, wait: LongWait, incident: int) -> WindowSpan:

@@ -1,4 +1,4 @@
-"""The clients connected to `/metrics`. Their number is bounded; if it is reached, slow clients are dismissed."""
+"""The clients connected to `/metrics`. Their number is bounded; at the bound, slow clients are dismissed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_torchdist.errors import TorchDistError
 
 MAX_CLIENTS: Final = 128
 PATIENCE_S: Final = 0.25
-"""Time for a client to send its request, or to read its response, while others wait for its place."""
+"""Seconds for a client to send its request, or to read its response, while other clients wait to be admitted."""
 
 _AT_WORK: Final = math.inf
 
@@ -24,14 +24,14 @@ class ScrapeClients:
     """Bounds the threads and descriptors of clients, without letting silent clients shut others out."""
 
     def __init__(self, most: int = MAX_CLIENTS) -> None:
-        """Create room for `most` clients."""
+        """Admit up to `most` clients."""
         self._most = most
         self._changed = threading.Condition()
         self._connections: dict[threading.Thread, socket.socket] = {}
         self._dismissed: dict[threading.Thread, socket.socket] = {}
         """Clients whose threads have not noticed their dismissal; until then they hold a thread and a descriptor."""
         self._slow_since: dict[threading.Thread, float] = {}
-        """Time since which the client has to act; infinite while its response is being made."""
+        """Time since which the server waits for the client; infinite while it makes the client's response."""
         self._is_closed = False
 
     def wait_for_room(self) -> bool:

@@ -70,7 +70,7 @@ class HttpServer:
             poll_s: Seconds between two checks of whether to stop.
 
         Raises:
-            OSError: It is not possible to listen there; EADDRINUSE if all ports are taken.
+            OSError: The server cannot listen on this host; EADDRINUSE if all ports are taken.
             UnicodeError: The host is not a valid name.
         """
         self._name = name
@@ -174,7 +174,7 @@ class _Handler(WSGIRequestHandler):
             discard_input(self.connection)
 
     def get_environ(self) -> dict[str, Any]:
-        """Return the WSGI environment of the request. Both ends of the connection together show whose it is."""
+        """Return the WSGI environment of the request, with both addresses of the connection: they identify its user."""
         local = self.connection.getsockname()
         ends = {"REMOTE_PORT": str(self.client_address[1]), "LOCAL_ADDR": str(local[0]), "LOCAL_PORT": str(local[1])}
         return {**super().get_environ(), **ends}
@@ -220,7 +220,7 @@ class _Server(WSGIServer):
         self.setup_environ()
 
     def at_work(self, app: App) -> App:
-        """Wrap an application so that its clients do not count as slow while it makes their responses."""
+        """Wrap an application so that clients do not count as slow while it makes their responses."""
 
         def at_work(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
             with self.clients.at_work():

@@ -1,4 +1,4 @@
-"""Visitors of the live page: whether they are on this machine, as which user, and whether their browser was deceived.
+"""Visitors of the live page: whether they are on this machine, their user, and protection against DNS rebinding.
 
 `/metrics` answers everyone who reaches its port. The page shows stacks and file names, so it checks its visitors.
 """
@@ -53,7 +53,7 @@ def user_of(environ: dict[str, Any]) -> int | None:
 
 
 # --- owners of sockets ------------------------------------------------------------------------------------------------
-# Asks the kernel for the user of the socket at the other end of a connection within this machine.
+# Asks the kernel for the user who owns the client's socket of a connection within this machine.
 
 
 TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -93,7 +93,7 @@ class Connection:
 
 
 Lookup = Callable[[bytes, int, bytes, int], int | None]
-"""Returns the user id of one end, from packed address and port of that end, then of the other; None if unknown."""
+"""Returns the user id of a socket, from its packed address and port, then those of its peer; None if unknown."""
 
 
 def owner_of(
@@ -102,7 +102,7 @@ def owner_of(
     tables: Sequence[Path] = TABLES,
     user_map: Path = USER_MAP,
 ) -> int | None:
-    """Return the id of the user whose socket is at the client's end; None if the kernel does not tell.
+    """Return the id of the user who owns the client's socket; None if the kernel does not report it.
 
     Args:
         connection: The connection.
@@ -160,7 +160,7 @@ def asked_netlink(client: bytes, client_port: int, server: bytes, server_port: i
 
 
 def _in_tables(tables: Sequence[Path], client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
-    """Look one socket up by both ends: sockets of several users may share a port if they lead to different servers."""
+    """Look up a socket by both addresses: sockets of several users may share a port if their servers differ."""
     mapped = bytes(10) + b"\xff\xff"
     prefixes = [b"", mapped] if len(client) == 4 else [b""]  # a dual-stack socket has mapped addresses
     wanted = [[_end(prefix + client, client_port), _end(prefix + server, server_port)] for prefix in prefixes]

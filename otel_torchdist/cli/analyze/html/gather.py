@@ -25,14 +25,14 @@ from otel_torchdist.model.naming import compress_ranks, readable
 from otel_torchdist.node.job.runs.runs import Run
 from otel_torchdist.show.report.build import ReportBasis, ReportChoice, findings_of, windows_of
 from otel_torchdist.show.report.document import Conclusion, Heading, RunReport
-from otel_torchdist.show.report.figures import MOST_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
-from otel_torchdist.show.report.incidents import MOST, incident_of
+from otel_torchdist.show.report.figures import MAX_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
+from otel_torchdist.show.report.incidents import MAX_INCIDENTS, incident_of
 from otel_torchdist.sources.archive.reading import is_archive
 from otel_torchdist.sources.profiles.reading.reader import kinds_in
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
-_MOST_SKEWS: Final = 200
-_MOST_DIFFERENCES: Final = 20
+_MAX_SKEWS: Final = 200
+_MAX_DIFFERENCES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +99,16 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
     return RunReport(
         heading=_heading(subject, basis),
         conclusions=tuple(subject.conclusions),
-        incidents=tuple(incident_of(wait, steps, _shown) for wait in basis.waits[:MOST]),
+        incidents=tuple(incident_of(wait, steps, _shown) for wait in basis.waits[:MAX_INCIDENTS]),
         world=world,
         matrix=matrix_of(basis.analysis.graph) if basis.analysis.graph is not None else None,
         windows=tuple(windows),
-        calls=tuple(rows[:MOST_ROWS]),
-        calls_left_out=max(0, len(rows) - MOST_ROWS),
+        calls=tuple(rows[:MAX_ROWS]),
+        calls_left_out=max(0, len(rows) - MAX_ROWS),
         differences=tuple(_differences(statistics.differences)),
         ranks=ranks_in(statistics.ranks, steps, hosts),
-        skews=tuple(skews[:_MOST_SKEWS]),
-        skews_left_out=max(0, len(skews) - _MOST_SKEWS),
+        skews=tuple(skews[:_MAX_SKEWS]),
+        skews_left_out=max(0, len(skews) - _MAX_SKEWS),
         steps=steps_of(steps),
         path=path,
         pieces_left_out=left_out,
@@ -146,7 +146,7 @@ def _hosts(statistics: Statistics) -> list[tuple[str, str]]:
 
 
 def _differences(differences: Sequence[CountDifference]) -> list[str]:
-    sentences = [describe_difference(difference) for difference in differences[:_MOST_DIFFERENCES]]
+    sentences = [describe_difference(difference) for difference in differences[:_MAX_DIFFERENCES]]
     more = len(differences) - len(sentences)
     return [*sentences, f"and {more:,} more; `otel-torchdist analyze --only calls` lists them"] if more else sentences
 

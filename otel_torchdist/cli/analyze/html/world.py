@@ -10,7 +10,7 @@ from otel_torchdist.model.naming import compress_ranks
 from otel_torchdist.show.report.document import GroupSet, Purpose, World
 
 _EXAMPLES: Final = 3
-_MOST_OTHERS: Final = 40
+_MAX_OTHERS: Final = 40
 
 
 def world_of(graph: Graph) -> World:
@@ -20,7 +20,7 @@ def world_of(graph: Graph) -> World:
     return World(
         shape=shape_of(graph),
         axes=tuple(_groups(f"axis {nth}", axis) for nth, axis in enumerate(graph.axes, 1)),
-        others=tuple(_groups(span_of(groups, len(graph.axes)), groups) for groups in graph.groups[:_MOST_OTHERS]),
+        others=tuple(_groups(span_of(groups, len(graph.axes)), groups) for groups in graph.groups[:_MAX_OTHERS]),
         coordinates=tuple(number for row in graph.coordinates for number in row),
         copies=graph.copies,
         hosts=tuple(places.get(graph.hosts.get(rank, ""), -1) for rank in range(graph.world_size)),

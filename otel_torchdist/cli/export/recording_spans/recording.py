@@ -43,7 +43,7 @@ class Judgement:
     """A verdict and its wording.
 
     Attributes:
-        verdict: The verdict, with places.
+        verdict: The verdict, with lines of code.
         text: The verdict as a sentence.
     """
 
@@ -141,7 +141,7 @@ class RecordedRank:
         rank: Global rank.
         world_size: Number of ranks in the job, or 0 if unknown.
         host: Host name, or '' if unknown.
-        wall_offset_ns: Add it to the times of operations for nanoseconds since the epoch.
+        wall_offset_ns: Offset from the times of operations to nanoseconds since the epoch.
         lost: Number of calls known to be missing from the file.
         calls: Number of calls in the file.
         digest: Digest of all calls in the file.

@@ -1,7 +1,7 @@
 """The stalls of a recording: a trace for each, of the same shape as for a running job, and markers on stalled calls.
 
 For a running job the spans of a stall link to the steps in which the ranks hang. Here they link to the calls of the
-recording: its ranks have ids of their own in place of a run and a tape.
+recording: the ids of the recording and its ranks replace the ids of a run and its tapes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stall:
     """A verdict and its wording for spans.
 
     Attributes:
-        verdict: The verdict, with places.
+        verdict: The verdict, with lines of code.
     """
 
     verdict: Verdict
