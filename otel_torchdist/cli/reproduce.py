@@ -93,11 +93,11 @@ def evidence_of_dumps(
     if not dumps.verdicts:
         no_script("there is no verdict: no rank held the others up for long enough")
     first, *others = dumps.verdicts
-    more = [f"left out, a script of its own: {dumps.text_of(other)}" for other in others]
+    left_out = [f"left out, a script of its own: {dumps.text_of(other)}" for other in others]
     source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
     origin = ScriptOrigin(source, _without_next_step(dumps.text_of(first)), dumps.moment.world_size, _versions())
     histories = last_calls_of(dumps.dumps, world_size)
-    return RecordedHang(first, dumps.moment.world, histories, origin, (*leftovers.notes, *more))
+    return RecordedHang(first, dumps.moment.world, histories, origin, (*leftovers.notes, *left_out))
 
 
 def diagnosis_and_calls(run: Run, rules: StallRules) -> tuple[Diagnosis, list[RankHistory]]:

@@ -189,14 +189,14 @@ def ranks_of(text: str) -> frozenset[int] | None:
     return frozenset(rank for part in parts for rank in listed_ranks(part))
 
 
-def without_calls(wanted: Collection[int] | None, known: Iterable[int]) -> list[str]:
+def without_calls(wanted: Collection[int] | None, with_calls: Iterable[int]) -> list[str]:
     """Return a warning about ranks in `--ranks` without calls; empty if there are none.
 
     Args:
         wanted: The ranks in `--ranks`; None for all.
-        known: Ranks with calls.
+        with_calls: Ranks with calls.
     """
-    missing = sorted({*(wanted or ())}.difference(known))
+    missing = sorted({*(wanted or ())}.difference(with_calls))
     return [f"--ranks: {name_ranks(missing)} {have(missing)} no calls here"] if missing else []
 
 

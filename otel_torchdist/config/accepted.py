@@ -186,10 +186,10 @@ def list_of_signals() -> Accepted[frozenset[signal.Signals]]:
 
 
 def _signal(name: str) -> signal.Signals:
-    known = {name.name: name for name in signal.Signals}
-    if name not in known:
+    signals = {name.name: name for name in signal.Signals}
+    if name not in signals:
         raise ValueError(name)
-    return known[name]
+    return signals[name]
 
 
 def list_of_targets() -> Accepted[tuple[str, ...]]:

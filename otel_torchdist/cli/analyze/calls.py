@@ -54,7 +54,7 @@ def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedCo
 
 
 def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
-    known: dict[Part, Callable[[Row], str]] = {
+    text_by_part: dict[Part, Callable[[Row], str]] = {
         Part.OPERATION: lambda row: row.operation or "",
         Part.GROUP: _group_of,
         Part.SIZE: lambda row: row.size_class or "",
@@ -63,7 +63,7 @@ def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[Fitted
         Part.PHASE: lambda row: (row.phase or "").replace("_", " "),
     }
     numbers = (Part.RANK,)
-    return [_column(part.value, rows, known[part], is_text=part not in numbers) for part in parts]
+    return [_column(part.value, rows, text_by_part[part], is_text=part not in numbers) for part in parts]
 
 
 def _group_of(row: Row) -> str:
@@ -72,8 +72,8 @@ def _group_of(row: Row) -> str:
 
 def _site(row: Row) -> str:
     site = row.call_site
-    known = site is not None and site.file
-    return f"{PurePath(site.file).name}:{site.line} {site.function}" if site is not None and known else "unknown"
+    is_known = site is not None and site.file
+    return f"{PurePath(site.file).name}:{site.line} {site.function}" if site is not None and is_known else "unknown"
 
 
 def _per_rank(row: Row) -> Text:

@@ -42,8 +42,8 @@ def headline_of(path: CriticalPath) -> str:
     first, last = path.steps[0].step, path.steps[-1].step
     count = len(path.steps)
     steps = f"step {first}" if count == 1 else f"{count} steady steps, {first} to {last}"
-    each = "" if count == 1 else " at the median"
-    return f"{steps}: {duration(path.step_ns)}{each}; on the critical path {kinds}"
+    suffix = "" if count == 1 else " at the median"
+    return f"{steps}: {duration(path.step_ns)}{suffix}; on the critical path {kinds}"
 
 
 def _causes(path: CriticalPath) -> Iterator[Text]:

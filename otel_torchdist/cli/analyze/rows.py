@@ -63,12 +63,14 @@ def parts_of(text: str) -> tuple[Part, ...]:
     Raises:
         typer.BadParameter: A word is not the name of a part.
     """
-    known = {part.value: part for part in Part}
+    part_by_name = {part.value: part for part in Part}
     words = [word.strip() for word in text.split(",") if word.strip()]
-    wrong = next((word for word in words if word not in known), None)
+    wrong = next((word for word in words if word not in part_by_name), None)
     if wrong is not None or not words:
-        raise typer.BadParameter(f"{wrong or text!r}: a list of {', '.join(known)} is expected", param_hint="--by")
-    return tuple(known[word] for word in words)
+        raise typer.BadParameter(
+            f"{wrong or text!r}: a list of {', '.join(part_by_name)} is expected", param_hint="--by"
+        )
+    return tuple(part_by_name[word] for word in words)
 
 
 COLUMNS: Final = (

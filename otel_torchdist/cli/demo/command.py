@@ -133,7 +133,7 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     config = Config.from_environment()
     base = base_directory(config.tape_dir, config.tape_on_disk)
-    with scratch(base) as places, _view(options, console) as view:
+    with scratch(base) as directories, _view(options, console) as view:
         view.report(
             f"Training on scikit-learn's digits: {options.ranks} ranks, gloo, DistributedDataParallel, "
             f"{options.steps} steps, seed {options.seed}."
@@ -143,8 +143,8 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
         demo_run = DemoRun(options, view, stop, config.page is not PageAccess.OFF)
-        demo_run.run(places)
-        written = _report(options, places) if stop.received is None else ""
+        demo_run.run(directories)
+        written = _report(options, directories) if stop.received is None else ""
     if stop.received is None:
         _conclude(demo_run, console, written)
     else:
@@ -160,12 +160,12 @@ def _view(options: DemoOptions, console: Console) -> Generator[View]:
         yield LiveView(live)
 
 
-def _report(options: DemoOptions, places: Scratch) -> str:
+def _report(options: DemoOptions, directories: Scratch) -> str:
     """Write the report while the tapes exist. Returns a line about it, or '' if none was requested."""
     if options.report is None:
         return ""
     rules = StallRules(round(options.threshold_s * 1e9))
-    index = index_of(list(job_directories(places.tapes)))
+    index = index_of(list(job_directories(directories.tapes)))
     run = next((run for run in index.runs if run.helps is None), None)
     if run is None:
         return "No report: no rank has left a tape."

@@ -44,8 +44,8 @@ def scrape(target: str, operation: str) -> list[str]:
         return []
     finally:
         connection.close()
-    others = 'operation="'
-    wanted = sorted(line for line in lines if others not in line or f'{others}{operation}"' in line)
+    label_prefix = 'operation="'
+    wanted = sorted(line for line in lines if label_prefix not in line or f'{label_prefix}{operation}"' in line)
     sample: list[str] = []
     for name in _SHOWN:
         sample += [line for line in wanted if line.startswith(f"{name}{{")][:_SERIES]
@@ -154,13 +154,13 @@ class DemoRun:
         self.errors = ""
         self.exit_code: int | None = None
 
-    def run(self, places: Scratch) -> None:
+    def run(self, directories: Scratch) -> None:
         """Run until the training is over or a signal arrives, and end all processes of the job.
 
         Raises:
             OSError: The terminal is gone, so nothing can be shown.
         """
-        job = Job(self._options, places)
+        job = Job(self._options, directories)
         self.endpoint = endpoint_in(job.environment)
         handler = ReportHandler(self._view.report, logging.INFO)
         handler.addFilter(lambda record: record.name == _logger.name)  # stalls are shown by the demo itself
@@ -169,22 +169,22 @@ class DemoRun:
             at_end.callback(_logger.removeHandler, handler)
             at_end.callback(self._close, job)
             while self._stop.received is None and job.processes.exit_code is None:
-                rows = self._turn(job, places)
+                rows = self._turn(job, directories)
                 if is_hopeless(self._options, rows):
                     length = f"{self._options.block_s:g} s"
                     self._view.report(f"The training has hung for {length}: torchrun is asked to end.")
-                    self._end(job, places)
+                    self._end(job, directories)
                     break
                 self._stop.wait(TURN_S)
             self.exit_code = job.processes.exit_code
-            self._await_agent(job, places)
-            self._await_verdict(job, places)
+            self._await_agent(job, directories)
+            self._await_verdict(job, directories)
 
-    def _end(self, job: Job, places: Scratch) -> None:
+    def _end(self, job: Job, directories: Scratch) -> None:
         """Make torchrun end its ranks; `_close` ends the rest."""
         self.findings.is_over = True
         job.processes.ask_to_end()
-        self._turn_until(lambda: job.processes.exit_code is not None, job, places, JOB_ENDS_S)
+        self._turn_until(lambda: job.processes.exit_code is not None, job, directories, JOB_ENDS_S)
 
     def _close(self, job: Job) -> None:
         job.processes.stop()
@@ -192,7 +192,7 @@ class DemoRun:
         if self._watch is not None:
             self._watch.close()
 
-    def _await_agent(self, job: Job, places: Scratch) -> None:
+    def _await_agent(self, job: Job, directories: Scratch) -> None:
         """Wait until the agent has read the tapes to their ends and exported the rest.
 
         After a short training the agent may still be starting: until it takes its lock, it is only known as an orphan.
@@ -201,30 +201,30 @@ class DemoRun:
         def is_gone() -> bool:
             return (self._agent is None or not self._agent.is_running) and not job.processes.has_orphans
 
-        self._turn(job, places)
-        self._turn_until(is_gone, job, places, AGENT_ENDS_S)
+        self._turn(job, directories)
+        self._turn_until(is_gone, job, directories, AGENT_ENDS_S)
         if self._agent is not None:
             self._agent.follow()
             self.dropped = self._agent.dropped
 
-    def _await_verdict(self, job: Job, places: Scratch) -> None:
+    def _await_verdict(self, job: Job, directories: Scratch) -> None:
         """Wait for the verdict on a failed training, which this process gives independently of the agent."""
         if self.exit_code and self._watch is not None and not self.findings.is_over:
-            self._turn_until(lambda: self.findings.named is not None, job, places, VERDICT_S)
+            self._turn_until(lambda: self.findings.named is not None, job, directories, VERDICT_S)
 
-    def _turn_until(self, is_over: Callable[[], bool], job: Job, places: Scratch, most_s: float) -> None:
+    def _turn_until(self, is_over: Callable[[], bool], job: Job, directories: Scratch, most_s: float) -> None:
         """Update the view until a condition holds, the time is up or a signal has arrived."""
         deadline = time.monotonic() + most_s
         while self._stop.received is None and not is_over() and time.monotonic() < deadline:
-            self._turn(job, places)
+            self._turn(job, directories)
             self._stop.wait(TURN_S)
 
-    def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
+    def _turn(self, job: Job, directories: Scratch) -> list[RankRow]:
         """Update the view once, and return the state of each rank."""
         lines = list(job.new_lines())
         self.training = lines[-1] if lines else self.training
         if self._watch is None:
-            self._begin(places)
+            self._begin(directories)
         if self._agent is not None:
             self._agent.follow()
         observation = self._watch.observe() if self._watch is not None else None
@@ -235,9 +235,9 @@ class DemoRun:
         self._view.show(screen)
         return [shown.row for shown in screen.rows]
 
-    def _begin(self, places: Scratch) -> None:
+    def _begin(self, directories: Scratch) -> None:
         """Start watching the job as soon as the first rank has created its tape."""
-        for directory in job_directories(places.tapes):
+        for directory in job_directories(directories.tapes):
             self._watch = PassiveWatch(directory, StallRules(round(self._options.threshold_s * 1e9)))
             self._agent = FollowedAgent(directory, self._has_page, self.findings.report_finding)
 
@@ -246,8 +246,8 @@ class DemoRun:
         options, findings = self._options, self.findings
         rows = {rank: WatchRow(starting(rank), Rates(0.0, 0.0), 0.0) for rank in range(options.ranks)}
         if self._seen is not None:
-            known = screen_of(self._seen, findings.verdict, findings.alarm, options.threshold_s)
-            rows |= {shown.row.rank: shown for shown in known.rows}
+            screen = screen_of(self._seen, findings.verdict, findings.alarm, options.threshold_s)
+            rows |= {shown.row.rank: shown for shown in screen.rows}
         return Screen("", options.ranks, list(rows.values()), findings.alarm, training)
 
     def _scrape(self, operation: str) -> list[str]:

@@ -296,16 +296,22 @@ def _findings(run: Run, post_mortem: PostMortem, standing: IdleStanding) -> tupl
     cause = post_mortem.verdict.mismatch if post_mortem.verdict is not None else None
     events = watch.compare(judged, cause) if post_mortem.moment.is_now else watch.conclude(judged, cause=cause)
     shown = [event for event in events if isinstance(event, Finding)]
-    known = {(finding.kind.value, compress_ranks(finding.ranks)) for finding in shown}
+    current_keys = {(finding.kind.value, compress_ranks(finding.ranks)) for finding in shown}
     if cause is not None:
-        known.add((FindingKind.MISMATCHED.value, compress_ranks(cause.ranks)))
-    kept = [note for note in read_kept_findings(run.directory, run.run_id) if (note.kind, note.ranks) not in known]
+        current_keys.add((FindingKind.MISMATCHED.value, compress_ranks(cause.ranks)))
+    past_notes = [
+        note for note in read_kept_findings(run.directory, run.run_id) if (note.kind, note.ranks) not in current_keys
+    ]
     if standing.is_long:  # its sentence covers the whole time
-        kept = [note for note in kept if note.kind != FindingKind.IDLE.value or 0 < note.until_ns < standing.since_ns]
-    holding = [*(finding.sentence for finding in shown), *(note.text for note in kept if not note.until_ns)]
+        past_notes = [
+            note for note in past_notes if note.kind != FindingKind.IDLE.value or 0 < note.until_ns < standing.since_ns
+        ]
+    holding = [*(finding.sentence for finding in shown), *(note.text for note in past_notes if not note.until_ns)]
     if standing.is_long:
         holding.append(FindingKind.IDLE.with_next_step(standing.text))
-    return tuple(holding), tuple(f"until {time_of_day(note.until_ns)}: {note.text}" for note in kept if note.until_ns)
+    return tuple(holding), tuple(
+        f"until {time_of_day(note.until_ns)}: {note.text}" for note in past_notes if note.until_ns
+    )
 
 
 def _read_on(follower: TapeFollower, keep: Callable[[TapeReader, Batch], None] | None) -> None:
@@ -334,13 +340,13 @@ def _has_holes(tape: TapeReader) -> bool:
 
 
 def _account(moment: LastMoment, view: RankView, tape: TapeReader) -> RankAccount:
-    then = moment.world.ranks[view.rank]
-    place = place_of(then, None, moment.world.taken_ns)
+    rank_view = moment.world.ranks[view.rank]
+    position = place_of(rank_view, None, moment.world.taken_ns)
     return RankAccount(
         view=view,
         life=life_in(view),
         sign_ns=moment.signs[view.rank],
-        stack=place if place.source.is_stack else None,
+        stack=position if position.source.is_stack else None,
         pid=tape.identity.pid,
         tape=str(tape.path),
     )

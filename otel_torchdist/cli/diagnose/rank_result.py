@@ -206,11 +206,11 @@ def _death(moment: ReportedMoment, death: Death) -> DeathResult:
 
 
 def _stack(moment: ReportedMoment, account: RankAccount) -> StackResult | None:
-    place, stacks = account.stack, account.view.stacks
-    if place is None or stacks is None:
+    position, stacks = account.stack, account.view.stacks
+    if position is None or stacks is None:
         return None
     source = "signal" if stacks.by_signal else "thread"
-    return StackResult(moment.time_of(stacks.asked_ns), source, call_site(place.frame))
+    return StackResult(moment.time_of(stacks.asked_ns), source, call_site(position.frame))
 
 
 def _operation(moment: ReportedMoment, operation: OperationView) -> OperationResult:

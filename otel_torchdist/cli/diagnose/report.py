@@ -223,8 +223,8 @@ def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
     if len(alike) > 1:
         ranks = [same.view.rank for same in alike]
         yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
-    way = describe_way(view.end) if view.end is not None else ""
-    ended = f"  {way} {diagnosis.when(view.death.at_ns)}" if view.death is not None and way else ""
+    ending = describe_way(view.end) if view.end is not None else ""
+    ended = f"  {ending} {diagnosis.when(view.death.at_ns)}" if view.death is not None and ending else ""
     yield Text.assemble(
         (f"rank {view.rank}", "bold"), "  ", (life, _STYLES[account.life]),
         f"  step {view.step}  last sign of life {diagnosis.when(account.sign_ns)}  pid {account.pid}{ended}",
@@ -259,8 +259,8 @@ def _doing(account: RankAccount) -> tuple[Hashable, ...]:
     frame = account.stack.frame if account.stack is not None else None
     waits = tuple((_shown_alike(operation), operation.record.is_blocking) for operation in account.open)
     last = (_shown_alike(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
-    way = describe_way(view.death) if view.death is not None else ""
-    return account.life, view.failure, way, view.step, waits, last, frame, _calls(view.worker)
+    ending = describe_way(view.death) if view.death is not None else ""
+    return account.life, view.failure, ending, view.step, waits, last, frame, _calls(view.worker)
 
 
 def _calls(worker: WorkerView | None) -> Hashable:

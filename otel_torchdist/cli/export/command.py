@@ -62,15 +62,15 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
         check_place(folder, force)
         if wanted.paths:
             archived, notes = chosen_archived_run(wanted.paths, wanted.run)
-            label, known = archived.label, {rank.rank for rank in archived.ranks}
+            label, ranks_in_run = archived.label, {rank.rank for rank in archived.ranks}
             segments = _of_archive(archived, ranks, notes)
         else:
             chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
             notes.extend(chosen.unreadable)
-            label, known = chosen.run.label or "-", set(chosen.run.ranks)
+            label, ranks_in_run = chosen.run.label or "-", set(chosen.run.ranks)
             segments = _of_tapes(chosen.run, ranks, notes)
-        notes.extend(without_calls(ranks, known))
-        if ranks is not None and not ranks & known:
+        notes.extend(without_calls(ranks, ranks_in_run))
+        if ranks is not None and not ranks & ranks_in_run:
             warn(notes)
             fail(f"run {label}: no matching call; nothing was written", ExitCode.NOTHING_FOUND)
         with without_collecting_garbage():

@@ -76,9 +76,9 @@ def export_otlp(paths: Sequence[Path], options: SpanOptions) -> None:
     rules = StallRules.from_config(Config.from_environment(), options.threshold_s)
     recording = _read(paths, rules, options.choice, options.world_size)
     if not recording.chosen:
-        known = compress_ranks(rank.rank for rank in recording.ranks)
+        ranks_with_file = compress_ranks(rank.rank for rank in recording.ranks)
         wanted = compress_ranks(options.choice.ranks or ())
-        fail(f"--ranks {wanted}: no file of these; there are files of ranks {known}", ExitCode.NOTHING_FOUND)
+        fail(f"--ranks {wanted}: no file of these; there are files of ranks {ranks_with_file}", ExitCode.NOTHING_FOUND)
     traces = traces_of(recording)
     for line in _summary(recording, traces):
         typer.echo(line)

@@ -233,11 +233,11 @@ class _Tables:
         self._plans, self._described = {}, []
 
     def _plan(self, nonce: int, plan: tuple[Any, ...], names: Names) -> int:
-        known = self._plans.get((nonce, plan))
-        if known is None:
-            known = self._plans[nonce, plan] = len(self._plans)
+        index = self._plans.get((nonce, plan))
+        if index is None:
+            index = self._plans[nonce, plan] = len(self._plans)
             self._described.append(tuple(_described(plan, names)))
-        return known
+        return index
 
     def _add_steps(self, columns: Columns) -> None:
         steps = zip(STEP_COLUMNS, map(self._numbers, columns.steps), strict=True)

@@ -119,29 +119,29 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
         check_output(path, MARK.encode(), force)
     except OutputError as error:
         fail(str(error), ExitCode.NO_DIRECTORY)
-    end = judge(wanted)
-    if limits.around_ns is not None and end.centre_ns is None:
+    job_end = judge(wanted)
+    if limits.around_ns is not None and job_end.centre_ns is None:
         fail("--around: neither a stall nor an end of the job is known from this", ExitCode.NOTHING_FOUND)
     window = None
-    if limits.around_ns is not None and end.centre_ns is not None:
-        window = end.centre_ns - limits.around_ns, end.centre_ns + limits.around_ns
+    if limits.around_ns is not None and job_end.centre_ns is not None:
+        window = job_end.centre_ns - limits.around_ns, job_end.centre_ns + limits.around_ns
     aligner = ClockAligner()
     try:
         with without_collecting_garbage():
-            ranks = _read(end.source, aligner, Extent(limits.ranks, limits.steps, window), limits.most_slices)
+            ranks = _read(job_end.source, aligner, Extent(limits.ranks, limits.steps, window), limits.most_slices)
             alignment = aligner.alignment()
             if len(alignment.clocks) > 1:
                 ranks = [aligned(rank, alignment) for rank in ranks]
-            trace = TraceWriter(ranks, end.incident, f"Clocks: {alignment.sentence}", end.moment_ns or 0)
+            trace = TraceWriter(ranks, job_end.incident, f"Clocks: {alignment.sentence}", job_end.moment_ns or 0)
             size = write_output(path, track(trace.pieces(), "Writing the timeline", BYTES, size=len))
     except OutputError as error:
         fail(str(error), ExitCode.NOT_WRITTEN)
     count = sum(rank.size for rank in ranks)
-    typer.echo(end.source.headline)
+    typer.echo(job_end.source.headline)
     typer.echo(f"{shown(path)}: {count:,} slices of {name_ranks([rank.rank for rank in ranks])}, {size:,} bytes")
     typer.echo(f"clocks: {alignment.sentence}")
-    if end.incident is not None:
-        typer.echo(f"incident: {end.incident.text}")
+    if job_end.incident is not None:
+        typer.echo(f"incident: {job_end.incident.text}")
     typer.echo("open it at https://ui.perfetto.dev, which keeps it in your browser")
 
 
@@ -149,9 +149,9 @@ def _read(source: Source, aligner: ClockAligner, extent: Extent, most: int) -> l
     """Reduce histories to timelines, one after the other. Beyond the limit, slices are only counted."""
     ranks: list[RankTimeline] = []
     table = CallTable()
-    total = known = 0
+    total = ranks_read = 0
     for history in source.histories:
-        known += 1
+        ranks_read += 1
         calls = table.columns_of(history)
         aligner.add(calls)
         if extent.ranks is not None and history.rank not in extent.ranks:
@@ -171,6 +171,6 @@ def _read(source: Source, aligner: ClockAligner, extent: Extent, most: int) -> l
         )
     warn(without_calls(extent.ranks, (rank.rank for rank in ranks)))
     if not total:
-        reason = "no matching call; nothing was written" if known else source.emptiness
+        reason = "no matching call; nothing was written" if ranks_read else source.emptiness
         fail(f"{source.place}: {reason}", ExitCode.NOTHING_FOUND)
     return sorted(ranks, key=lambda rank: rank.rank)

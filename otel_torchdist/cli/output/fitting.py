@@ -114,11 +114,11 @@ def _widths(columns: Sequence[FittedColumn], width: int, wraps: bool) -> list[in
     widths = [column.width for column in columns]
     while _total(widths) > width:
         wrapping = [
-            place for place, column in enumerate(columns) if widths[place] > (column.least if wraps else column.cut)
+            index for index, column in enumerate(columns) if widths[index] > (column.least if wraps else column.cut)
         ]
         if not wrapping:
             break
-        widths[max(wrapping, key=lambda place: (not columns[place].wraps_last, widths[place]))] -= 1
+        widths[max(wrapping, key=lambda index: (not columns[index].wraps_last, widths[index]))] -= 1
     return widths
 
 

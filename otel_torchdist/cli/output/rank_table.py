@@ -27,9 +27,9 @@ def rows_at_terminal(world: WorldSnapshot, verdict: Verdict | None, threshold_s:
     A rank counts as stalled once it has waited for `threshold_s` seconds.
     """
     named = verdict.places.items() if verdict is not None else ()
-    places = {rank: shown_line(place.frame) for rank, place in named if place.frame is not None}
+    lines = {rank: shown_line(place.frame) for rank, place in named if place.frame is not None}
     blame = blame_of(verdict) if verdict is not None else None
-    rows = rank_rows(world, blame, places, threshold_s, {}, world.taken_ns)
+    rows = rank_rows(world, blame, lines, threshold_s, {}, world.taken_ns)
     return [row for row in rows if not isinstance(row.rank, MemberRank)]
 
 
@@ -58,8 +58,8 @@ def rank_table(rows: Sequence[RankRow], numbers: Mapping[str, Sequence[str]], wi
     """
     waits = any(row.age_s is not None and row.age_s * 1e9 >= WAITS_NS for row in rows)
     rates = [
-        FittedColumn(name, expendable=place + 1, cells=[Text(cell) for cell in cells], stays=True)
-        for place, (name, cells) in enumerate(numbers.items())
+        FittedColumn(name, expendable=index + 1, cells=[Text(cell) for cell in cells], stays=True)
+        for index, (name, cells) in enumerate(numbers.items())
     ]
     columns = [
         FittedColumn("rank", cells=[Text(str(row.rank)) for row in rows]),

@@ -103,9 +103,9 @@ def _wrapped(line: Text, console: Console) -> Iterator[Text]:
     if line.cell_len <= console.width or console.width < 2 * margin:
         yield line
         return
-    first, *rest = _parts(line, console, console.width)
+    first, *words = _parts(line, console, console.width)
     yield first
-    for part in _parts(Text(" ").join(rest), console, console.width - margin):
+    for part in _parts(Text(" ").join(words), console, console.width - margin):
         yield Text(" " * margin).append_text(part)
 
 

@@ -88,17 +88,17 @@ def fates(views: Iterable[RankView]) -> list[str]:
     crowds: dict[tuple[RankLife, str, str], list[int]] = {}
     for view in views:
         life = life_in(view)
-        way = describe_way(view.death) if life is RankLife.DEAD else ""
-        crowds.setdefault((life, way, view.failure or _exit_code(view)), []).append(view.rank)
+        ending = describe_way(view.death) if life is RankLife.DEAD else ""
+        crowds.setdefault((life, ending, view.failure or _exit_code(view)), []).append(view.rank)
     return [
-        f"{name_ranks(sorted(ranks))} {_fate(life, way, failure, len(ranks) > 1)}"
-        for (life, way, failure), ranks in crowds.items()
+        f"{name_ranks(sorted(ranks))} {_fate(life, ending, failure, len(ranks) > 1)}"
+        for (life, ending, failure), ranks in crowds.items()
     ]
 
 
-def _fate(life: RankLife, way: str, failure: str, are_several: bool) -> str:
-    if way:
-        return way.replace("was ", "were ", 1) if are_several else way
+def _fate(life: RankLife, ending: str, failure: str, are_several: bool) -> str:
+    if ending:
+        return ending.replace("was ", "were ", 1) if are_several else ending
     return f"{_FATES[life][are_several]}{f' with {failure}' if failure else ''}"
 
 

@@ -102,8 +102,8 @@ class Children:
                 self._folder.cleanup()
 
     def _of(self, child: int) -> ChildProfile:
-        known = self._py_spies.get(child)
-        stacks, why_not = _result(*known) if known is not None else ((), "")
+        py_spy = self._py_spies.get(child)
+        stacks, why_not = _result(*py_spy) if py_spy is not None else ((), "")
         return ChildProfile(child, self._commands[child], self._doing[child], stacks, why_not)
 
 

@@ -96,9 +96,9 @@ def _tape_of(prefix: str, run_dir: Path | None, rank: int) -> TapeReader:
     live = {tape.identity.rank: tape for tape in run.tapes if tape.is_alive()}
     if rank in live:
         return live[rank]
-    here = f"{name_ranks(sorted(live))} here" if live else "none of its ranks runs here"
+    ranks_text = f"{name_ranks(sorted(live))} here" if live else "none of its ranks runs here"
     where = f"run {run.label}" if run.label else readable(str(run.directory))
-    fail(f"{where}: rank {rank} does not run on this node ({here})", ExitCode.NOTHING_FOUND)
+    fail(f"{where}: rank {rank} does not run on this node ({ranks_text})", ExitCode.NOTHING_FOUND)
 
 
 def _write(

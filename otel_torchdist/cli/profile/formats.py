@@ -29,21 +29,21 @@ def lines_of(taken: RankProfile, children: list[ChildProfile], rank: int, pid: i
 
 
 def _thread_lines(taken: RankProfile, thread: str) -> Iterator[Text]:
-    places: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for sampled, count in taken.samples.items():
         if sampled.thread == thread:
-            places[_place(sampled.stack), sampled.operation] += count
+            counts[_line_of(sampled.stack), sampled.operation] += count
     yield Text(f"\n{thread}")
-    total = sum(places.values())  # of all threads with this name
-    shown = [entry for entry in places.most_common(LINES_OF_THREAD) if entry[1] >= MIN_SHARE * total]
-    for (place, operation), count in shown:
-        yield Text(f"  {count / total:6.1%}  {place}{', ' * bool(operation)}{operation}")
+    total = sum(counts.values())  # of all threads with this name
+    shown = [entry for entry in counts.most_common(LINES_OF_THREAD) if entry[1] >= MIN_SHARE * total]
+    for (line, operation), count in shown:
+        yield Text(f"  {count / total:6.1%}  {line}{', ' * bool(operation)}{operation}")
     rest = total - sum(count for _, count in shown)
     if rest:
         yield Text(f"  {rest / total:6.1%}  elsewhere", style="dim")
 
 
-def _place(stack: tuple[CallSiteName, ...]) -> str:
+def _line_of(stack: tuple[CallSiteName, ...]) -> str:
     """Return the innermost line of user code, and the library function that it is in."""
     frame, innermost = user_frame(stack), stack[0]
     if frame is None:

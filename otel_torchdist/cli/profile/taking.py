@@ -106,7 +106,7 @@ def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> R
         in_flight.setdefault(operation.thread, []).extend(_in_flight(operation, names))
     samples: Counter[StackSample] = Counter()
     for thread in profile.threads:
-        calls, others = (_Intervals(of.get(thread.thread, [])) for of in (inside, in_flight))
+        calls, others = (_Intervals(intervals.get(thread.thread, [])) for intervals in (inside, in_flight))
         for at_ns, index in zip(profile.times_ns, thread.stacks, strict=False):
             if index != NOT_RUNNING:
                 text = calls.at(at_ns) or others.at(at_ns)

@@ -121,13 +121,13 @@ class PassiveWatch:
         """Return the watched run, then the runs of its helper processes; empty if there is none."""
         snapshots = worlds((followed.follower for followed in self._followed.values()), now_ns)
         helped = helped_runs([self._kin(world) for world in snapshots])
-        wanted = [place for place, world in enumerate(snapshots) if self._run_id in (None, world.run)]
-        independent = [place for place in wanted if helped[place] not in wanted]
-        newest = max(independent or wanted, key=lambda place: _age_of_run(snapshots[place]), default=None)
+        wanted = [index for index, world in enumerate(snapshots) if self._run_id in (None, world.run)]
+        independent = [index for index in wanted if helped[index] not in wanted]
+        newest = max(independent or wanted, key=lambda index: _age_of_run(snapshots[index]), default=None)
         if newest is None:
             return []
-        helpers = [place for place in range(len(snapshots)) if helped[place] == newest]
-        return [self._shown(snapshots[place], now_ns) for place in (newest, *helpers)]
+        helpers = [index for index in range(len(snapshots)) if helped[index] == newest]
+        return [self._shown(snapshots[index], now_ns) for index in (newest, *helpers)]
 
     def _kin(self, world: WorldSnapshot) -> RunParentage:
         return RunParentage.of(self._followed[view.nonce].tape.identity for view in world.ranks.values())

@@ -81,8 +81,8 @@ class Screen:
     @property
     def unseen(self) -> str:
         """A clause about ranks without a tape here; '' if there are none."""
-        known = {row.row.rank for row in self.rows}
-        unseen = [rank for rank in range(self.world_size) if rank not in known]
+        with_tape = {row.row.rank for row in self.rows}
+        unseen = [rank for rank in range(self.world_size) if rank not in with_tape]
         if not unseen:
             return ""
         return f"{name_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} no tape on this node"

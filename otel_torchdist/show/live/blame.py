@@ -61,9 +61,9 @@ def blame_of(verdict: Verdict) -> KnownStall:
     )
 
 
-def blame_in(seen: RunSeen) -> KnownStall | None:
+def blame_in(run: RunSeen) -> KnownStall | None:
     """Return the ongoing stall of a run; None if there is none."""
-    verdict, ruling = seen.verdict, seen.ruling
+    verdict, ruling = run.verdict, run.ruling
     if verdict is not None:
         return blame_of(verdict)
     if ruling is None:
@@ -76,7 +76,7 @@ def blame_in(seen: RunSeen) -> KnownStall | None:
         ruling.operation_id,
         shown(ruling.operation),
         shown(str(group)),
-        _since(seen.world, ruling.operation_id),
+        _since(run.world, ruling.operation_id),
     )
 
 
@@ -138,16 +138,16 @@ class StallPart:
     left_out: int
 
 
-def stall_part(seen: RunSeen, blame: KnownStall | None, facts: AgentFacts, now_ns: int) -> StallPart | None:
+def stall_part(run: RunSeen, blame: KnownStall | None, facts: AgentFacts, now_ns: int) -> StallPart | None:
     """Describe the ongoing stall of a run; returns None if there is none."""
-    ruling = seen.ruling
+    ruling = run.ruling
     if ruling is None or blame is None:
         return None
-    located = _located(seen.world, seen.verdict)
+    located = _located(run.world, run.verdict)
     age_s = None if blame.since_ns is None else max(now_ns - blame.since_ns, 0) / 1e9
     text = ruling.text if located is None or age_s is None else sentence(located, age_s)
     trace_id = f"{ruling.incident.trace_id:032x}"
-    stacks = tuple(_stacks(seen, blame, located, now_ns))
+    stacks = tuple(_stacks(run, blame, located, now_ns))
     return StallPart(
         text=readable(text, MAX_SENTENCE),
         kind=_kind(ruling),
@@ -179,26 +179,26 @@ def _located(world: WorldSnapshot, verdict: Verdict | None) -> Verdict | None:
     return locate(world, verdict)
 
 
-def _stacks(seen: RunSeen, blame: KnownStall, located: Verdict | None, now_ns: int) -> Iterator[StackPart]:
-    world = seen.world
+def _stacks(run: RunSeen, blame: KnownStall, located: Verdict | None, now_ns: int) -> Iterator[StackPart]:
+    world = run.world
     waiting = [view.rank for view in world.in_order if view.at(blame.operation_id) is not None]
     for rank in (sorted(blame.ranks) or waiting[:1])[:MAX_STACKS]:
         view = world.ranks.get(rank)
         if view is None:
             continue
-        place = located.places.get(rank) if located is not None else None
-        place = place or place_of(view, view.at(blame.operation_id), world.taken_ns)
-        if place.source is not PlaceSource.NOTHING:
-            yield _stack(view, place, now_ns)
+        position = located.places.get(rank) if located is not None else None
+        position = position or place_of(view, view.at(blame.operation_id), world.taken_ns)
+        if position.source is not PlaceSource.NOTHING:
+            yield _stack(view, position, now_ns)
 
 
-def _stack(view: RankView, place: RankPlace, now_ns: int) -> StackPart:
-    has_stack = view.stacks is not None and bool(place.stacktrace)
+def _stack(view: RankView, position: RankPlace, now_ns: int) -> StackPart:
+    has_stack = view.stacks is not None and bool(position.stacktrace)
     return StackPart(
         rank=view.rank,
         host=shown(view.host),
-        line=shown_line(place.frame),
-        stack=shown_stack(place.stacktrace),
-        source=place.source.value,
+        line=shown_line(position.frame),
+        stack=shown_stack(position.stacktrace),
+        source=position.source.value,
         age_s=max(now_ns - view.stacks.asked_ns, 0) / 1e9 if has_stack and view.stacks is not None else None,
     )

@@ -227,8 +227,8 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
     blame = blame_in(seen)
     stall = stall_part(seen, blame, facts, now_ns)
     names = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
-    places = {part.rank: part.line for part in stall.stacks} if stall is not None else {}
-    rows = rank_rows(world, blame, places, facts.threshold_s, snapshot.samples, now_ns)
+    lines = {part.rank: part.line for part in stall.stacks} if stall is not None else {}
+    rows = rank_rows(world, blame, lines, facts.threshold_s, snapshot.samples, now_ns)
     stalled = seen.ruling.operation_id.channel.group if seen.ruling is not None else ""
     groups, left_out = group_rows(world, stalled)
     judge = seen.judge

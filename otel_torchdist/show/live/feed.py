@@ -58,9 +58,9 @@ class RecentPast:
 
     def observe(self, tape: TapeReader, batch: Batch) -> None:
         """Add the records of a poll, unless they will be read with the tape's past."""
-        known = self._ranks.get(tape.identity.nonce)
-        if known is not None and batch.ended:
-            known.add(batch.ended)
+        recent = self._ranks.get(tape.identity.nonce)
+        if recent is not None and batch.ended:
+            recent.add(batch.ended)
 
     def catch_up(self, tapes: Iterable[TapeReader], most_s: float = CATCH_UP_S) -> None:
         """Read the past of new tapes within a time limit, and forget closed tapes."""
@@ -188,9 +188,9 @@ def _snapshot(
     )
 
 
-def _run(seen: RunSeen, tapes: Mapping[int, TapeReader], metrics: NodeMetrics) -> LiveRun | None:
+def _run(run: RunSeen, tapes: Mapping[int, TapeReader], metrics: NodeMetrics) -> LiveRun | None:
     """Return a run with facts from its tapes; None if none of its tapes is read any more."""
-    world = seen.world
+    world = run.world
     tape = next((tapes[view.nonce] for view in world.ranks.values() if view.nonce in tapes), None)
     if tape is None:
         return None
@@ -200,6 +200,6 @@ def _run(seen: RunSeen, tapes: Mapping[int, TapeReader], metrics: NodeMetrics) -
         owner=tape.owner,
         directory=tape.path.parent.name,
         world_size=tape.identity.world_size,
-        seen=seen,
+        seen=run,
         findings=metrics.findings(world.run) if world.run else RunFindings(),
     )

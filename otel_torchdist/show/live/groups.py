@@ -100,5 +100,5 @@ _NOTHING: Final = Progress()
 
 
 def _bounds(numbers: Iterable[int]) -> tuple[int, int]:
-    known = list(numbers)
-    return min(known, default=0), max(known, default=0)
+    sequence_numbers = list(numbers)
+    return min(sequence_numbers, default=0), max(sequence_numbers, default=0)

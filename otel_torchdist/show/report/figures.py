@@ -127,18 +127,18 @@ def steps_of(ranks: Mapping[int, RankSteps]) -> StepColumns | None:
     numbers = sorted({step for rank in ranks.values() for step in rank.steps})
     if not numbers:
         return None
-    each = -(-(numbers[-1] - numbers[0] + 1) // MAX_ENTRIES)
+    steps_per_entry = -(-(numbers[-1] - numbers[0] + 1) // MAX_ENTRIES)
     by_entry: dict[int, tuple[array[int], array[int]]] = {}
     for rank, rank_steps in ranks.items():
         for step, length in zip(rank_steps.steps, rank_steps.lengths, strict=True):
-            lengths, whose = by_entry.setdefault((step - numbers[0]) // each, (array("q"), array("q")))
+            lengths, whose = by_entry.setdefault((step - numbers[0]) // steps_per_entry, (array("q"), array("q")))
             lengths.append(length)
             whose.append(rank)
     entries = sorted(by_entry)
     ordered = [sorted_ns(by_entry[entry][0]) for entry in entries]
     return StepColumns(
-        first=tuple(numbers[0] + entry * each for entry in entries),
-        last=tuple(min(numbers[0] + (entry + 1) * each - 1, numbers[-1]) for entry in entries),
+        first=tuple(numbers[0] + entry * steps_per_entry for entry in entries),
+        last=tuple(min(numbers[0] + (entry + 1) * steps_per_entry - 1, numbers[-1]) for entry in entries),
         least_ns=tuple(lengths[0] for lengths in ordered),
         median_ns=tuple(percentile(lengths, 0.5) for lengths in ordered),
         most_ns=tuple(lengths[-1] for lengths in ordered),
@@ -206,11 +206,11 @@ def _rows(graph: Graph) -> tuple[str, tuple[str, ...], Callable[[int], int]]:
         return "rank", tuple(str(rank) for rank in range(size)), lambda rank: rank
     names = sorted({*graph.hosts.values()}, key=_first_ranks(graph).__getitem__)
     if 1 < len(names) <= MAX_MATRIX_ROWS and len(graph.hosts) == size:
-        places = {name: place for place, name in enumerate(names)}
-        return "host", tuple(names), lambda rank: places[graph.hosts[rank]]
-    each = _ranks_a_row(graph)
-    rows = tuple(f"{first}-{min(first + each, size) - 1}" for first in range(0, size, each))
-    return "ranks", rows, lambda rank: rank // each
+        indices = {name: index for index, name in enumerate(names)}
+        return "host", tuple(names), lambda rank: indices[graph.hosts[rank]]
+    ranks_per_row = _ranks_a_row(graph)
+    rows = tuple(f"{first}-{min(first + ranks_per_row, size) - 1}" for first in range(0, size, ranks_per_row))
+    return "ranks", rows, lambda rank: rank // ranks_per_row
 
 
 def _first_ranks(graph: Graph) -> dict[str, int]:
@@ -222,11 +222,11 @@ def _first_ranks(graph: Graph) -> dict[str, int]:
 
 def _ranks_a_row(graph: Graph) -> int:
     """Return the number of neighbouring ranks that share a row: whole groups of the innermost axes."""
-    each = 1
+    ranks_per_row = 1
     for axis in graph.axes:
-        rows = -(-graph.world_size // each)
-        if axis.stride == each and rows > MAX_MATRIX_ROWS and rows // axis.size >= _LEAST_MATRIX_ROWS:
-            each *= axis.size
-    while -(-graph.world_size // each) > MAX_MATRIX_ROWS:
-        each *= 2
-    return each
+        rows = -(-graph.world_size // ranks_per_row)
+        if axis.stride == ranks_per_row and rows > MAX_MATRIX_ROWS and rows // axis.size >= _LEAST_MATRIX_ROWS:
+            ranks_per_row *= axis.size
+    while -(-graph.world_size // ranks_per_row) > MAX_MATRIX_ROWS:
+        ranks_per_row *= 2
+    return ranks_per_row

@@ -82,8 +82,8 @@ class LongWaits:
         }
         if waits:
             until_ns = max(until_ns for until_ns in awaited if until_ns is not None)
-            nth = arrived.index(until_ns)
-            late, place = meeting.members[nth].calls, meeting.places[nth]
+            last = arrived.index(until_ns)
+            late, place = meeting.members[last].calls, meeting.places[last]
             self._waits.append(LongWait(meeting.shared, meeting.sequence, late, place, waits, until_ns))
 
     def causes(self) -> list[LongWait]:
@@ -97,7 +97,9 @@ class LongWaits:
         for wait in sorted(self._waits, key=lambda wait: wait.until_ns):
             rank = wait.late.rank
             waits_of_late = held_up.get(rank, ())
-            cause = next((root for begin, end, root in waits_of_late if wait.is_explained_by(begin, end)), None)
+            cause = next(
+                (root for from_ns, until_ns, root in waits_of_late if wait.is_explained_by(from_ns, until_ns)), None
+            )
             if cause is None:
                 cause = next((root for root in causes if root.is_about_the_same(wait)), None)
             if cause is None:
@@ -137,7 +139,7 @@ def step_at(steps: RankSteps | None, time_ns: int) -> int | None:
     """Return the step of a rank at a time of its clock; None if unknown."""
     if steps is None:
         return None
-    place = bisect_left(steps.ended, time_ns)
-    if place == len(steps.ended) or time_ns < steps.ended[place] - steps.lengths[place]:
+    index = bisect_left(steps.ended, time_ns)
+    if index == len(steps.ended) or time_ns < steps.ended[index] - steps.lengths[index]:
         return None
-    return steps.steps[place]
+    return steps.steps[index]

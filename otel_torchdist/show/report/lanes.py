@@ -53,19 +53,19 @@ class AwaitedArrivals:
         self._channels: dict[Channel, SharedChannel] = {shared.channel: shared for shared in shared_channels(ranks)}
         self._awaited: dict[tuple[Channel, int], dict[int, int]] = {}
 
-    def waited_ns(self, calls: RankCalls, place: int, length_ns: int) -> int:
+    def waited_ns(self, calls: RankCalls, index: int, length_ns: int) -> int:
         """Return the time that a call waited for the last rank that it depends on; -1 if unknown.
 
         Args:
             calls: The calls of its rank.
-            place: Index of the call.
+            index: Index of the call.
             length_ns: Length of the call; -1 if it is open.
         """
-        channel = calls.channels[calls.channel[place]].channel
-        awaited_ns = self._awaited_at(channel, calls.sequence[place]).get(calls.rank)
+        channel = calls.channels[calls.channel[index]].channel
+        awaited_ns = self._awaited_at(channel, calls.sequence[index]).get(calls.rank)
         if awaited_ns is None or length_ns < 0:
             return UNKNOWN
-        return min(max(awaited_ns - calls.begun[place], 0), length_ns)
+        return min(max(awaited_ns - calls.begun[index], 0), length_ns)
 
     def _awaited_at(self, channel: Channel, sequence: int) -> dict[int, int]:
         """Return the arrival of the last awaited rank, by waiting rank; unknown arrivals are left out."""
@@ -119,18 +119,18 @@ class Lanes:
         from_ns, until_ns = (self.alignment.on_clock_of(calls.rank, at) for at in (self.from_ns, self.until_ns))
         by_group: dict[int, list[_Bar]] = {}
         inside = [
-            place
-            for place, (begun_ns, ended_ns) in enumerate(zip(calls.begun, calls.ended, strict=True))
+            index
+            for index, (begun_ns, ended_ns) in enumerate(zip(calls.begun, calls.ended, strict=True))
             if begun_ns <= until_ns and (ended_ns == STILL_OPEN or ended_ns >= from_ns)
         ]
         self.left_out += max(0, len(inside) - self.most)
-        known: dict[int, tuple[int, int]] = {}
-        for place in inside[-self.most :]:
-            number = calls.kind[place]
-            if number not in known:
-                known[number] = self._kind(calls.kinds[number]), self._group(calls.kinds[number], names)
-            kind, group = known[number]
-            by_group.setdefault(group, []).append(self._bar(calls, place, kind))
+        kind_and_group: dict[int, tuple[int, int]] = {}
+        for index in inside[-self.most :]:
+            number = calls.kind[index]
+            if number not in kind_and_group:
+                kind_and_group[number] = self._kind(calls.kinds[number]), self._group(calls.kinds[number], names)
+            kind, group = kind_and_group[number]
+            by_group.setdefault(group, []).append(self._bar(calls, index, kind))
         by_group[ACTIVITIES] = list(self._activities(calls, from_ns, until_ns))
         for group, bars in sorted(by_group.items(), key=lambda entry: (entry[0] == ACTIVITIES, entry[0])):
             self._stack(calls.rank, group, bars)
@@ -144,20 +144,20 @@ class Lanes:
         name = names.get(call.group_key, "unknown group" if call.group is None else call.group.label)
         return self.groups.setdefault(name, len(self.groups))
 
-    def _bar(self, calls: RankCalls, place: int, kind: int) -> _Bar:
-        begun_ns, ended_ns = calls.begun[place], calls.ended[place]
+    def _bar(self, calls: RankCalls, index: int, kind: int) -> _Bar:
+        begun_ns, ended_ns = calls.begun[index], calls.ended[index]
         end_ns = None if ended_ns == STILL_OPEN else ended_ns
-        if calls.how[place] in _ASSUMED:
-            end_ns = calls.returned[place] if calls.returned[place] != UNKNOWN else begun_ns
+        if calls.how[index] in _ASSUMED:
+            end_ns = calls.returned[index] if calls.returned[index] != UNKNOWN else begun_ns
         begin, length = self._placed(calls.rank, begun_ns, end_ns)
         return _Bar(
             begin=begin,
             length=length,
-            waited=self.waits.waited_ns(calls, place, length),
+            waited=self.waits.waited_ns(calls, index, length),
             kind=kind,
-            sequence=calls.sequence[place],
-            step=calls.step[place],
-            is_loose=end_ns is not None and not calls.is_timed(place),
+            sequence=calls.sequence[index],
+            step=calls.step[index],
+            is_loose=end_ns is not None and not calls.is_timed(index),
         )
 
     def _activities(self, calls: RankCalls, from_ns: int, until_ns: int) -> Iterator[_Bar]:

@@ -62,8 +62,8 @@ class Recorded:
     @property
     def ended_ns(self) -> int:
         """Time of the last record, since the epoch."""
-        known = [self.wall_ns(rank, max(calls.until_ns, calls.last_ns)) for rank, calls in self.calls.items()]
-        return max(known, default=0)
+        ends_ns = [self.wall_ns(rank, max(calls.until_ns, calls.last_ns)) for rank, calls in self.calls.items()]
+        return max(ends_ns, default=0)
 
 
 def chosen_ranks(
@@ -85,7 +85,7 @@ def chosen_ranks(
     late = sorted(totals, key=lambda rank: -rank.came_last)[: DEFAULT_RANKS // 4]
     wanted = dict.fromkeys([*named, *(rank.rank for rank in late if rank.came_last)])
     chosen = [rank for rank in wanted if rank in recorded.calls][: DEFAULT_RANKS // 2]
-    between = [ranks[place * len(ranks) // DEFAULT_RANKS] for place in range(DEFAULT_RANKS)]
+    between = [ranks[index * len(ranks) // DEFAULT_RANKS] for index in range(DEFAULT_RANKS)]
     chosen += [rank for rank in between if rank not in chosen][: DEFAULT_RANKS - len(chosen)]
     return sorted(chosen)
 

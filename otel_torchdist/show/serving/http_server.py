@@ -176,8 +176,12 @@ class _Handler(WSGIRequestHandler):
     def get_environ(self) -> dict[str, Any]:
         """Return the WSGI environment of the request, with both addresses of the connection: they identify its user."""
         local = self.connection.getsockname()
-        ends = {"REMOTE_PORT": str(self.client_address[1]), "LOCAL_ADDR": str(local[0]), "LOCAL_PORT": str(local[1])}
-        return {**super().get_environ(), **ends}
+        addresses = {
+            "REMOTE_PORT": str(self.client_address[1]),
+            "LOCAL_ADDR": str(local[0]),
+            "LOCAL_PORT": str(local[1]),
+        }
+        return {**super().get_environ(), **addresses}
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a line for every scrape would fill the log."""

@@ -179,6 +179,6 @@ def _in_tables(tables: Sequence[Path], client: bytes, client_port: int, server: 
 
 def _end(packed: bytes, port: int) -> bytes:
     """Format an address and port as in /proc/net/tcp: 32-bit words in host byte order."""
-    words = (packed[place : place + 4] for place in range(0, len(packed), 4))
+    words = (packed[index : index + 4] for index in range(0, len(packed), 4))
     address = "".join((word[::-1] if sys.byteorder == "little" else word).hex().upper() for word in words)
     return f"{address}:{port:04X}".encode()

@@ -92,7 +92,7 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
         is_hung = any(conclusion.tone == "bad" for conclusion in subject.conclusions)
         windows = windows_of(basis, named, is_hung, choice, source.again, _shown)
     world = world_of(basis.analysis.graph) if basis.analysis.graph is not None else None
-    hosts = {name: place for place, name in enumerate(world.host_names)} if world is not None else {}
+    hosts = {name: index for index, name in enumerate(world.host_names)} if world is not None else {}
     path, left_out = longest_of(basis.analysis.path) if basis.analysis.path is not None else (None, 0)
     rows, skews = calls_in(statistics.rows), skews_in(statistics.groups)
     steps = basis.recorded.steps

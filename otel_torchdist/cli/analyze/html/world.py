@@ -16,14 +16,14 @@ _MAX_OTHERS: Final = 40
 def world_of(graph: Graph) -> World:
     """Describe the axes and the position of each rank."""
     names = sorted({*graph.hosts.values()})
-    places = {name: place for place, name in enumerate(names)}
+    host_indices = {name: index for index, name in enumerate(names)}
     return World(
         shape=shape_of(graph),
         axes=tuple(_groups(f"axis {nth}", axis) for nth, axis in enumerate(graph.axes, 1)),
         others=tuple(_groups(span_of(groups, len(graph.axes)), groups) for groups in graph.groups[:_MAX_OTHERS]),
         coordinates=tuple(number for row in graph.coordinates for number in row),
         copies=graph.copies,
-        hosts=tuple(places.get(graph.hosts.get(rank, ""), -1) for rank in range(graph.world_size)),
+        hosts=tuple(host_indices.get(graph.hosts.get(rank, ""), -1) for rank in range(graph.world_size)),
         host_names=tuple(names),
         unknown=graph.unseen,
         remarks=tuple(remarks_of(graph)),

@@ -120,8 +120,8 @@ class ChosenCalls:
 
 def choose(findings: ImportedFindings, wanted: WantedCalls) -> ChosenCalls:
     """Choose ranks and the number of their calls."""
-    known = findings.world.ranks
-    ranks = _of_interest(findings)[:MAX_RANKS] if wanted.ranks is None else wanted.ranks.intersection(known)
+    ranks_with_file = findings.world.ranks
+    ranks = _of_interest(findings)[:MAX_RANKS] if wanted.ranks is None else wanted.ranks.intersection(ranks_with_file)
     last = wanted.last or max(min(USUAL_LAST, MAX_CALLS // max(len(ranks), 1)), 1)
     return ChosenCalls(frozenset(ranks), last)
 
