@@ -22,7 +22,7 @@ MAX_PATHS: Final = 256
 
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:
-    """Return matching run ids, then matching paths. The shell adds no paths of its own once a program completes."""
+    """Return matching run ids, then matching paths. The shell itself completes no paths if a program does."""
     paths = itertools.islice(glob.iglob(f"{glob.escape(incomplete)}*"), MAX_PATHS) if incomplete else ()
     return [*complete_run(incomplete), *((path + os.sep * os.path.isdir(path), "") for path in sorted(paths))]
 

@@ -93,7 +93,7 @@ def evidence_of_dumps(
     if not dumps.verdicts:
         no_script("there is no verdict: no rank held the others up for long enough")
     first, *others = dumps.verdicts
-    left_out = [f"left out, a script of its own: {dumps.text_of(other)}" for other in others]
+    left_out = [f"left out, needs a separate script: {dumps.text_of(other)}" for other in others]
     source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
     origin = ScriptOrigin(source, _without_next_step(dumps.text_of(first)), dumps.moment.world_size, _versions())
     histories = last_calls_of(dumps.dumps, world_size)

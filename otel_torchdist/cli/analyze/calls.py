@@ -230,7 +230,7 @@ class CallsReport:
         table, left_out = fitted(columns, self.console.width)
         self.console.print(table)
         if left_out:
-            self._lines(f"  (no room for {', '.join(left_out)}: a wider terminal, a pipe, --json and --csv have it)")
+            self._lines(f"  (no room for {', '.join(left_out)}: use a wider terminal, a pipe, --json or --csv)")
         if self.most and rows > self.most:
             self._lines(f"  … {rows - self.most} more; --rows 0 shows all")
 
@@ -297,8 +297,8 @@ def _notes(statistics: Statistics, unknown: Sequence[int]) -> Iterator[str]:
     not_timed = sum(row.not_timed for row in statistics.rows)
     if not_timed:
         yield (
-            f"{not_timed:,} calls are counted, not timed: a poll or PyTorch's watchdog saw them end some time later, "
-            "or nothing did"
+            f"{not_timed:,} calls are counted, not timed: their exact end is unknown, because it was polled, "
+            "reported by PyTorch's watchdog, or not observed"
         )
     bandwidths = [row.bandwidth for row in statistics.rows if row.bandwidth is not None]
     if any(bandwidth.over is BandwidthOver.DURATION for bandwidth in bandwidths):

@@ -83,7 +83,7 @@ def analyze(
         int, typer.Option(min=0, help="With --only calls: upper bound on the lines of a table; 0 for all.")
     ] = MAX_ROWS,
     max_calls: Annotated[
-        int, typer.Option(min=1_000, help="With --only path: look at the newest steps with at most this many calls.")
+        int, typer.Option(min=1_000, help="With --only path: analyze the newest steps, up to this many calls.")
     ] = MOST_CALLS,
     ranks: Annotated[
         str,

@@ -44,7 +44,7 @@ def demo(
     ] = None,
     protocol: Annotated[
         Protocol | None,
-        typer.Option(help="Protocol for it. Without it: HTTP for port 4318, else gRPC."),
+        typer.Option(help="Protocol of that endpoint. Without it: HTTP for port 4318, else gRPC."),
     ] = None,
     output: Annotated[
         Path, typer.Option(dir_okay=False, help="File for the spans, as OTLP JSON lines; it is overwritten.")

@@ -143,7 +143,7 @@ def diagnose(
         list[int] | None,
         typer.Option(
             min=1,
-            help="Look at a live job that was not recorded, given a rank or its launcher; may be repeated.",
+            help="Inspect a live job that was not recorded, given the pid of a rank or its launcher; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -151,7 +151,7 @@ def diagnose(
         bool,
         typer.Option(
             "--request-dumps",
-            help="With --pid: make ranks write dumps of their flight recorders, if they have a pipe for it.",
+            help="With --pid: make ranks write dumps of their flight recorders, if they have a pipe for this request.",
         ),
     ] = False,
     lists: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,

@@ -164,7 +164,7 @@ def _lines(job: LiveJob, texts: TextFindings) -> Iterator[Text]:
     if job.elsewhere:
         yield Text()
         elsewhere = job.elsewhere
-        text = f"{name_ranks(elsewhere)}  unknown: {have(elsewhere)} no process on this node that was found"
+        text = f"{name_ranks(elsewhere)}  unknown: {have(elsewhere)} no known process on this node"
         yield Text(text, style="yellow")
 
 

@@ -42,7 +42,7 @@ class OperationResult(msgspec.Struct, frozen=True):
         operation: Name of the operation.
         sequence: Its sequence.
         group: Its group.
-        label: The program's name for it.
+        label: The program's name for the operation.
         peers: Ranks that take part in it.
         tag: The tag of a send or receive.
         entered: When the rank entered it.

@@ -65,8 +65,8 @@ def _of_nccl(name: GroupName, verdict: Verdict) -> Iterator[str]:
     match name.at_timeout:
         case AtTimeout.RAISES:
             yield (
-                "TORCH_NCCL_BLOCKING_WAIT is set: a wait blocks the host and raises at the timeout, whatever "
-                "TORCH_NCCL_ASYNC_ERROR_HANDLING says; what is not waited for has no timeout"
+                "TORCH_NCCL_BLOCKING_WAIT is set: a wait blocks the host and raises at the timeout, regardless of "
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING; an operation without a wait has no timeout"
             )
         case AtTimeout.ABORTS:
             yield (

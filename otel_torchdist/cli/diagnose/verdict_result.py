@@ -51,7 +51,7 @@ class CircleLink(msgspec.Struct, frozen=True):
         operation: The operation in which it waits.
         sequence: Sequence of that operation.
         group: Its group.
-        label: The program's name for it.
+        label: The program's name for the operation.
         call: The remote procedure call that it waits for instead.
         call_site: The line that called it.
         ranks: Ranks that wait in the same operation.
@@ -139,7 +139,7 @@ class VerdictResult(msgspec.Struct, frozen=True):
         operation: The operation in which they wait.
         sequence: Sequence of that operation.
         group: Its group.
-        label: The program's name for it.
+        label: The program's name for the operation.
         since: When the first rank began to wait.
         age_s: Time since then.
         doubt: Reason why the verdict is less than certain; null if it is certain.

@@ -91,7 +91,7 @@ OPERATIONS: Final = (
         "sequence",
         "BIGINT",
         "Position among the collectives of its group, from 1: members' calls with the same `group_key` and `sequence` "
-        "belong together. For point-to-point operations, position among operations with the same ends and tag.",
+        "belong together. For point-to-point operations, position among operations with the same peers and tag.",
     ),
     Column("is_point_to_point", "BOOLEAN", "Whether it is a send or receive between two ranks.", _P2P),
     Column("peer", "INTEGER", "Global rank of the peer or root; null if there is none.", _peer),
@@ -106,7 +106,7 @@ OPERATIONS: Final = (
     Column(
         "duration_ns",
         "BIGINT",
-        "From the call to its end, as exact as `ended_how` states; null while it is open.",
+        "Time from the entry to the end, as exact as `ended_how` states; null while the operation is open.",
         _after("completed_ns"),
     ),
     Column(
@@ -121,11 +121,28 @@ OPERATIONS: Final = (
         "Whether its end, and its start on a device, are known exactly, for any value of `ended_how`: then it has a "
         "duration, as in `analyze`.",
     ),
-    Column("returned_after_ns", "BIGINT", "Until the call returned, if it was not the end.", _after("returned_ns")),
-    Column("wait_entered_after_ns", "BIGINT", "Until a wait for it began.", _after("wait_entered_ns")),
-    Column("wait_returned_after_ns", "BIGINT", "Until a wait for it returned.", _after("wait_returned_ns")),
-    Column("started_after_ns", "BIGINT", "Until its device started it.", _after("started_ns")),
-    Column("started_how", "VARCHAR", "How that is known."),
+    Column(
+        "returned_after_ns",
+        "BIGINT",
+        "Time from the entry until the call returned, unless the return was the end.",
+        _after("returned_ns"),
+    ),
+    Column(
+        "wait_entered_after_ns",
+        "BIGINT",
+        "Time from the entry until a wait for the operation began.",
+        _after("wait_entered_ns"),
+    ),
+    Column(
+        "wait_returned_after_ns", "BIGINT", "Time from the entry until that wait returned.", _after("wait_returned_ns")
+    ),
+    Column(
+        "started_after_ns",
+        "BIGINT",
+        "Time from the entry until the device started the operation.",
+        _after("started_ns"),
+    ),
+    Column("started_how", "VARCHAR", "How the start on the device is known."),
     Column("phase", "VARCHAR", "`backward`, `outside_backward`, or null if unknown."),
     Column("is_async", "BOOLEAN", "Whether the call returned a Work.", _flag(Flag.ASYNC)),
     Column("is_on_device", "BOOLEAN", "Whether it ran on a device.", _flag(Flag.ON_DEVICE)),
@@ -146,7 +163,7 @@ STEPS: Final = (
     Column("step", "BIGINT", "The step."),
     Column("ended_at", "TIMESTAMP_NS", "When it ended, UTC.", _wall("ended_ns")),
     Column("ended_ns", "BIGINT", "The same by the monotonic clock of the node."),
-    Column("sequence", "BIGINT", "Collectives that the rank had issued in the default group by then."),
+    Column("sequence", "BIGINT", "Number of collectives that the rank had issued in the default group by that time."),
 )
 
 GROUPS: Final = (

@@ -17,7 +17,7 @@ from otel_torchdist.sources.evidence.texts.py_spy import program
 
 MAX_SAMPLED: Final = 16
 """Upper bound on children sampled at once; each needs a py-spy process."""
-LATE_S: Final = 5.0
+PY_SPY_ENDS_S: Final = 5.0
 MAX_BYTES: Final = 16 << 20
 MAX_COMMAND: Final = 80
 
@@ -109,9 +109,9 @@ class Children:
 
 def _result(process: subprocess.Popen[bytes], out: Path) -> tuple[tuple[str, ...], str]:
     try:
-        _, error = process.communicate(timeout=LATE_S)
+        _, error = process.communicate(timeout=PY_SPY_ENDS_S)
     except subprocess.TimeoutExpired:
-        return (), f"py-spy did not end within {LATE_S:g} s"
+        return (), f"py-spy did not end within {PY_SPY_ENDS_S:g} s"
     try:
         with open(out, encoding="utf-8", errors="replace") as stream:
             lines = stream.read(MAX_BYTES).splitlines()

@@ -21,8 +21,8 @@ from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.naming import name_ranks, run_label
 from otel_torchdist.show.live.ranks import OVER, RankRow, RankState
 
-LATE: Final = 0.05
-"""A rank is shown as late from this share of time lost to it."""
+MIN_LATE: Final = 0.05
+"""A rank is shown as late if the other ranks lose at least this share of their time to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,11 @@ def _table(screen: Screen, width: int) -> Table:
         "steps/s": ["" if _has_ended(shown) else f"{shown.rates.steps:.1f}" for shown in screen.rows],
         "coll/s": ["" if _has_ended(shown) else f"{shown.rates.collectives:.1f}" for shown in screen.rows],
     }
-    if any(shown.late >= LATE for shown in screen.rows):
-        numbers = {"late": [f"{shown.late:.0%}" if shown.late >= LATE else "" for shown in screen.rows], **numbers}
+    if any(shown.late >= MIN_LATE for shown in screen.rows):
+        numbers = {
+            "late": [f"{shown.late:.0%}" if shown.late >= MIN_LATE else "" for shown in screen.rows],
+            **numbers,
+        }
     return rank_table([shown.row for shown in screen.rows], numbers, width)
 
 
@@ -221,4 +224,6 @@ def _pace(screen: Screen) -> Iterator[str]:
 
 
 def _late(screen: Screen) -> Iterator[str]:
-    return (f"the others lose {shown.late:.0%} to rank {shown.row.rank}" for shown in screen.rows if shown.late >= LATE)
+    return (
+        f"the others lose {shown.late:.0%} to rank {shown.row.rank}" for shown in screen.rows if shown.late >= MIN_LATE
+    )

@@ -1,7 +1,7 @@
 """The document of a report on a run, as structs that are encoded as JSON for the page, and that page.
 
 Numbers are raw: bytes, nanoseconds, bytes per second; unknown values are null. Times in a window count from its origin.
-Text from a job is always a value of its own, never part of a sentence in markup.
+Text from a job is always a separate value, never part of a sentence in markup.
 """
 
 from __future__ import annotations

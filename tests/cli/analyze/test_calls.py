@@ -101,7 +101,7 @@ def test_in_a_terminal_of_100_columns(job: GlooJobs) -> None:
     """No line of a table is wider, no number is cut off, and what was left out is named."""
     terminal = Terminal(job.base, "analyze", "--only", "calls", "--by", "operation,group,size,site")
     try:
-        terminal.wait_for(r"\n  \(no room for .*alg/s.*: a wider terminal, a pipe, --json and --csv have it\)\n")
+        terminal.wait_for(r"\n  \(no room for .*alg/s.*: use a wider terminal, a pipe, --json or --csv\)\n")
         terminal.wait_for(r" per rank (.|\n)*\n +3 ")
     finally:
         terminal.close()

@@ -114,7 +114,7 @@ def test_without_py_spy(job: Job, module_base: Path, monkeypatch: pytest.MonkeyP
     answer = ask(module_base, "--pid", str(job.ranks[0]))
     assert "py-spy is not installed, so there are no stacks" in answer.err
     assert f"rank 0  pid {job.ranks[0]}  sleeping" in answer.out
-    assert "rank 1  unknown: has no process on this node that was found" in answer.out
+    assert "rank 1  unknown: has no known process on this node" in answer.out
 
 
 def test_nothing_there(base: Path) -> None:

@@ -175,8 +175,8 @@ def with_longest(world: WorldSnapshot) -> Verdict:
         (
             AtTimeout.RAISES,
             [
-                "TORCH_NCCL_BLOCKING_WAIT is set: a wait blocks the host and raises at the timeout, whatever "
-                "TORCH_NCCL_ASYNC_ERROR_HANDLING says; what is not waited for has no timeout"
+                "TORCH_NCCL_BLOCKING_WAIT is set: a wait blocks the host and raises at the timeout, regardless of "
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING; an operation without a wait has no timeout"
             ],
         ),
         (
