@@ -24,7 +24,7 @@ from otel_torchdist.config import Config, NumericsMode
 
 ENTRANCES: Final = (
     (ObservedCalls, "_begin"),
-    *((AwaitedEnds, name) for name in ("issued", "waited_for", "settle", "_end")),
+    *((AwaitedEnds, name) for name in ("issued", "end_by_tensors", "settle", "_end")),
 )
 """Methods of the observers that the training's threads call."""
 

@@ -87,7 +87,7 @@ PHRASES: Final = {
         f"at most {message_counters.MAX_COUNTERS:,} counters",
         f"at most {driver.MAX_EVENTS:,} per device",
         f"At most {group_names.MAX_TIMEOUTS - 1} changes of a group",
-        f"has stepped {steps.TAKES_OVER_AFTER} times without",
+        f"has stepped {steps.REPLACES_CHOSEN_AFTER} times without",
         f"at most {optimizer_steps.MAX_IN_STEP} in a training step",
         f"At most {open_activities.MAX_IN_STEP} checkpoints of a kind",
         f"with {open_activities.MAX_STAGES} stages each",
