@@ -86,9 +86,9 @@ def test_call_that_lasts_as_long_as_training(
     os.kill(pid, signal.SIGSTOP)
     stopped = (
         r"finding: worker1 \(rank 1\) does not run, because it is stopped by a signal: rank 0 has called it, "
-        r"run_trainer for [\d.]+ s$"
+        r"run_trainer for [\d.]+ s\. next: "
     )
     watch.wait_for(stopped)
     os.kill(pid, signal.SIGKILL)
-    watch.wait_for(r"finding: worker1 \(rank 1\) .*: calls to it fail$")
+    watch.wait_for(r"finding: worker1 \(rank 1\) .*: calls to it fail\. next: ")
     assert watch.out.count("finding:") == 2
