@@ -64,7 +64,7 @@ def tapes() -> Iterator[Path]:
     """Tapes of a job of 64 ranks, which take more than a second to read."""
     with memory_directory() as base:
         folder = base / "job"
-        WrittenWorld(ranks=64, tensor=8, layers=8, steps=60).write(folder, capacity=4_096)
+        WrittenWorld(ranks=64, tensor=8, layers=8, steps=120).write(folder, capacity=8_192)
         yield folder
 
 
