@@ -17,7 +17,7 @@ from otel_torchdist import guard
 from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, suspended_among
 from otel_torchdist.agent.exchange.peers import AgentPeers
 from otel_torchdist.agent.job import Job, Neighbours
-from otel_torchdist.agent.limits import Allowance, MemoryShares, Priority
+from otel_torchdist.agent.limits import MemoryShares, Priority, UsedDescriptors
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.path_watch.child import NodeCalls
 from otel_torchdist.agent.path_watch.steps import StepRange
@@ -82,7 +82,7 @@ class Agent:
         """
         self.scrapes = 0
         self.given_up: dict[Path, float] = {}
-        self._allowance = Allowance()
+        self._allowance = UsedDescriptors()
         self._warned_of: dict[int, float] = {}
         self._config = config
         self._priority = priority
@@ -226,7 +226,7 @@ class Agent:
     def _follow_new_tapes(self) -> None:
         open_tapes = self._count()
         for job in list(self._jobs.values()):
-            # `Allowance.count` has reserved the first tape of a directory.
+            # `UsedDescriptors.count` has reserved the first tape of a directory.
             room = self._allowance.room_for(job.owner) + (not open_tapes[job.directory])
             before, followed = len(self.reader.tapes), len(job.followed)
             try:

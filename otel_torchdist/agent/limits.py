@@ -30,7 +30,7 @@ _FILES_OF_TAPE: Final = 2
 """Descriptors per tape: the tape, and a pidfd of its writer."""
 
 
-class Allowance:
+class UsedDescriptors:
     """The file descriptors in use, by user."""
 
     def __init__(self) -> None:

@@ -90,7 +90,7 @@ class PathTask:
 
 
 @dataclass(frozen=True, slots=True)
-class PathResult:
+class MeasuredPath:
     """The result of a `PathTask`.
 
     Attributes:
@@ -135,7 +135,7 @@ class Child:
         """
         return self._finish(b"", timeout_s)
 
-    def path(self, others: Sequence[NodeCalls], members: frozenset[int]) -> PathResult:
+    def path(self, others: Sequence[NodeCalls], members: frozenset[int]) -> MeasuredPath:
         """Return the critical path over this node's calls and those in `others`.
 
         Raises:
@@ -143,7 +143,7 @@ class Child:
         """
         task = msgspec.msgpack.encode(PathTask(tuple(others), members))
         try:
-            return msgspec.msgpack.decode(self._finish(task, TIMEOUT_S), type=PathResult)
+            return msgspec.msgpack.decode(self._finish(task, TIMEOUT_S), type=MeasuredPath)
         except msgspec.MsgspecError as error:
             raise ChildError(str(error)) from error
 
@@ -181,12 +181,12 @@ def main() -> None:
     sys.stdout.buffer.flush()
 
 
-def _path_result(nodes: Sequence[NodeCalls], members: frozenset[int]) -> PathResult:
+def _path_result(nodes: Sequence[NodeCalls], members: frozenset[int]) -> MeasuredPath:
     calls = sum(operations_in(node.segments) for node in nodes)
     path = _path(nodes, members) if calls <= MOST_CALLS else None
     if path is None or not path.has_steps:
-        return PathResult(None, (), calls, time.process_time())
-    return PathResult(lengths_of(path), tuple(slow_parts_of(path)), calls, time.process_time())
+        return MeasuredPath(None, (), calls, time.process_time())
+    return MeasuredPath(lengths_of(path), tuple(slow_parts_of(path)), calls, time.process_time())
 
 
 def _path(nodes: Sequence[NodeCalls], members: frozenset[int]) -> CriticalPath | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.path_watch.child import MOST_CALLS, Child, ChildError, NodeCalls, PathResult
+from otel_torchdist.agent.path_watch.child import MOST_CALLS, Child, ChildError, MeasuredPath, NodeCalls
 from otel_torchdist.agent.path_watch.findings import HELD_S, SlowParts
 from otel_torchdist.agent.path_watch.steps import StepRange
 from otel_torchdist.analysis.parallelism.calls import FIRST_STEADY
@@ -216,7 +216,7 @@ class PathWatch:
         self._events.extend(_events_of(result, run, state.parts))
 
 
-def _events_of(result: PathResult, run: RunToWatch, parts: SlowParts) -> list[Event]:
+def _events_of(result: MeasuredPath, run: RunToWatch, parts: SlowParts) -> list[Event]:
     if result.lengths is None:
         return []
     judged = JudgedWorld(run.world, run.world.run, run.agent_id)

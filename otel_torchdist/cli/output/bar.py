@@ -27,7 +27,7 @@ class _StderrConsole(Console):
         return False
 
 
-class Bar:
+class WorkBar:
     """A bar on standard error, redrawn by a thread until it is closed."""
 
     def __init__(self, current: Callable[[], Work | None]) -> None:

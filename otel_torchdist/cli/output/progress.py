@@ -17,7 +17,7 @@ from otel_torchdist.cli.output.work import Work
 from otel_torchdist.system.progress import Advance, unreported
 
 if TYPE_CHECKING:
-    from otel_torchdist.cli.output.bar import Bar
+    from otel_torchdist.cli.output.bar import WorkBar
 
 APPEARS_AFTER_S: Final = 0.5
 
@@ -31,7 +31,7 @@ class _Works:
         self._lock = threading.RLock()
         self._stack: list[Work] = []
         self._timer: threading.Timer | None = None
-        self._bar: Bar | None = None
+        self._bar: WorkBar | None = None
 
     def innermost(self) -> Work | None:
         # The bar's thread calls this while `_hide` waits for it, so there is no lock.
@@ -57,11 +57,13 @@ class _Works:
             self._hide()
 
     def _show(self) -> None:
-        from otel_torchdist.cli.output.bar import Bar  # rich takes 50 ms to import, which short commands do not need
+        from otel_torchdist.cli.output.bar import (
+            WorkBar,  # rich takes 50 ms to import, which short commands do not need
+        )
 
         with self._lock:
             if self._stack and self._timer is threading.current_thread():
-                self._bar = Bar(self.innermost)
+                self._bar = WorkBar(self.innermost)
                 self._timer = None
 
     def _hide(self) -> None:

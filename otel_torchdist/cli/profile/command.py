@@ -19,7 +19,7 @@ from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.output.work import SECONDS
 from otel_torchdist.cli.profile.children import ChildProfile, Children
 from otel_torchdist.cli.profile.formats import folded, lines_of, speedscope
-from otel_torchdist.cli.profile.taking import RankProfile, take
+from otel_torchdist.cli.profile.taking import SampledRank, take
 from otel_torchdist.cli.targets import chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.model.naming import name_ranks, readable
@@ -102,7 +102,7 @@ def _tape_of(prefix: str, run_dir: Path | None, rank: int) -> TapeReader:
 
 
 def _write(
-    taken: RankProfile, children: list[ChildProfile], rank: int, pid: int, output_format: Format, output: Path | None
+    taken: SampledRank, children: list[ChildProfile], rank: int, pid: int, output_format: Format, output: Path | None
 ) -> None:
     if output_format is Format.TEXT and output is None:
         print_lines(lines_of(taken, children, rank, pid))
@@ -119,7 +119,7 @@ def _write(
 
 
 def _lines(
-    taken: RankProfile, children: list[ChildProfile], rank: int, pid: int, output_format: Format
+    taken: SampledRank, children: list[ChildProfile], rank: int, pid: int, output_format: Format
 ) -> Iterator[str]:
     if output_format is Format.SPEEDSCOPE:
         yield json.dumps(speedscope(taken, f"rank {rank}"))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from otel_torchdist.cli.profile.children import ChildProfile
-from otel_torchdist.cli.profile.taking import RankProfile, StackSample
+from otel_torchdist.cli.profile.taking import SampledRank, StackSample
 from otel_torchdist.judge.world.places import user_frame
 from otel_torchdist.model.names import CallSiteName
 
@@ -18,7 +18,7 @@ LINES_OF_THREAD: Final = 12
 MIN_SHARE: Final = 0.005
 
 
-def lines_of(taken: RankProfile, children: list[ChildProfile], rank: int, pid: int) -> Iterator[Text]:
+def lines_of(taken: SampledRank, children: list[ChildProfile], rank: int, pid: int) -> Iterator[Text]:
     """Yield the report on a rank and its children."""
     cut = ", ended early" if taken.is_cut else ""
     yield Text(f"rank {rank}, pid {pid}: {taken.count} samples in {taken.seconds:.1f} s{cut}", style="bold")
@@ -28,7 +28,7 @@ def lines_of(taken: RankProfile, children: list[ChildProfile], rank: int, pid: i
         yield from _child_lines(child)
 
 
-def _thread_lines(taken: RankProfile, thread: str) -> Iterator[Text]:
+def _thread_lines(taken: SampledRank, thread: str) -> Iterator[Text]:
     counts: Counter[tuple[str, str]] = Counter()
     for sampled, count in taken.samples.items():
         if sampled.thread == thread:
@@ -71,7 +71,7 @@ def _count(line: str) -> int:
 _SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 
 
-def folded(taken: RankProfile) -> Iterator[str]:
+def folded(taken: SampledRank) -> Iterator[str]:
     """Yield a line for each stack: frames from outermost to innermost, separated by semicolons, and a count."""
     for sampled, count in sorted(taken.samples.items(), key=lambda entry: (entry[0].thread, -entry[1])):
         yield f"{';'.join(_clean(part) for part in _frames(sampled))} {count}"
@@ -87,7 +87,7 @@ def _clean(part: str) -> str:
     return part.replace(";", ",").replace("\n", " ")
 
 
-def speedscope(taken: RankProfile, name: str) -> dict[str, Any]:
+def speedscope(taken: SampledRank, name: str) -> dict[str, Any]:
     """Return a speedscope document with a profile for each thread, weighted in seconds."""
     frames: dict[CallSiteName | str, int] = {}
     threads: dict[str, tuple[list[list[int]], list[float]]] = {}

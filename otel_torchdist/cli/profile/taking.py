@@ -37,7 +37,7 @@ class StackSample:
 
 
 @dataclass(frozen=True, slots=True)
-class RankProfile:
+class SampledRank:
     """A profile of a rank.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Interval:
     text: str
 
 
-def take(tape: TapeReader, seconds: float, rate: int, meanwhile: Callable[[], None]) -> RankProfile:
+def take(tape: TapeReader, seconds: float, rate: int, meanwhile: Callable[[], None]) -> SampledRank:
     """Request a profile from a rank, and wait for it.
 
     Args:
@@ -97,7 +97,7 @@ def _follow(tape: TapeReader, operations: dict[int, Operation]) -> None:
         operations[operation.number] = operation
 
 
-def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> RankProfile:
+def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> SampledRank:
     """Count the stacks of a profile, each with the operation of its thread at that time."""
     inside: dict[int, list[_Interval]] = {}
     in_flight: dict[int, list[_Interval]] = {}
@@ -113,7 +113,7 @@ def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> R
                 samples[StackSample(thread.name, profile.stacks[index], text)] += 1
     times = profile.times_ns
     seconds = (times[-1] - times[0]) / 1e9 if times else 0.0
-    return RankProfile(samples, len(times), seconds, profile.is_cut)
+    return SampledRank(samples, len(times), seconds, profile.is_cut)
 
 
 class _Intervals:

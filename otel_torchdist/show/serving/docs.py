@@ -15,7 +15,7 @@ from otel_torchdist import guard
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.show.pages.page import Page, html_of, policy_of
 from otel_torchdist.show.serving.http_server import App
-from otel_torchdist.show.serving.site import HTML, Answer, PackedBodies, respond
+from otel_torchdist.show.serving.site import HTML, READ_ONLY, HttpAnswer, PackedBodies, respond
 
 DOCS: Final = "/docs"
 NAMES: Final = ("verdicts", "findings", "alerts", *(f"verdicts/{kind.value}" for kind in VerdictKind))
@@ -32,7 +32,10 @@ def with_docs(app: App) -> App:
         path = environ.get("PATH_INFO") or "/"
         if path != DOCS and not path.startswith(f"{DOCS}/"):
             return app(environ, start_response)
-        answer, policy = Answer("500 Internal Server Error", b"The page failed; the agent's log says why.\n"), _POLICY
+        answer, policy = (
+            HttpAnswer("500 Internal Server Error", b"The page failed; the agent's log says why.\n"),
+            _POLICY,
+        )
         with guard.guarded("the pages at /docs"):
             answer, policy = _answer(path.removeprefix(f"{DOCS}/"), environ["REQUEST_METHOD"])
         return respond(answer, policy, packed, environ, start_response)
@@ -40,15 +43,15 @@ def with_docs(app: App) -> App:
     return served
 
 
-def _answer(name: str, method: str) -> tuple[Answer, str]:
+def _answer(name: str, method: str) -> tuple[HttpAnswer, str]:
     if name == DOCS:
-        return Answer("303 See Other", b"", headers=(("Location", "docs/verdicts"),)), _POLICY
+        return HttpAnswer("303 See Other", b"", headers=(("Location", "docs/verdicts"),)), _POLICY
     if name not in NAMES:
-        return Answer("404 Not Found", b"There are /docs/verdicts, /docs/findings and /docs/alerts.\n"), _POLICY
+        return HttpAnswer("404 Not Found", b"There are /docs/verdicts, /docs/findings and /docs/alerts.\n"), _POLICY
     if method not in ("GET", "HEAD"):
-        return Answer("405 Method Not Allowed", b"It can only be read.\n", headers=(("Allow", "GET, HEAD"),)), _POLICY
+        return READ_ONLY, _POLICY
     page = page_of(name)
-    return Answer("200 OK", html_of(page).encode(), HTML), f"{policy_of(page)}; frame-ancestors 'none'"
+    return HttpAnswer("200 OK", html_of(page).encode(), HTML), f"{policy_of(page)}; frame-ancestors 'none'"
 
 
 @functools.cache

@@ -90,38 +90,37 @@ class Site:
             path = environ.get("PATH_INFO") or "/"
             if path == METRICS or path.startswith(f"{METRICS}/"):
                 return metrics(environ, start_response)
-            answer = Answer("500 Internal Server Error", b"The page failed; the agent's log says why.\n")
+            answer = HttpAnswer("500 Internal Server Error", b"The page failed; the agent's log says why.\n")
             with guard.guarded("the live page"):
                 answer = self._answer(path, environ)
             return respond(answer, self.policy, self.packed, environ, start_response)
 
         return app
 
-    def _answer(self, path: str, environ: dict[str, Any]) -> Answer:
+    def _answer(self, path: str, environ: dict[str, Any]) -> HttpAnswer:
         if path not in (PAGE, DOCUMENT):
-            return Answer("404 Not Found", b"Not found. Try /, /docs/verdicts or /metrics.\n")
+            return HttpAnswer("404 Not Found", b"Not found. Try /, /docs/verdicts or /metrics.\n")
         user = self._user(environ)
-        if isinstance(user, Answer):
+        if isinstance(user, HttpAnswer):
             return user
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            text = b"Only GET and HEAD are allowed.\n"
-            return Answer("405 Method Not Allowed", text, headers=(("Allow", "GET, HEAD"),))
+            return READ_ONLY
         if path == PAGE:
-            return Answer("200 OK", self.page, HTML)
+            return HttpAnswer("200 OK", self.page, HTML)
         query = dict(parse_qsl(environ.get("QUERY_STRING", "")[:MAX_QUERY]))
-        return Answer("200 OK", self.live.document(query, user), _JSON)
+        return HttpAnswer("200 OK", self.live.document(query, user), _JSON)
 
-    def _user(self, environ: dict[str, Any]) -> int | Answer | None:
+    def _user(self, environ: dict[str, Any]) -> int | HttpAnswer | None:
         """Return the id of the user whose runs a visitor may see, None for all, or a response that refuses access."""
         if self.access is not PageAccess.LOOPBACK:
             return None
         if not is_local(environ.get("REMOTE_ADDR", "")):
-            return Answer("403 Forbidden", _ELSEWHERE)
+            return HttpAnswer("403 Forbidden", _ELSEWHERE)
         if not names_this_machine(environ.get("HTTP_HOST", "")):
-            return Answer("403 Forbidden", _OTHER_NAME)
+            return HttpAnswer("403 Forbidden", _OTHER_NAME)
         user = user_of(environ)
         if user is None:
-            return Answer("403 Forbidden", _UNKNOWN_USER)
+            return HttpAnswer("403 Forbidden", _UNKNOWN_USER)
         return user or None
 
 
@@ -139,7 +138,7 @@ _UNKNOWN_USER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A response without the headers that all of them have."""
 
     status: str
@@ -148,8 +147,18 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+READ_ONLY: Final = HttpAnswer(
+    "405 Method Not Allowed", b"Only GET and HEAD are allowed.\n", headers=(("Allow", "GET, HEAD"),)
+)
+"""The response to a request that would change something."""
+
+
 def respond(
-    answer: Answer, policy: str, packed: PackedBodies, environ: dict[str, Any], start_response: Callable[..., object]
+    answer: HttpAnswer,
+    policy: str,
+    packed: PackedBodies,
+    environ: dict[str, Any],
+    start_response: Callable[..., object],
 ) -> Iterable[bytes]:
     """Send an answer with its Content-Security-Policy, compressed if the client accepts that."""
     body = answer.body

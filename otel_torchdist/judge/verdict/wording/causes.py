@@ -49,7 +49,7 @@ def is_gone(verdict: Verdict, rank: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class StallCause:
     """The cause of a stall in words.
 
     Attributes:
@@ -63,7 +63,7 @@ class Cause:
     rest: tuple[str, ...] = ()
 
 
-def cause_of(verdict: Verdict, age: str) -> Cause:
+def cause_of(verdict: Verdict, age: str) -> StallCause:
     """Describe the cause; `age` is the age of the first wait, in words."""
     match verdict.kind:
         case VerdictKind.SHARED_GROUP:
@@ -71,24 +71,24 @@ def cause_of(verdict: Verdict, age: str) -> Cause:
         case VerdictKind.MISMATCHED:
             return _mismatched(verdict, age)
         case VerdictKind.DEAD:
-            return Cause(_dead(verdict, age))
+            return StallCause(_dead(verdict, age))
         case VerdictKind.FROZEN:
-            return Cause(_frozen(verdict, age))
+            return StallCause(_frozen(verdict, age))
         case VerdictKind.CIRCULAR:
             return _circular(verdict, age)
         case VerdictKind.UNMATCHED:
             departure = describe_departure(verdict, _operation_id(verdict), age)
-            return Cause(departure) if departure else _unmatched(verdict, age)
+            return StallCause(departure) if departure else _unmatched(verdict, age)
         case VerdictKind.ABSENT:
-            return Cause(describe_departure(verdict, _operation_id(verdict), age) or _absent(verdict, age))
+            return StallCause(describe_departure(verdict, _operation_id(verdict), age) or _absent(verdict, age))
         case VerdictKind.RENDEZVOUS:
-            return Cause(_rendezvous(verdict, age))
+            return StallCause(_rendezvous(verdict, age))
         case VerdictKind.DEVICE:
-            return Cause(_device(verdict, age))
+            return StallCause(_device(verdict, age))
         case VerdictKind.STUCK:
             return _stuck(verdict, age)
         case VerdictKind.TRANSPORT:
-            return Cause(_transport(verdict, age))
+            return StallCause(_transport(verdict, age))
         case VerdictKind.UNREACHABLE:
             return _unreachable(verdict, age)
         case VerdictKind.UNKNOWN:
@@ -137,33 +137,33 @@ def _frozen(verdict: Verdict, age: str) -> str:
     return f"{frozen} and {have(ranks)} not entered {_their_side(verdict)} for {age}"
 
 
-def _shared(verdict: Verdict, age: str) -> Cause:
+def _shared(verdict: Verdict, age: str) -> StallCause:
     assert verdict.sharing is not None
     group = verdict.group.title if verdict.group is not None else "a group"
     shared = describe_sharing(verdict.sharing.ranks, verdict.sharing.example, group)
     rest = f"which comes first is chance, and {_operation_id(verdict)} has been blocked for {age}"
-    return Cause(f"{shared}; {rest}", shared, (rest,))
+    return StallCause(f"{shared}; {rest}", shared, (rest,))
 
 
-def _mismatched(verdict: Verdict, age: str) -> Cause:
+def _mismatched(verdict: Verdict, age: str) -> StallCause:
     mismatch = verdict.mismatch
     assert mismatch is not None
     if mismatch.field is Field.MEMBERS:
         creations, rest = describe_creations(mismatch), f"{_operation_id(verdict)} has been blocked for {age}"
-        return Cause(f"{creations}; {rest}", creations, (rest,))
+        return StallCause(f"{creations}; {rest}", creations, (rest,))
     gone = [rank for rank in verdict.roll.standings if is_gone(verdict, rank)]
     ways = describe_ways(mismatch, gone)
     if ways:
-        return Cause(ways)
+        return StallCause(ways)
     described = describe_mismatch(mismatch, verdict.group)
-    return Cause(
+    return StallCause(
         f"{described}, and the operation has been blocked for {age}",
         described,
         (f"the operation has been blocked for {age}",),
     )
 
 
-def _circular(verdict: Verdict, age: str) -> Cause:
+def _circular(verdict: Verdict, age: str) -> StallCause:
     each_other = f"{name_ranks(verdict.ranks)} have waited for each other for {age}"
     alike = {(link.operation, link.call_site, link.remote) for link in verdict.circle}
     are_messages = all(link.operation_id.channel.is_point_to_point for link in verdict.circle)
@@ -173,14 +173,14 @@ def _circular(verdict: Verdict, age: str) -> Cause:
     links = [f"rank {link.rank} for rank {link.missing}" for link in verdict.circle[:MAX_PARTIES]]
     more = len(verdict.circle) - MAX_PARTIES
     ring = f"{', '.join(links)}{f' and {more} more' if more > 0 else ''}"
-    return Cause(f"{each_other} in {operation}{at_line(site)}: {ring}")
+    return StallCause(f"{each_other} in {operation}{at_line(site)}: {ring}")
 
 
-def _with_circle(verdict: Verdict, cause: str) -> Cause:
+def _with_circle(verdict: Verdict, cause: str) -> StallCause:
     """Add the links of a circle to a cause. The short clause omits labels and sequences of operations."""
     short = "; ".join(_describe_shortly(link, len(verdict.circle) > 2) for link in verdict.circle[:MAX_PARTIES])
     circle = _describe_circle(verdict)
-    return Cause(f"{cause}: {circle}", f"{cause}: {short}", (circle,))
+    return StallCause(f"{cause}: {circle}", f"{cause}: {short}", (circle,))
 
 
 def _describe_circle(verdict: Verdict) -> str:
@@ -222,7 +222,7 @@ def describe_link(link: Link) -> str:
     return operation if link.remote is None else f"its call of {link.remote.text}, which is in {operation}"
 
 
-def _unmatched(verdict: Verdict, age: str) -> Cause:
+def _unmatched(verdict: Verdict, age: str) -> StallCause:
     ranks = verdict.ranks
     if verdict.circle:
         tags = {link.operation_id.channel.tag for link in verdict.circle}
@@ -231,7 +231,7 @@ def _unmatched(verdict: Verdict, age: str) -> Cause:
         return _with_circle(verdict, f"{each_other}, and their {what} differ")
     side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
     missing = f"{name_ranks(ranks)} {have(ranks)} no matching {side}"
-    return Cause(f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}")
+    return StallCause(f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}")
 
 
 def _rendezvous(verdict: Verdict, age: str) -> str:
@@ -257,7 +257,7 @@ def _transport(verdict: Verdict, age: str) -> str:
     return f"{members} have entered {_operation_id(verdict)}, but it has not completed after {age}"
 
 
-def _stuck(verdict: Verdict, age: str) -> Cause:
+def _stuck(verdict: Verdict, age: str) -> StallCause:
     ranks = verdict.ranks
     is_on_device = any(verdict.roll.waits[rank].record.flags & Flag.ON_DEVICE for rank in ranks)
     what = "device" if is_on_device else "process"
@@ -267,34 +267,34 @@ def _stuck(verdict: Verdict, age: str) -> Cause:
         broken = f"their {_PLURALS[what]}, or their connections to them, are stuck or broken"
     not_out = f"{name_ranks(ranks)} {have(ranks)} not come out of {_operation_id(verdict)} for {age}"
     short = f"{not_out}, although others have"
-    return Cause(f"{short}: {broken}", short, (broken,))
+    return StallCause(f"{short}: {broken}", short, (broken,))
 
 
-def _unreachable(verdict: Verdict, age: str) -> Cause:
+def _unreachable(verdict: Verdict, age: str) -> StallCause:
     verb = "is" if len(verdict.ranks) == 1 else "are"
     hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
     agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
     unreachable = f"{name_ranks(verdict.ranks)} {verb} unreachable"
     blocked = f"and {_operation_id(verdict)} has been blocked for {age}"
-    return Cause(
+    return StallCause(
         f"{unreachable} ({agents} not answer), {blocked}", f"{unreachable}, {blocked}", (f"{agents} not answer",)
     )
 
 
-def _unknown(verdict: Verdict, age: str) -> Cause:
+def _unknown(verdict: Verdict, age: str) -> StallCause:
     if verdict.doubt is Doubt.CYCLE:
         where = f"in {_operation_id(verdict)} and elsewhere"
-        return Cause(f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}")
+        return StallCause(f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}")
     cause = f"{_operation_id(verdict)} has not completed after {age}"
     if verdict.doubt is None:
-        return Cause(cause)
+        return StallCause(cause)
     if verdict.doubt is Doubt.SILENT:
-        return Cause(f"{cause}, although all ranks that report have entered it")
+        return StallCause(f"{cause}, although all ranks that report have entered it")
     short = f"{cause}; which ranks are missing is unknown"
     why = verdict.doubt.value
     if verdict.doubt is Doubt.THREADS:
         why = f"{why}, {_describe_circle(verdict)}"
-    return Cause(f"{short}: {why}", short, (why,))
+    return StallCause(f"{short}: {why}", short, (why,))
 
 
 def _operation_id(verdict: Verdict) -> str:
